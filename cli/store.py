@@ -9,6 +9,7 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant, size
+from txnstore.cli.values import Duration
 from txnstore.core.routing import MAX_CHAINS
 
 
@@ -19,10 +20,14 @@ from txnstore.core.routing import MAX_CHAINS
     help="The number of chains; it cannot change later. More chains allow more commits per second, but transactions "
     "over several chains cost more requests.",
 )  # fmt: skip
+@click.option(
+    "--transaction-max-timeout", type=Duration(), default=None, show_default="15m, or that of the existing store",
+    help="The largest timeout that a producer's transactions may have, such as 1h; it cannot change later.",
+)  # fmt: skip
 @click.option("--exist-ok", is_flag=True, help="Accept an existing store.")
 @shared_options()
 @pass_app
-def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
+def init(app: App, url: str | None, chains: int | None, transaction_max_timeout: float | None, exist_ok: bool) -> None:
     """Create a store at URL (or --store)."""
     import txnstore
 
@@ -30,6 +35,7 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
         url if url is not None else app.store_url(),
         chains,
         storage_options=app.storage_options or None,
+        transaction_max_timeout=transaction_max_timeout,
         exist_ok=exist_ok,
     ) as store:
         count = store.snapshot().view.chains
@@ -57,6 +63,7 @@ def info(app: App) -> None:
                 "url": connection.url,
                 "store_id": connection.store_id,
                 "chains": view.chains,
+                "transaction_max_timeout_ms": connection.transaction_max_timeout_ms,
                 "entries": view.sequence,
                 "entries_per_chain": [chain.sequence for chain in view.states],
                 "last_entry": instant(view.timestamp) if view.sequence else None,

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +28,8 @@ from txnstore.core.commands import Command
 from txnstore.core.groups.watching import with_expired
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
+from txnstore.core.transactions.commands import InitProducer
+from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, StorageRefusedError, StoreExistsError, TxnStoreError
 from txnstore.metrics import StoreMetrics
@@ -39,7 +41,7 @@ from txnstore.storage.probe import probe_once
 from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
 from txnstore.times import Time
-from txnstore.validation import check_integer
+from txnstore.validation import check_integer, check_milliseconds
 
 T = TypeVar("T")
 
@@ -133,6 +135,11 @@ class Connection:
         return self._open().catalog
 
     @property
+    def transaction_max_timeout_ms(self) -> int:
+        """The largest timeout of a transaction, in ms; fixed when the store was created."""
+        return self._open().document.transaction_max_timeout_ms
+
+    @property
     def several_chains(self) -> bool:
         """Whether the store has more than one chain."""
         return self._open().document.chains > 1
@@ -217,6 +224,8 @@ class Connection:
 
     def _submit(self, opened: _Opened, command: Command) -> Any:
         began = self.measurements.clock()
+        if isinstance(command, InitProducer):
+            command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
         try:
             command = with_expired(command, opened.chains.expired_members)
             return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
@@ -371,13 +380,24 @@ def _unpickle(objects: ObjectStore, read_only: bool, checked: bool) -> Connectio
 
 
 def create_connection(
-    objects: ObjectStore, chains: int | None = None, *, exist_ok: bool = False, runtime: Runtime | None = None
+    objects: ObjectStore,
+    chains: int | None = None,
+    *,
+    transaction_max_timeout: float | None = None,
+    exist_ok: bool = False,
+    runtime: Runtime | None = None,
 ) -> Connection:
     """Create a store on these objects and connect to it; :func:`txnstore.create` says how."""
+    limit = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
-    document = StoreDocument(store_id=runtime.new_store_id(), chains=count, created_at=runtime.clock())
+    document = StoreDocument(
+        store_id=runtime.new_store_id(),
+        chains=count,
+        created_at=runtime.clock(),
+        transaction_max_timeout_ms=limit,
+    )
     claim = Claim(keys.STORE, encode(document))
     created = claim.settle(objects, runtime.backoff) == claim.data
     if not created and not exist_ok:
@@ -389,7 +409,25 @@ def create_connection(
         has = f"{found} chain{'s' if found > 1 else ''}"
         msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
         raise InvalidConfigError(msg)
+    if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != limit:
+        has = f"a transaction.max.timeout.ms of {connection.transaction_max_timeout_ms}"
+        msg = f"the store at {redact(objects.url)} has {has}, not of {limit}; it cannot be changed"
+        raise InvalidConfigError(msg)
     return connection
+
+
+def _max_timeout_ms(seconds: float) -> int:
+    """The setting ``transaction.max.timeout.ms`` of a new store.
+
+    Raises:
+        InvalidConfigError: It is out of range.
+    """
+    limit = check_milliseconds("transaction_max_timeout", seconds)
+    if not 0 < limit < NO_TIMEOUT_MS:
+        most = (NO_TIMEOUT_MS - 1) / 1000
+        msg = f"transaction_max_timeout must be more than 0 and at most {most} seconds, not {seconds!r}"
+        raise InvalidConfigError(msg)
+    return limit
 
 
 def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Connection:

@@ -38,6 +38,7 @@ def create(
     chains: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
+    transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
     runtime: Runtime | None = None,
 ) -> Store:
@@ -48,15 +49,25 @@ def create(
         chains: How many chains order its commits, 1 to 256; fixed when the store is created (COORD-02). None: 1, or as
             many as the store has that ``exist_ok`` opens.
         storage_options: Options for fsspec, passed on unchanged; and ``transport`` (docs/howto/s3.md).
+        transaction_max_timeout: The largest ``transaction_timeout`` that a producer may have, in seconds
+            (``transaction.max.timeout.ms``); fixed when the store is created. None: 900, or that of the store that
+            ``exist_ok`` opens.
         exist_ok: Open the store if one exists.
         runtime: Clock, randomness, pauses and workers; for tests.
 
     Raises:
         StoreExistsError: There is a store, and ``exist_ok`` is off.
         UnsafeStorageError: The storage lets a name be created twice.
-        InvalidConfigError: ``chains`` is out of range, or not what the existing store has.
+        InvalidConfigError: ``chains`` or ``transaction_max_timeout`` is out of range, or not what the existing store
+            has.
     """
-    return create_on(open_store(url, storage_options), chains, exist_ok=exist_ok, runtime=runtime)
+    return create_on(
+        open_store(url, storage_options),
+        chains,
+        transaction_max_timeout=transaction_max_timeout,
+        exist_ok=exist_ok,
+        runtime=runtime,
+    )
 
 
 def open(  # noqa: A001 - txnstore.open(url) is the public name
@@ -83,10 +94,19 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
 
 
 def create_on(
-    objects: ObjectStore, chains: int | None = None, *, exist_ok: bool = False, runtime: Runtime | None = None
+    objects: ObjectStore,
+    chains: int | None = None,
+    *,
+    transaction_max_timeout: float | None = None,
+    exist_ok: bool = False,
+    runtime: Runtime | None = None,
 ) -> Store:
     """:func:`create` on an object store of one's own, such as a wrapper that counts or injects faults."""
-    return Store(create_connection(objects, chains, exist_ok=exist_ok, runtime=runtime))
+    return Store(
+        create_connection(
+            objects, chains, transaction_max_timeout=transaction_max_timeout, exist_ok=exist_ok, runtime=runtime
+        )
+    )
 
 
 def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
@@ -236,6 +256,7 @@ class Store(Operations):
         linger: float | Literal["default"] | None = "default",
         delivery_timeout: float = 120.0,
         keep_prepared: bool = False,
+        two_phase_commit: bool = False,
     ) -> Producer:
         """A producer: idempotent, or transactional if it has an id; see :class:`~txnstore.producer.Producer`.
 
@@ -249,6 +270,8 @@ class Store(Operations):
                 0.1, and None with a ``transactional_id``.
             delivery_timeout: Seconds for which an upload that fails is repeated (``delivery.timeout.ms``).
             keep_prepared: Take over a prepared transaction of an earlier instance instead of aborting it (KIP-939).
+                Implies ``two_phase_commit``.
+            two_phase_commit: Transactions have no timeout, since an external coordinator ends all of them (KIP-939).
         """
         load("txnstore.producer")
         from txnstore.producer import Producer
@@ -262,6 +285,7 @@ class Store(Operations):
             linger=linger,
             delivery_timeout=delivery_timeout,
             keep_prepared=keep_prepared,
+            two_phase_commit=two_phase_commit,
         )
 
     def consumer(

@@ -7,8 +7,7 @@ import pytest
 from tests.helpers.core import RC, T0, T1, World
 from txnstore.core.model import NO_PRODUCER, Outcome
 from txnstore.core.transactions.commands import InitProducer
-from txnstore.core.transactions.init import MAX_TIMEOUT_MS
-from txnstore.core.transactions.model import MAX_EPOCH, TxnState
+from txnstore.core.transactions.model import MAX_EPOCH, MAX_TIMEOUT_MS, TxnState
 from txnstore.errors import InvalidPidMappingError, InvalidTxnTimeoutError, ProducerFencedError
 
 

@@ -20,6 +20,7 @@ from txnstore.errors import (
     InvalidTopicError,
     InvalidTxnStateError,
     OffsetMetadataTooLargeError,
+    ProducerClosedError,
     ProducerFencedError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
@@ -221,6 +222,18 @@ def test_empty_offsets_are_ignored(bench: Bench) -> None:
     assert bench.log() == []
 
 
+@pytest.mark.parametrize("name", ["id", None], ids=["transactional", "idempotent"])
+def test_empty_offsets_need_no_transaction(bench: Bench, name: str | None) -> None:
+    """API-20: ``KafkaProducer.sendOffsetsToTransaction`` returns before it looks at the state; a closed one raises."""
+    producer = bench.store.producer(name)
+    producer.send_offsets({}, "g")
+    with pytest.raises(InvalidTxnStateError):
+        producer.send_offsets({T0: 1}, "g")
+    producer.close()
+    with pytest.raises(ProducerClosedError):
+        producer.send_offsets({}, "g")
+
+
 @pytest.mark.parametrize("number", [3, np.int64(3), np.int8(3), np.uint32(3)], ids=lambda value: type(value).__name__)
 def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
     with begun(bench) as producer:
@@ -259,14 +272,24 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
 def test_invalid_offset_is_refused_by_send_offsets(
     bench: Bench, offsets: Any, error: type[Exception], says: str
 ) -> None:
-    """It must never reach an entry: the store would be unreadable. The transaction continues."""
+    """It must never reach an entry: the store would be unreadable. API-05: the transaction cannot be committed.
+
+    An application that logs the error and commits would read its input again, and write its output twice.
+    """
     producer = begun(bench)
+    producer.send("t", b"x", partition=0)
+    producer.flush()
     with pytest.raises(error, match=says):
         producer.send_offsets(offsets, "g")
-    producer.send("t", b"x", partition=0)
-    producer.commit_transaction()
-    assert values(bench.store) == [b"x"]
-    assert "g" not in sound(bench.store).groups
+    for call in (producer.commit_transaction, lambda: producer.send("t", b"x"), producer.prepare_transaction):
+        with pytest.raises(InvalidTxnStateError, match="abort it"):
+            call()
+    producer.abort_transaction()
+    assert values(bench.store) == []
+    with producer.transaction() as txn:
+        txn.send("t", b"y", partition=0)
+        txn.send_offsets({T0: 2}, "g")
+    assert (values(bench.store), position(bench)) == ([b"y"], 2)
 
 
 def test_commit_fails_for_offsets_of_a_deleted_topic(bench: Bench) -> None:
@@ -290,6 +313,9 @@ def test_invalid_group_is_refused(bench: Bench, group: Any) -> None:
     producer = begun(bench)
     with pytest.raises(InvalidConfigError, match="group"):
         producer.send_offsets({T0: 1}, group)
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
 
 
 def test_off_10_flush_registers_offsets_without_records(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,18 @@ from txnstore.core.groups.offsets import committed
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import EndTxn
 from txnstore.core.transactions.model import TxnState
-from txnstore.errors import InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+    TxnStoreError,
+)
 from txnstore.producer import Producer
-from txnstore.store import Store
+from txnstore.runtime import Runtime
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
 
 PARTITIONS = 6
@@ -232,3 +242,103 @@ def test_tmo_09_close_aborts_the_open_transaction(store: Store) -> None:
     """TMO-09: readers do not wait for its timeout."""
     opened(store).close()
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
+
+
+def _buffered_records(producer: Producer) -> None:
+    producer.send("t", b"late", partition=0)
+
+
+def _buffered_offsets(producer: Producer) -> None:
+    producer.send_offsets({T0: 5}, "g")
+
+
+@pytest.mark.parametrize("send", [_buffered_records, _buffered_offsets], ids=["records", "offsets"])
+@pytest.mark.parametrize("call", [Producer.flush, Producer.commit_transaction, Producer.prepare_transaction])
+def test_timeout_runs_from_the_first_record_or_offsets(
+    store: Store, clock: ManualClock, send: Callable[[Producer], None], call: Callable[[Producer], Any]
+) -> None:
+    """TMO-01: what waits in the buffer counts: Kafka's producer adds its partition with the first ``send``."""
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    send(producer)
+    clock.advance(TIMEOUT_MS + 1)
+    send(producer)
+    counts = connection_of(store).counts
+    counts.reset()
+    with pytest.raises(InvalidProducerEpochError, match="longer ago than its timeout of 60 s"):
+        call(producer)
+    assert not [key for kind, key in counts.log if kind == "put_if_absent"]
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction() as txn:
+        txn.send("t", b"next", partition=0)
+    assert seen(store) == {b"next": 1}
+
+
+def test_timeout_does_not_run_before_the_first_record(store: Store, clock: ManualClock) -> None:
+    """TMO-01: as in Kafka, a transaction that was only begun has no timeout; and one that is timely commits."""
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    clock.advance(TIMEOUT_MS + 1)
+    producer.send("t", b"a", partition=0)
+    clock.advance(TIMEOUT_MS)
+    producer.commit_transaction()
+    plain = store.producer(linger=None)
+    plain.send("t", b"b", partition=0)
+    clock.advance(TIMEOUT_MS + 1)
+    plain.flush()
+    assert seen(store) == {b"a": 1, b"b": 1}
+
+
+def test_registered_transaction_is_timed_by_its_entry(store: Store, clock: ManualClock) -> None:
+    """TMO-01: once the chain knows it, whoever it concerns aborts it; until then its owner may go on."""
+    producer = opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    producer.send("t", b"late", partition=0)
+    producer.commit_transaction()
+    assert seen(store)[b"late"] == 1
+
+
+@pytest.mark.parametrize("seconds", [60.0, 3600.0])
+def test_init_11_store_has_its_own_largest_timeout(clock: ManualClock, seconds: float) -> None:
+    """INIT-11: ``transaction.max.timeout.ms``, for every process that opens the store."""
+    bucket = MemoryStore(clock=clock)
+    create_on(bucket, transaction_max_timeout=seconds, runtime=Runtime(clock=clock)).close()
+    with open_on(bucket, runtime=Runtime(clock=clock)) as store:
+        with pytest.raises(InvalidTxnTimeoutError, match=f"1 to {seconds * 1000:.0f} ms.*transaction.max.timeout.ms"):
+            store.producer("id", seconds + 0.001)
+        store.producer("id", seconds)
+        assert store.transaction("id").timeout_ms == seconds * 1000
+        assert store.fence_producers(["id", "other"])["id"].epoch == 1
+        assert (store.transaction("id").timeout_ms, store.transaction("other").timeout_ms) == (seconds * 1000, 60_000)
+
+
+def test_fencing_fits_a_store_with_short_timeouts(clock: ManualClock) -> None:
+    """An administrator names no timeout: the default is too long for this store."""
+    with create_on(MemoryStore(clock=clock), transaction_max_timeout=5, runtime=Runtime(clock=clock)) as store:
+        with pytest.raises(InvalidTxnTimeoutError):
+            store.producer("id")
+        store.fence_producers(["id"])
+        assert store.transaction("id").timeout_ms == 5_000
+
+
+def test_largest_timeout_is_fixed_and_only_written_if_it_is_not_the_default(clock: ManualClock) -> None:
+    """So that an earlier release, which refuses the member, reads all other stores."""
+    bucket = MemoryStore(clock=clock)
+    create_on(bucket, transaction_max_timeout=900, runtime=Runtime(clock=clock)).close()
+    assert b"transaction_max_timeout" not in bucket.get("store.json")
+    create_on(bucket, exist_ok=True, runtime=Runtime(clock=clock)).close()
+    with pytest.raises(InvalidConfigError, match="of 900000, not of 60000"):
+        create_on(bucket, transaction_max_timeout=60, exist_ok=True, runtime=Runtime(clock=clock))
+    other = MemoryStore(clock=clock)
+    create_on(other, transaction_max_timeout=60, runtime=Runtime(clock=clock)).close()
+    assert b'"transaction_max_timeout_ms":60000' in other.get("store.json")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2_147_483.647, float("inf"), "1h", True])
+def test_largest_timeout_is_checked(clock: ManualClock, value: Any) -> None:
+    bucket = MemoryStore(clock=clock)
+    with pytest.raises(InvalidConfigError, match="transaction_max_timeout"):
+        create_on(bucket, transaction_max_timeout=value, runtime=Runtime(clock=clock))
+    assert not list(bucket.list(""))

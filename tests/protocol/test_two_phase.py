@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -277,3 +278,45 @@ def test_producer_can_begin_again_after_abort_before_prepare(bucket: MemoryStore
         write_everywhere(txn, b"next")
     assert seen(process(bucket, clock)) == {b"next": PARTITIONS}
     assert clean(process(bucket, clock))
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["two_phase_commit", "keep_prepared"])
+def test_tpc_02_an_id_with_two_phase_commit_has_no_timeout(
+    bucket: MemoryStore, clock: ManualClock, *, keeps: bool
+) -> None:
+    """TPC-02: also before the prepare, registered or not, as with Kafka's ``transaction.two.phase.commit.enable``."""
+    store = process(bucket, clock)
+    options: dict[str, Any] = {"keep_prepared": True} if keeps else {"two_phase_commit": True}
+    producer = store.producer(name_of(store), **options)
+    producer.begin_transaction()
+    producer.send("t", b"buffered", partition=0)
+    clock.advance(30 * 86_400_000)
+    producer.flush()
+    clock.advance(30 * 86_400_000)
+    other = process(bucket, clock)
+    assert other.recover().aborted == ()
+    other.consumer(["t"]).poll()
+    assert other.find_hanging() == []
+    described = other.transaction(name_of(store))
+    assert (described.state, described.timeout_ms) == (TxnState.ONGOING, 2**31 - 1)
+    assert other.fence_producers([name_of(store)])
+    assert other.transaction(name_of(store)).timeout_ms == 2**31 - 1
+    assert clean(process(bucket, clock))
+
+
+def test_timeout_is_back_without_two_phase_commit(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-02: the setting is one of the instance, as in Kafka."""
+    store = process(bucket, clock)
+    store.producer(name_of(store), two_phase_commit=True)
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    producer.send("t", b"value", partition=0)
+    producer.flush()
+    clock.advance(60_001)
+    assert process(bucket, clock).recover().aborted == (name_of(store),)
+
+
+def test_two_phase_commit_needs_transactional_id(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-02."""
+    with pytest.raises(InvalidConfigError, match="two_phase_commit needs a transactional_id"):
+        process(bucket, clock).producer(two_phase_commit=True)

@@ -228,10 +228,10 @@ def test_offsets_go_with_one_command_only() -> None:
     """OFF-02."""
     found = manager(State.IN_TRANSACTION)
     first = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))
-    found.add_offsets(first)
+    found.add_offsets(first, 0)
     pending = found.append([])
     second = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))
-    found.add_offsets(second)
+    found.add_offsets(second, 0)
     for _ in range(2):
         found.advance(pending.command)
     end = found.end(Outcome.COMMIT, [])

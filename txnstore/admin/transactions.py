@@ -272,7 +272,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
     if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
         # The marker takes the next epoch: this epoch must not append to the partition any more.
-        coordinator.submit(InitProducer(name, txn.timeout_ms))
+        connection.submit(_init_again(connection, txn))
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     known = home if 0 <= home < len(chains) else number
@@ -290,11 +290,17 @@ def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, Pro
     found: dict[str, ProducerIdentity] = {}
     for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
-        command = InitProducer(name) if txn is None else InitProducer(name, txn.timeout_ms)
+        command = InitProducer(name) if txn is None else _init_again(connection, txn)
         identity = found[name] = connection.submit(command)
         extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
         _LOG.info("producers fenced by an administrator", extra=extra)
     return found
+
+
+def _init_again(connection: Connection, txn: Transaction) -> InitProducer:
+    """An init that keeps the timeout of the id; it may be longer than allowed if ``store.json`` was rebuilt."""
+    timeout_ms = min(txn.timeout_ms, connection.transaction_max_timeout_ms)
+    return InitProducer(txn.transactional_id, timeout_ms, two_phase=txn.two_phase)
 
 
 def _abort(coordinator: Coordinator, txn: Transaction) -> bool:

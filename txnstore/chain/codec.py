@@ -12,7 +12,15 @@ from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from txnstore.core.commands import Command
@@ -20,6 +28,7 @@ from txnstore.core.events import Event
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
+from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
@@ -50,6 +59,16 @@ class StoreDocument(Stored):
     store_id: str = Field(pattern="^[0-9a-f-]{36}$")
     chains: int = Field(ge=1, le=MAX_CHAINS)
     created_at: int
+    #: The largest timeout of a transaction. Written only where it is not the default, so that such a store is like one
+    #: of an earlier release, which refuses the member.
+    transaction_max_timeout_ms: int = Field(default=MAX_TIMEOUT_MS, ge=1, lt=NO_TIMEOUT_MS)
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = write(self)
+        if self.transaction_max_timeout_ms == MAX_TIMEOUT_MS:
+            del found["transaction_max_timeout_ms"]
+        return found
 
 
 class LatestDocument(Stored):

@@ -272,6 +272,7 @@ class RecordAccumulator:
             batch = None
         if batch is None:
             batch = self._open[tp] = Batch(tp, buffer.writer, now, self._flusher)
+            self._manager.first(self._connection.runtime.monotonic())
         if sticky:
             buffer.sticky = batch
         return batch

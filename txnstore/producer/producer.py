@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from os import getpid
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from txnstore.connection import Connection
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
@@ -38,7 +38,8 @@ class Producer:
         transactional_id: The transactional id; the producer fences all earlier instances of it and aborts their open
             transaction. None: no transactions.
         transaction_timeout: Seconds after which any process may abort an open transaction
-            (``transaction.timeout.ms``).
+            (``transaction.timeout.ms``). It runs from the first record or offsets of the transaction. At most the
+            ``transaction_max_timeout`` of the store.
         batch_bytes: The size in bytes at which the batch of a partition is uploaded (``batch.size``).
         buffer_bytes: Bytes that may wait for their upload (``buffer.memory``). Above it ``send`` blocks until uploaded
             batches are registered.
@@ -48,7 +49,9 @@ class Producer:
             a producer that was not closed are written when it is collected, or when the interpreter exits.
         delivery_timeout: Seconds for which a failing upload is repeated (``delivery.timeout.ms``).
         keep_prepared: Do not abort a transaction that an earlier instance has prepared for an external coordinator;
-            :meth:`complete_transaction` ends it (KIP-939).
+            :meth:`complete_transaction` ends it (KIP-939). Implies ``two_phase_commit``.
+        two_phase_commit: Transactions have no timeout, also before they are prepared: an external coordinator ends all
+            of them (``transaction.two.phase.commit.enable``, KIP-939). ``transaction_timeout`` has no effect.
 
     Raises:
         InvalidConfigError: An argument has a wrong type, or is out of range.
@@ -66,11 +69,15 @@ class Producer:
         linger: float | str | None = "default",
         delivery_timeout: float = 120.0,
         keep_prepared: bool = False,
+        two_phase_commit: bool = False,
     ) -> None:
         if transactional_id is not None:
             transactional_id = check_id("transactional_id", transactional_id)
         elif keep_prepared:
             msg = "keep_prepared needs a transactional_id: nothing else can have been prepared"
+            raise InvalidConfigError(msg)
+        elif two_phase_commit:
+            msg = "two_phase_commit needs a transactional_id: without one there are no transactions"
             raise InvalidConfigError(msg)
         seconds = linger_seconds(linger, transactional_id)
         batch_bytes = check_integer("batch_bytes", batch_bytes, 1)
@@ -78,10 +85,11 @@ class Producer:
         delivery_timeout = check_milliseconds("delivery_timeout", delivery_timeout) / 1000
         # The command checks the range, with an error of its own.
         timeout_ms = check_milliseconds("transaction_timeout", transaction_timeout, least=None)
-        command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared)
+        two_phase = two_phase_commit or keep_prepared
+        command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared, two_phase=two_phase)
         identity: ProducerIdentity = connection.submit(command)
         self._connection = connection
-        self._manager = TransactionManager(identity)
+        self._manager = TransactionManager(identity, None if two_phase or transactional_id is None else timeout_ms)
         if transactional_id is not None:
             _LOG.info("producer initialized; earlier instances are fenced", extra=self._fields())
         if keep_prepared:
@@ -223,25 +231,33 @@ class Producer:
                 that has lost its partitions is refused.
 
         Raises:
-            InvalidTxnStateError: No transaction is open.
-            InvalidConfigError: An offset or the group is invalid; the transaction is unchanged.
-            UnknownTopicOrPartitionError: There is no such partition; the transaction is unchanged.
+            InvalidTxnStateError: No transaction is open; without offsets the call has no effect.
+            InvalidConfigError: An offset or the group is invalid.
+            OffsetMetadataTooLargeError: The metadata of an offset is too large.
+            UnknownTopicOrPartitionError: There is no such partition.
             UnknownMemberError: The group has removed the consumer, as far as this process knows; so for the next two.
-                The transaction must be aborted. What this process does not know yet, the flush or the commit raises.
+                What this process does not know yet, the flush or the commit raises.
             IllegalGenerationError: The group has rebalanced since the consumer's last poll.
             FencedInstanceError: Another consumer has the consumer's static name.
+
+        Offsets that are refused make the transaction abortable: only :meth:`abort_transaction` may follow. A commit
+        without them would let the input be read, and written, again (API-05).
         """
-        self._manager.check_send(Event.SEND_OFFSETS)
-        found = txn_offsets(offsets, group)
-        for item in found.offsets:
-            check_offset(found.group, item)
-            self._accumulator.check_partition(item.topic, item.partition)
+        manager = self._manager
+        if isinstance(cast("object", offsets), Mapping) and not offsets:
+            manager.check_usable()
+            return
+        manager.check_send(Event.SEND_OFFSETS)
         try:
+            found = txn_offsets(offsets, group)
+            for item in found.offsets:
+                check_offset(found.group, item)
+                self._accumulator.check_partition(item.topic, item.partition)
             check_member(self._connection, found)
-        except GroupError as error:
+        except BaseException as error:
             self._sender.refuse(error)
             raise
-        self._manager.add_offsets(found)
+        manager.add_offsets(found, self._connection.runtime.monotonic())
 
     def send_offsets_to_transaction(
         self,

@@ -98,6 +98,7 @@ class Sender:
         else:
             accumulator.seal_all()
         ends = None if crowd_only or manager.transactional else manager.identity
+        self._check_timeout()
         self.uploader.start(keep_last=not crowd_only, ends=ends)
         self._announce()
         if manager.pending is not None:
@@ -107,6 +108,14 @@ class Sender:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
         accumulator.look_again()
+
+    def _check_timeout(self) -> None:
+        """Fail a transaction that begins after its timeout: nothing of it is written."""
+        try:
+            self._manager.check_timeout(self._connection.runtime.monotonic())
+        except InvalidProducerEpochError as error:
+            self.fail(error)
+            raise
 
     def _announce(self) -> None:
         """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
@@ -236,6 +245,7 @@ class Sender:
             manager.drop_unsent()
             return manager.end(outcome, [])
         accumulator.seal_all()
+        self._check_timeout()
         self.uploader.start(keep_last=True, ends=manager.identity)
         self._announce()
         if manager.pending is not None:
@@ -309,7 +319,9 @@ class Sender:
             self._drop(failure_of(error))
 
     def refuse(self, error: BaseException) -> None:
-        """Make the open transaction abortable after a refused record: without it a commit would be partial (API-05).
+        """Make the open transaction abortable after a refused record, or refused offsets (API-05).
+
+        A commit without the record would be partial, and one without the offsets would let the input be read again.
 
         Does not wait. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
         """

@@ -15,7 +15,13 @@ from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, next_sequence
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import EndTxn
-from txnstore.errors import InvalidTxnStateError, ProducerClosedError, TxnStoreError, UnknownOutcomeError
+from txnstore.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerClosedError,
+    TxnStoreError,
+    UnknownOutcomeError,
+)
 from txnstore.producer.batches import Upload
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_state import TABLE, Event, State
@@ -57,12 +63,14 @@ class TransactionManager:
         pending: The command whose answer is outstanding.
         prepared: The name of the prepared transaction.
         started: Whether the chain may know the transaction, so that it has to be ended there.
+        first_at: When the first record or offsets of the transaction were sent, in monotonic ms; None before.
+        timeout_ms: The timeout of a transaction; None if it has none.
         transactional: Whether the producer has a transactional id.
         takes_records: Whether a record may be sent now.
         pid: The process that the producer was made in.
     """
 
-    def __init__(self, identity: ProducerIdentity) -> None:
+    def __init__(self, identity: ProducerIdentity, timeout_ms: int | None = None) -> None:
         self.lock = ForkLock()
         self.identity = identity
         self.state = State.READY
@@ -70,6 +78,8 @@ class TransactionManager:
         self.pending: Pending | None = None
         self.prepared: PreparedTxn | None = None
         self.started = False
+        self.first_at: int | None = None
+        self.timeout_ms = timeout_ms
         self.transactional = identity.transactional_id is not None
         self.takes_records = not self.transactional
         self.pid = os.getpid()
@@ -224,14 +234,40 @@ class TransactionManager:
         self.check_usable()
         with self.lock.own:
             self._move(Event.BEGIN)
-            self._unheard = None
+            self._unheard = self.first_at = None
 
-    def add_offsets(self, offsets: TxnOffsets) -> None:
-        """Add offsets that the transaction commits."""
+    def add_offsets(self, offsets: TxnOffsets, now: int) -> None:
+        """Add offsets that the transaction commits; ``now`` in monotonic ms."""
         with self.lock.own:
             self.check_send(Event.SEND_OFFSETS)
-            if offsets.offsets:
-                self._offsets.append(offsets)
+            self._offsets.append(offsets)
+            self.first(now)
+
+    def first(self, now: int) -> None:
+        """A record or offsets of the transaction are sent: its timeout runs from the first of them (TMO-01).
+
+        In Kafka it runs from the request that adds the first partition, which follows the first ``send`` immediately.
+        Here records wait in a buffer, and the chain knows nothing of them until they are registered.
+        """
+        if self.first_at is None:
+            self.first_at = now
+
+    def check_timeout(self, now: int) -> None:
+        """Refuse to begin a transaction in the chain whose records have waited for longer than its timeout.
+
+        Once the chain knows the transaction, the entry that began it decides.
+
+        Raises:
+            InvalidProducerEpochError: The timeout has passed; as if another process had aborted the transaction.
+        """
+        if self.started or self.first_at is None or self.timeout_ms is None:
+            return
+        if now - self.first_at > self.timeout_ms:
+            msg = (
+                f"the first record of the transaction of {self.identity} was sent longer ago than its timeout of "
+                f"{self.timeout_ms / 1000:g} s, and nothing of it was written yet: abort it, and send the records again"
+            )
+            raise InvalidProducerEpochError(msg)
 
     def begin_prepare(self) -> None:
         """Begin to prepare: no record is accepted from now on, so the prepare covers all that was sent."""

@@ -9,6 +9,10 @@ from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
+
+#: The default of Kafka's ``transaction.timeout.ms``.
+TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +25,28 @@ class InitProducer:
 
     Attributes:
         transactional_id: The transactional id; None for an idempotent producer.
-        timeout_ms: The timeout of its transactions in ms.
+        timeout_ms: The timeout of its transactions in ms. None: :data:`TIMEOUT_MS`, or the store's largest if that is
+            less.
         expected: The (producer id, epoch) that the caller has and asks to bump (KIP-360).
         keep_held: Keep a prepared transaction open under the new epoch (KIP-939).
+        two_phase: Transactions of the id have no timeout; ``timeout_ms`` has no effect
+            (``transaction.two.phase.commit.enable``).
+        max_timeout_ms: The largest timeout that the store allows.
     """
 
     transactional_id: str | None = None
-    timeout_ms: int = 60_000
+    timeout_ms: int | None = None
     expected: tuple[int, int] | None = None
     keep_held: bool = False
+    two_phase: bool = False
+    max_timeout_ms: int = MAX_TIMEOUT_MS
+
+    @property
+    def granted_timeout_ms(self) -> int:
+        """The timeout that is stored with the identity."""
+        if self.two_phase:
+            return NO_TIMEOUT_MS
+        return min(TIMEOUT_MS, self.max_timeout_ms) if self.timeout_ms is None else self.timeout_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,6 @@ from txnstore.core.transactions.rules import decide_end
 from txnstore.core.transactions.table import fenced, following, is_last, unfinished_of
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
-#: Kafka's ``transaction.max.timeout.ms``.
-MAX_TIMEOUT_MS = 900_000
-
 
 def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | Kept:
     """Grant an identity; with a transactional id fence earlier instances and end their transaction (INIT-01…11).
@@ -28,9 +25,12 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
     if transactional_id is None:
         draft.emit(ProducerInitialized(producer_id=draft.state.next_producer_id, epoch=0))
         return ProducerIdentity(draft.state.next_producer_id - 1, 0)
-    if not 0 < command.timeout_ms <= MAX_TIMEOUT_MS:
-        msg = f"the transaction timeout of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
-        raise InvalidTxnTimeoutError(f"{msg}{command.timeout_ms} (transaction_timeout is in seconds)")
+    if not (command.two_phase or 0 < command.granted_timeout_ms <= command.max_timeout_ms):
+        msg = (
+            f"the transaction timeout of {transactional_id!r} must be 1 to {command.max_timeout_ms} ms, which is the "
+            f"transaction.max.timeout.ms of the store, not {command.timeout_ms} (transaction_timeout is in seconds)"
+        )
+        raise InvalidTxnTimeoutError(msg)
     txn = draft.state.transactions.get(transactional_id)
     if txn is None:
         if command.expected is not None:
@@ -77,7 +77,7 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
             producer_id=producer_id,
             epoch=epoch,
             transactional_id=command.transactional_id,
-            timeout_ms=command.timeout_ms,
+            timeout_ms=command.granted_timeout_ms,
             last_epoch=last_epoch,
             previous_producer_id=last_id if last_id != producer_id else NO_PRODUCER,
         ),
@@ -95,7 +95,7 @@ def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIden
             producer_id=txn.producer_id,
             epoch=txn.epoch + 1,
             transactional_id=txn.transactional_id,
-            timeout_ms=command.timeout_ms,
+            timeout_ms=command.granted_timeout_ms,
             keeps=True,
         ),
     )

@@ -46,6 +46,11 @@ VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
     TxnState.PREPARE_EPOCH_FENCE: frozenset({TxnState.ONGOING}),
 }
 
+#: The default of Kafka's ``transaction.max.timeout.ms``.
+MAX_TIMEOUT_MS = 900_000
+#: The stored timeout of a transactional id that has none, as in Kafka (KIP-939).
+NO_TIMEOUT_MS = 2**31 - 1
+
 #: The states of a transaction that is decided and not completed, with its outcome.
 DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
 #: The states of a completed transaction, with its outcome.
@@ -60,7 +65,7 @@ class Transaction:
         transactional_id: The transactional id.
         producer_id: The current producer id.
         epoch: The epoch of the open or next transaction.
-        timeout_ms: The timeout of its transactions.
+        timeout_ms: The timeout of its transactions; :data:`NO_TIMEOUT_MS` if they have none.
         state: The state.
         last_epoch: The epoch before the current one, which a retried end or init carries; -1 if not known.
         previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
@@ -100,8 +105,17 @@ class Transaction:
 
     @property
     def timed_from(self) -> int | None:
-        """The time from which its timeout runs; None if it is not open, or prepared: it has no timeout (TPC-02)."""
-        return self.started_at if self.state is TxnState.ONGOING and self.held == NO_PRODUCER else None
+        """The time from which its timeout runs; None if it is not open, or has none.
+
+        A prepared transaction has none, and no transaction of an id with two-phase commit (TPC-02, KIP-939).
+        """
+        timed = self.state is TxnState.ONGOING and self.held == NO_PRODUCER and not self.two_phase
+        return self.started_at if timed else None
+
+    @property
+    def two_phase(self) -> bool:
+        """Whether the transactional id uses two-phase commit, so that its transactions have no timeout (KIP-939)."""
+        return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
     def expires_at(self) -> int | None:
