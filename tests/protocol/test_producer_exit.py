@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from txnstore.core.transactions.model import TxnState
 from txnstore.store import create
 from txnstore.store import open as open_store
 
@@ -24,9 +25,9 @@ for number in range(5):
 """
 
 
-def _run(folder: Path, arguments: str = "", begin: str = "", end: str = "") -> str:
+def _run(folder: Path, arguments: str = "", begin: str = "", end: str = "", chains: int = 1) -> str:
     """What the script prints to standard error."""
-    with create(folder / "store") as store:
+    with create(folder / "store", chains) as store:
         store.create_topic("t")
     script = SCRIPT.format(arguments=arguments, begin=begin, end=end)
     command = [sys.executable, "-c", script, str(folder / "store")]
@@ -59,3 +60,26 @@ def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -
     said = _run(tmp_path, "linger=3600", end="import shutil; shutil.rmtree(sys.argv[1])")
     assert said.startswith(LOST)
     assert "was deleted while it was in use" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize("end", ["producer.flush()", "producer.flush(); producer.send('t', b'x'); sys.exit(3)"])
+def test_open_transaction_is_aborted_when_the_interpreter_exits(tmp_path: Path, chains: int, end: str) -> None:
+    """API-11: it would block readers until its timeout; another process reads what was committed after it at once."""
+    said = _run(tmp_path, "'id'", "producer.begin_transaction()", end, chains=chains)
+    assert said == f"{LOST}its open transaction was aborted\n"
+    with open_store(tmp_path / "store") as store:
+        assert store.transaction("id").state is TxnState.COMPLETE_ABORT
+        store.producer().send("t", b"next").result()
+        assert _stored(tmp_path) == [b"next"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["producer.flush(); producer.prepare_transaction()", "producer.commit_transaction()"])
+def test_exit_leaves_prepared_and_ended_transactions_alone(tmp_path: Path, end: str) -> None:
+    """TPC-02: an external coordinator decides a prepared one."""
+    assert _run(tmp_path, "'id'", "producer.begin_transaction()", end) == ""
+    with open_store(tmp_path / "store") as store:
+        expected = TxnState.ONGOING if "prepare" in end else TxnState.COMPLETE_COMMIT
+        assert store.transaction("id").state is expected

@@ -37,8 +37,13 @@ class Flushing(Protocol):
         """Whether another flush may write records that the last one did not."""
         ...
 
+    @property
+    def holds_transaction(self) -> bool:
+        """Whether the chain knows an open transaction that a close would abort."""
+        ...
+
     def close(self) -> None:
-        """Flush, then refuse further calls; raises failures that no call has raised yet."""
+        """Flush, or abort the open transaction; then refuse further calls. Raises failures that none has raised yet."""
         ...
 
 
@@ -103,18 +108,25 @@ class Linger:
             self.loop.wait()
 
     def finish(self) -> None:
-        """Close the sender if its records linger. Logs a loss of records."""
+        """Close the sender if its records linger, or if its open transaction would block readers until its timeout.
+
+        Logs a loss of records.
+        """
         sender = self._sender()
         if sender is None or self._stopped or self._pid != os.getpid():
             return
-        error: Exception | None = None
-        if self._seconds is not None:
+        reason: object = None
+        aborts = sender.holds_transaction
+        if self._seconds is not None or aborts:
             try:
                 sender.close()
-            except Exception as found:  # noqa: BLE001 - no caller can handle it
-                error = found
-        if error is not None or sender.has_more:
-            reason = error if error is not None else "flush, commit or close it before the process ends"
+            except Exception as error:  # noqa: BLE001 - no caller can handle it
+                reason = error
+            else:
+                reason = "its open transaction was aborted" if aborts else None
+        if reason is None and sender.has_more:
+            reason = "flush, commit or close it before the process ends"
+        if reason is not None:
             _LOG.warning(_LOST, reason, extra={"error": str(reason)})
 
     # In the thread ----------------------------------------------------------------------------------------------------
@@ -184,7 +196,7 @@ _OPEN: weakref.WeakSet[Linger] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """Close the producers whose records linger, within a bounded time: the storage may not answer.
+    """Close producers with lingering records or open transactions, within a bounded time: the storage may not answer.
 
     A thread that the exit of the interpreter stops in the middle of a flush would lose the records, and would keep the
     store alive, with the database of its ``sql``, whose objects DuckDB then reports as leaked.

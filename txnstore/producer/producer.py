@@ -46,7 +46,8 @@ class Producer:
         linger: Seconds after which a record is flushed (``linger.ms``). None: no flush by time; records are written
             when a batch is full, on flush and commit, and when a thread waits for a future. ``"default"``: 0.1, and
             None with a ``transactional_id``, since records become visible with the commit only. Records that linger in
-            a producer that was not closed are written when it is collected, or when the interpreter exits.
+            a producer that was not closed are written when it is collected, or when the interpreter exits; the exit
+            also aborts its open transaction.
         delivery_timeout: Seconds for which a failing upload is repeated (``delivery.timeout.ms``).
         keep_prepared: Do not abort a transaction that an earlier instance has prepared for an external coordinator;
             :meth:`complete_transaction` ends it (KIP-939). Implies ``two_phase_commit``.

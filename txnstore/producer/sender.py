@@ -372,6 +372,11 @@ class Sender:
         """Whether another flush may write records that the last one did not."""
         return self._manager.state in (State.READY, State.IN_TRANSACTION) and self.accumulator.waiting
 
+    @property
+    def holds_transaction(self) -> bool:
+        """Whether the chain knows an open transaction that a close would abort."""
+        return self._manager.started and self._manager.state in ABORTED_BY_CLOSE
+
     def flush_soon(self, waiter: Waiter) -> None:
         """Flush in the background, then wake the waiter."""
         if self._manager.forked:
