@@ -28,6 +28,8 @@ KAFKA = os.environ.get("TXNSTORE_KAFKA")
 #: Operations that no history with a broker has: a broker has no injected clock, so no timeout may end by chance.
 NOT_BY_A_BROKER = {"tick", "sweep", "compact", "delete_records", "set_epoch"} if KAFKA else set()
 TIMEOUTS = (600_000, 900_000) if KAFKA else (10_000, 60_000)
+#: How often a step is done in which Java's producer waits until its ``max.block.ms``.
+SHARE_AWAITED = 0.05
 #: After these and only sometimes, because it takes long, a broker is observed.
 SHOWS = {
     "at_once",

@@ -15,7 +15,17 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.harness.kafka import RunningBroker
 from tests.harness.model import Producer
-from tests.helpers.random_histories import GROUPS, IDS, KAFKA, MORE, SETTINGS, TIMEOUTS, Histories, running
+from tests.helpers.random_histories import (
+    GROUPS,
+    IDS,
+    KAFKA,
+    MORE,
+    SETTINGS,
+    SHARE_AWAITED,
+    TIMEOUTS,
+    Histories,
+    running,
+)
 
 __all__ = ["running"]
 
@@ -30,6 +40,7 @@ class Applications(Histories):
         "end": 8,
         "call": 3,
         "send_offsets": 5,
+        "send_bad_offsets": 1,
         "late_request": 4,
         "fence": 1,
     }
@@ -83,6 +94,37 @@ class Applications(Histories):
         self.do("send_offsets", producer=name, group=self.rng.choice(GROUPS), offsets=self.offsets())
         if self.flushes or self.rng.random() < 0.5:
             self.do("flush", producer=name)
+
+    def send_bad_offsets(self) -> None:
+        """Offsets that are refused, after records and offsets that are not: nothing of them may be committed.
+
+        Java's producer can only be closed after that, or does not come back from the next call: a new one follows.
+        """
+        ready = [name for name, producer in self.model.producers.items() if producer.state == "READY"]
+        ready = [name for name in ready if self.model.producers[name].transactional and self.current(name)]
+        if not ready:
+            return
+        name = self.rng.choice(ready)
+        transactional_id = self.model.producers[name].identity.transactional_id
+        waits = not KAFKA or self.rng.random() < SHARE_AWAITED
+        what = self.rng.choice(["group", "metadata", *(["partition", "topic"] if waits else [])])
+        self.do("begin", producer=name)
+        self.do("send", producer=name, partition=self.partition(), **self.record())
+        self.do("flush", producer=name)
+        self.do("send_bad_offsets", producer=name, what=what)
+        if not KAFKA or what in {"group", "metadata"}:
+            self.do("commit", producer=name)
+        if KAFKA or self.rng.random() < 0.3:
+            self.do("kill", producer=name)
+            self.do("init", producer=self.new_producer(), id=transactional_id, timeout_ms=TIMEOUTS[-1])
+        else:
+            self.do("abort", producer=name)
+
+    def current(self, name: str) -> bool:
+        """Whether a producer is the newest of its transactional id."""
+        identity = self.model.producers[name].identity
+        txn = self.model.broker.transactions[identity.transactional_id or ""]
+        return (identity.producer_id, identity.epoch) == txn.current
 
     def late_request(self) -> None:
         """A request of an identity that is not the current one any more, which was on its way for long (ADD-07)."""

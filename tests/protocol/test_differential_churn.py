@@ -14,7 +14,17 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.harness.kafka import RunningBroker
 from tests.harness.model import Group, RefusedError
-from tests.helpers.random_histories import GROUPS, IDS, KAFKA, MORE, SETTINGS, TIMEOUTS, Histories, running
+from tests.helpers.random_histories import (
+    GROUPS,
+    IDS,
+    KAFKA,
+    MORE,
+    SETTINGS,
+    SHARE_AWAITED,
+    TIMEOUTS,
+    Histories,
+    running,
+)
 from tests.protocol.test_differential import Applications
 
 __all__ = ["running"]
@@ -52,6 +62,8 @@ class Churn(Applications):
         "read": 4,
         "join": 3,
         "leave": 2,
+        "heartbeat": 3,
+        "offsets_of_a_new_topic": 2,
         "commit_as_member": 4,
         "send_offsets_as_member": 4,
     }
@@ -90,6 +102,49 @@ class Churn(Applications):
         else:
             self.do("create_topic", topic="u", partitions=TOPICS["u"])
         self.poll_all()
+
+    def send_offsets(self) -> None:
+        name, producer = self.producer()
+        if producer.transactional and producer.state == "READY":
+            self.do("begin", producer=name)
+        offsets = self.offsets()
+        if KAFKA and self.behind(name) and any(tp.startswith("u-") for tp in offsets):
+            # Java's producer knows the id of the deleted topic, and learns of the new one by sending to it (OFF-18).
+            self.do("send", producer=name, partition=next(tp for tp in offsets if tp.startswith("u-")), **self.record())
+            self.do("flush", producer=name)
+        self.do("send_offsets", producer=name, group=self.rng.choice(GROUPS), offsets=offsets)
+        self.do("flush", producer=name)
+
+    def behind(self, name: str) -> bool:
+        """Whether a producer used a former topic ``u``, and has not sent to the present one."""
+        uses = (op for op in self.ops if op.get("producer") == name or op.get("topic") == "u")
+        last = None
+        for op in uses:
+            if op["op"] == "delete_topic":
+                last = "old" if last is not None else None
+            elif (op["op"] == "send" and op["partition"].startswith("u-")) or (
+                op["op"] == "send_offsets" and last is None and any(tp.startswith("u-") for tp in op["offsets"])
+            ):
+                last = "new"
+        return last == "old"
+
+    def offsets_of_a_new_topic(self) -> None:
+        """A producer that sent to the deleted topic commits offsets of the one that was created under its name."""
+        if "u-0" not in self.model.broker.logs or (KAFKA and self.rng.random() >= 2 * SHARE_AWAITED):
+            return
+        names = [name for name, producer in self.model.producers.items() if producer.transactional]
+        names = [name for name in names if self.model.producers[name].state == "READY" and self.current(name)]
+        names = [name for name in names if self.behind(name)]
+        if not names:
+            return
+        name = self.rng.choice(names)
+        transactional_id = self.model.producers[name].identity.transactional_id
+        self.do("begin", producer=name)
+        self.do("send_offsets", producer=name, group=self.rng.choice(GROUPS), offsets={"u-0": self.rng.randrange(10)})
+        self.do("flush", producer=name, recreated=True)
+        # Java's producer does not come back from a commit, and a store's would commit: a new instance ends both.
+        self.do("kill", producer=name)
+        self.do("init", producer=self.new_producer(), id=transactional_id, timeout_ms=TIMEOUTS[-1])
 
     # Time and identities ----------------------------------------------------------------------------------------------
 
@@ -186,8 +241,17 @@ class Churn(Applications):
             self.do("join", group=BY_HAND, member=f"M{len(self.ops)}", topics=[NO_TOPIC], **more)
 
     def leave(self) -> None:
-        if members := sorted(self.model.broker.group(BY_HAND).members):
+        """One of the members; sometimes one that has left, or was replaced under its static name (KIP-345)."""
+        members = sorted(self.model.broker.group(BY_HAND).members)
+        if self.known() and self.rng.random() < 0.3:
+            members = self.known()
+        if members:
             self.do("leave", group=BY_HAND, member=self.rng.choice(members))
+
+    def heartbeat(self) -> None:
+        """Of a member, a former one, a replaced static one; with its generation, or another."""
+        if self.known():
+            self.do("heartbeat", **self.as_member())
 
     def as_member(self) -> dict[str, Any]:
         """A member of any time, most often a newer one, with its generation or another."""

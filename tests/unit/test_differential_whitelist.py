@@ -60,6 +60,16 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"state": {"transactions": {"x": {"state": "ONGOING"}}}},
         {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
     ),
+    (
+        "API-05",
+        BROKER,
+        {"op": "send_bad_offsets", "what": "topic"},
+        {"error": "REQUEST_TIMED_OUT"},
+        {"error": "UNKNOWN_TOPIC_OR_PARTITION"},
+    ),
+    ("OFF-18", BROKER, {"op": "flush", "recreated": True}, {"error": "REQUEST_TIMED_OUT"}, {"error": None}),
+    ("CON-17", "model", {"op": "heartbeat"}, {"error": "ILLEGAL_GENERATION"}, {"error": None}),
+    ("OFF-22", "model", {"op": "leave"}, {"error": "UNKNOWN_MEMBER_ID"}, {"error": None}),
     ("CON-13", "model", {"op": "poll"}, {"error": "NO_OFFSET"}, {"error": "OFFSET_OUT_OF_RANGE"}),
     (
         "END-07",

@@ -191,6 +191,37 @@ def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bo
     return comparison.from_broker and difference.path == ("error",) and both
 
 
+def _bad_offsets(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Refused offsets: fatal for Java's producer, or awaited until ``max.block.ms``; abortable here (API-05)."""
+    both = difference.expected, difference.actual
+    told = {
+        "send_bad_offsets": {
+            ("INVALID_GROUP_ID", "InvalidConfigError"),
+            ("REQUEST_TIMED_OUT", "UNKNOWN_TOPIC_OR_PARTITION"),
+        },
+        "commit": {("IN_ERROR_STATE", "INVALID_TXN_STATE")},
+    }
+    return comparison.from_broker and difference.path == ("error",) and both in told.get(op["op"], set())
+
+
+def _old_topic(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Offsets for a topic that was created again under the producer: Java's has the id of the old one cached."""
+    both = difference == Difference(("error",), "REQUEST_TIMED_OUT", None)
+    return comparison.from_broker and op["op"] == "flush" and op.get("recreated", False) and both
+
+
+def _without_generation(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A heartbeat carries no generation here: its answer has the current one."""
+    both = difference == Difference(("error",), "ILLEGAL_GENERATION", None)
+    return not comparison.of_model and op["op"] == "heartbeat" and both
+
+
+def _left_before(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """To leave a group twice has no effect here; in Kafka the member is unknown then."""
+    both = difference == Difference(("error",), "UNKNOWN_MEMBER_ID", None)
+    return not comparison.of_model and op["op"] == "leave" and both
+
+
 def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """A commit for a group of KIP-848; see ``docs/kafka-differences.md``."""
     told = difference.expected, difference.actual
@@ -294,6 +325,10 @@ WHITELIST: tuple[Allowed, ...] = (
         "offsets that are refused begin no transaction in a chain; in Kafka there is one, which can be aborted",
         _begun_by_a_refusal,
     ),
+    Allowed("API-05", "refused offsets are abortable; fatal or awaited in vain by Java's producer", _bad_offsets),
+    Allowed("OFF-18", "offsets by name are of the topic that exists; Java's producer may know an old id", _old_topic),
+    Allowed("CON-17", "a heartbeat has no generation: its answer brings the current one", _without_generation),
+    Allowed("OFF-22", "who has left may leave again", _left_before),
     Allowed("CON-13", "without a position and a policy, the offset is out of range, too", _no_position),
     Allowed(
         "END-07", "a deletion ends what a transaction has in the topic; in Kafka its end does", _of_a_deleted_topic

@@ -13,6 +13,14 @@ from tests.harness.model.broker import Data, Offsets
 from tests.harness.model.consumer import Consumer
 from tests.harness.model.group import Claim as Membership
 
+#: What is wrong with positions, and the error of it. A store's class of a wrong group has no other name.
+BAD_OFFSETS = {
+    "group": "InvalidConfigError",
+    "metadata": "OFFSET_METADATA_TOO_LARGE",
+    "partition": "UNKNOWN_TOPIC_OR_PARTITION",
+    "topic": "UNKNOWN_TOPIC_OR_PARTITION",
+}
+
 
 class ModelDriver(ModelConsumers):
     """A model cluster with its producers."""
@@ -55,6 +63,9 @@ class ModelDriver(ModelConsumers):
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(self._offsets(op))
 
+    def op_send_bad_offsets(self, op: Op) -> None:
+        self.producers[op["producer"]].send_bad_offsets(BAD_OFFSETS[op["what"]])
+
     def op_flush(self, op: Op) -> dict[str, Any]:
         return {"offsets": self.producers[op["producer"]].flush()}
 
@@ -85,6 +96,9 @@ class ModelDriver(ModelConsumers):
     def op_leave(self, op: Op) -> None:
         self.broker.group(op["group"]).leave(self._claim(op))
         self._rebalanced(op["group"])
+
+    def op_heartbeat(self, op: Op) -> None:
+        self.broker.group(op["group"]).heartbeat(self._claim(op))
 
     def _rebalanced(self, name: str) -> int:
         group = self.broker.group(name)

@@ -17,6 +17,7 @@ from tests.harness.differential.store_support import (
     TransactionalIdNotFound,
     as_bytes,
     as_text,
+    bad_offsets,
     in_threads,
     offsets_of,
     partition_of,
@@ -32,7 +33,7 @@ from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
-from txnstore.core.groups.model import GroupMetadata
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
@@ -128,6 +129,11 @@ class StoreDriver(StoreConsumers):
             group = GroupMetadata(op["group"], claim.generation, claim.member_id, claim.instance)
         self.producers[op["producer"]].send_offsets(offsets, group)
 
+    def op_send_bad_offsets(self, op: Op) -> None:
+        topic, partition, metadata, group = bad_offsets(op["what"])
+        offsets = {TopicPartition(topic, partition): OffsetAndMetadata(1, metadata)}
+        self.producers[op["producer"]].send_offsets(offsets, group)
+
     def op_flush(self, op: Op) -> dict[str, Any]:
         with self._results(op) as results:
             self.producers[op["producer"]].flush()
@@ -175,6 +181,12 @@ class StoreDriver(StoreConsumers):
         claim = self._members.claim(op)
         self.store._connection.submit(LeaveGroup(op["group"], claim.member_id, claim.instance))
         self._settle(op["group"])
+
+    def op_heartbeat(self, op: Op) -> None:
+        claim, group = self._members.claim(op), self.store._connection.view().groups.get(op["group"])
+        member = group.members.get(claim.member_id) if group is not None else None
+        owned = member.assigned if member is not None else ()
+        self.store._connection.submit(Heartbeat(op["group"], claim.member_id, owned, instance_id=claim.instance))
 
     def _settle(self, group: str) -> None:
         """Heartbeats of all members until each has the current generation: partitions move in the first round."""

@@ -87,6 +87,12 @@ def offsets_of(op: Op, claim: Claim) -> TxnOffsets:
     return TxnOffsets(op["group"], offsets, claim.generation, claim.member_id, claim.instance)
 
 
+def bad_offsets(what: str) -> tuple[str, int, str, str]:
+    """Topic, partition, metadata and group of positions of which one is refused: ``what`` names it."""
+    topic, partition = ("missing" if what == "topic" else "t"), (99 if what == "partition" else 0)
+    return topic, partition, "x" * (5000 if what == "metadata" else 0), "" if what == "group" else "g"
+
+
 def as_bytes(text: str | None) -> bytes | None:
     """A key or value of a trace, converted for a record."""
     return text.encode() if text is not None else None

@@ -89,6 +89,13 @@ class ClientProducer:
                 raise
             self._refusal = refused
 
+    def send_bad_offsets(self, topic: str, partition: int, metadata: str, group: str) -> None:
+        """Send positions that the coordinator refuses, or that the producer waits for in vain."""
+        consumer, positions = self._machine.kafka.clients.consumer, self._machine.java.util.HashMap()
+        tp = self._machine.kafka.common.TopicPartition(topic, partition)
+        positions.put(tp, consumer.OffsetAndMetadata(1, self._machine.java.util.Optional.empty(), metadata))
+        self._client.sendOffsetsToTransaction(positions, consumer.ConsumerGroupMetadata(group))
+
     def _state(self) -> str:
         return str(self._machine.field(self._manager, "currentState").name())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.harness.differential.members import Members
 from tests.harness.differential.names import ProducerIds
-from tests.harness.differential.store_support import in_threads
+from tests.harness.differential.store_support import bad_offsets, in_threads
 from tests.harness.differential.trace import Op
 from tests.harness.kafka.client import ClientProducer
 from tests.harness.kafka.cluster import again
@@ -26,6 +26,12 @@ CLIENT_ERRORS = {
     "TransactionalIdNotFoundException": "TRANSACTIONAL_ID_NOT_FOUND",
     "NoOffsetForPartitionException": "NO_OFFSET",
     "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
+}
+#: How the messages of a ``KafkaException`` end that has no other class.
+MESSAGES = {
+    "The group id is invalid.": "INVALID_GROUP_ID",
+    "The metadata field of the offset request was too large.": "OFFSET_METADATA_TOO_LARGE",
+    "because we are in an error state": "IN_ERROR_STATE",
 }
 #: Not observed after these. A broker aborts expired transactions by itself while time passes: observed after the
 #: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
@@ -103,6 +109,8 @@ class BrokerDriver(ClientConsumers):
         while found is not None:
             kind = str(found.getClass().getSimpleName())
             name = CLIENT_ERRORS.get(kind) or str(errors.forException(found).name())
+            text = str(found.getMessage())
+            name = next((told for end, told in MESSAGES.items() if text.endswith(end)), name)
             if name != "UNKNOWN_SERVER_ERROR":
                 return name
             found = found.getCause()
@@ -124,6 +132,11 @@ class BrokerDriver(ClientConsumers):
 
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
+
+    def op_send_bad_offsets(self, op: Op) -> None:
+        topic, partition, metadata, group = bad_offsets(op["what"])
+        real = self._names.real({"partition": f"{topic}-{partition}"})["partition"].rpartition("-")[0]
+        self.producers[op["producer"]].send_bad_offsets(real, partition, metadata, group)
 
     def op_flush(self, op: Op) -> dict[str, Any]:
         return {"offsets": self.producers[op["producer"]].flush()}
@@ -154,6 +167,9 @@ class BrokerDriver(ClientConsumers):
 
     def op_leave(self, op: Op) -> None:
         self._groups[op["group"]].leave(op["group"], self._members.claim(op))
+
+    def op_heartbeat(self, op: Op) -> None:
+        self._groups[op["group"]].heartbeat(op["group"], self._members.claim(op))
 
     def op_at_once(self, op: Op) -> list[dict[str, Any]]:
         answers = in_threads(self.apply, op["ops"])

@@ -61,6 +61,13 @@ class ClassicGroups:
             self._present[group].remove(name)
         self._rebalance(group, {})
 
+    def heartbeat(self, group: str, claim: Claim) -> None:
+        """``Heartbeat`` of one member."""
+        data = self._message.HeartbeatRequestData().setGroupId(group).setGenerationId(claim.generation)
+        data.setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
+        answer = self._requests.send(self._api.HeartbeatRequest.Builder(data).build(HEARTBEAT)).data()
+        self._requests.check(answer.errorCode())
+
     def _rebalance(self, group: str, waiting: dict[str, Pending]) -> None:
         """Every member joins the rebalance; after all answers, all request their assignments."""
         joined: dict[str, Any] = {}
@@ -97,14 +104,13 @@ class ClassicGroups:
 
     def _must_join(self, group: str, name: str) -> bool:
         """``Heartbeat``: whether a member has to join again."""
-        told = self._members.told(group, name)
-        data = self._message.HeartbeatRequestData().setGroupId(group).setGenerationId(told.generation)
-        data.setMemberId(told.member_id).setGroupInstanceId(told.instance)
-        answer = self._requests.send(self._api.HeartbeatRequest.Builder(data).build(HEARTBEAT)).data()
-        error = self._requests.error(answer.errorCode())
-        if error not in {None, "REBALANCE_IN_PROGRESS"}:
-            raise BrokerError(error)
-        return error is not None
+        try:
+            self.heartbeat(group, self._members.told(group, name))
+        except BrokerError as error:
+            if error.name != "REBALANCE_IN_PROGRESS":
+                raise
+            return True
+        return False
 
     def _sync(self, group: str, name: str, joined: Any) -> None:
         """``SyncGroup`` with empty assignments, which do not matter for a commit."""
@@ -147,6 +153,10 @@ class ConsumerGroups:
         for name in self._members.named(group, [claim.member_id]):
             del self._owned[group, name]
         self._settle(group)
+
+    def heartbeat(self, group: str, claim: Claim) -> None:
+        """A heartbeat of one member, which acknowledges nothing."""
+        self._heartbeat(group, claim, [])
 
     def _present(self, group: str) -> list[str]:
         return [name for of, name in self._owned if of == group]

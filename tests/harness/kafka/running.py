@@ -15,6 +15,7 @@ UNDER_WAY = {
     "CONCURRENT_TRANSACTIONS",
     "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
+    "NOT_ENOUGH_REPLICAS",
     "NOT_COORDINATOR",
 }
 TEXT = "org.apache.kafka.common.serialization.StringDeserializer"

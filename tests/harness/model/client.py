@@ -22,6 +22,7 @@ class Producer:
 
     def __init__(self, broker: Broker, transactional_id: str | None, timeout_ms: int = 60_000) -> None:
         self.broker = broker
+        self.timeout_ms = timeout_ms
         self.identity: Identity = broker.init(transactional_id, timeout_ms)
         self.state = "READY"
         self.error: str | None = None
@@ -31,6 +32,8 @@ class Producer:
         self.buffer: dict[str, list[Record]] = {}
         self.offsets: list[Offsets] = []
         self.started = False
+        #: When the first record or offsets of the transaction were sent: its timeout runs from then (TMO-01).
+        self.first_at: int | None = None
         if self.transactional:
             self.sequences: dict[str, int] = {}  # From 0 in each epoch, and an end bumps the epoch (TV2-01).
         elif not hasattr(self, "sequences"):
@@ -53,13 +56,28 @@ class Producer:
         self._check("IN_TRANSACTION" if self.transactional else "READY")
         if partition not in self.broker.logs:
             raise RefusedError("UNKNOWN_TOPIC_OR_PARTITION")
+        self._first()
         self.buffer.setdefault(partition, []).append(record)
 
     def send_offsets(self, offsets: Offsets) -> None:
         """Put consumed positions into the buffer; the transaction commits them."""
         self._check("IN_TRANSACTION")
         if offsets.offsets:
+            self._first()
             self.offsets.append(offsets)
+
+    def send_bad_offsets(self, error: str) -> None:
+        """Positions that are refused: without them the transaction must not be committed (API-05)."""
+        self._check("IN_TRANSACTION")
+        self._abortable(error)
+
+    def _first(self) -> None:
+        self.first_at = self.broker.now if self.first_at is None else self.first_at
+
+    def _abortable(self, error: str) -> None:
+        self.state, self.error = "ABORTABLE_ERROR", error
+        self.buffer, self.offsets = {}, []
+        raise RefusedError(error)
 
     def flush(self) -> dict[str, list[int]]:
         """Write the buffered records; returns their offsets."""
@@ -74,6 +92,8 @@ class Producer:
         data = [Data(tp, self.sequences.get(tp, 0), records) for tp, records in self.buffer.items()]
         if not data and not self.offsets:
             return {}
+        if self.transactional and not self.started and self.broker.now - (self.first_at or 0) > self.timeout_ms:
+            self._abortable("INVALID_PRODUCER_EPOCH")
         try:
             answers = self.broker.produce(self.identity, data, self.offsets)
         except RefusedError as refused:

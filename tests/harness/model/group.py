@@ -67,6 +67,12 @@ class Group:
         del self.members[claim.member]
         self.generation += 1
 
+    def heartbeat(self, claim: Claim) -> None:
+        """A member shows that it is alive; it learns so that it was replaced, or has missed a change."""
+        self._check_member(claim)
+        if claim.generation != self.generation:
+            raise RefusedError("ILLEGAL_GENERATION")
+
     def check(self, claim: Claim, *, transactional: bool) -> None:
         """Fence a commit by member, static name and generation (OFF-06, OFF-08).
 
