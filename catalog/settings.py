@@ -110,14 +110,15 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 
 
 def _cleanup_policy(value: object) -> frozenset[str]:
-    given: Iterable[object] = ()
+    """The policies; none means that nothing is ever removed, as in Kafka."""
+    given: Iterable[object] = (None,)
     if isinstance(value, str):
-        given = value.split(",")
+        given = value.split(",") if value.strip() else ()
     elif isinstance(value, list | tuple | set | frozenset):
         given = value
     policies = frozenset(part.strip() if isinstance(part, str) else "" for part in given)
-    if not policies or not policies <= {"compact", "delete"}:
-        raise ValueError("delete, compact, or compact,delete")
+    if not policies <= {"compact", "delete"}:
+        raise ValueError("delete, compact, compact,delete, or empty")
     return policies
 
 
@@ -127,7 +128,7 @@ SETTINGS: tuple[Setting, ...] = (
         "cleanup.policy",
         frozenset({"delete"}),
         _cleanup_policy,
-        "delete: retention and delete_records apply; compact: keep the newest record of each key",
+        "delete: retention and delete_records apply; compact: keep the newest record of each key; empty: neither",
     ),
     Setting("retention.ms", -1, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never"),
     Setting(

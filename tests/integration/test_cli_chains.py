@@ -67,6 +67,7 @@ def test_the_number_of_chains_cannot_be_changed(cli: Cli) -> None:
 
 
 def test_the_log_shows_all_chains_or_one(cli: Cli) -> None:
+    """CTL-09."""
     (info,) = cli.ok("info", "--json").lines
     shown = cli.ok("log", "show", "--max", "100", "--json").lines
     assert len(shown) == info["entries"]
@@ -145,7 +146,7 @@ def test_expire_covers_all_chains(cli: Cli) -> None:
 
 
 def test_txn_show_history_and_abort(cli: Cli) -> None:
-    """ADM-01, ADM-02, ADM-05: list, show, history, abort; what is asked twice is done once."""
+    """ADM-01, ADM-02, ADM-05, TST-23: list, show, history, abort; what is asked twice is done once."""
     store, identity = _open_everywhere(cli.url)
     (listed,) = cli.ok(
         "txn", "list", "--producer-id", str(identity.producer_id), "--pattern", "every.*", "--json"

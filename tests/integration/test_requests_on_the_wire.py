@@ -116,7 +116,10 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
     logged_options: dict[str, Any],
     commits: int,
 ) -> None:
-    """Identity, hint, head, index files and next boundary, and the entries after them: 9, in two rounds of 4 and 8."""
+    """Identity, hint, head, index files and next boundary, and the entries after them: 9, in two rounds of 4 and 8.
+
+    DIF-16.
+    """
     with store.producer(transactional_id="t") as producer:
         for number in range(commits):
             producer.begin_transaction()

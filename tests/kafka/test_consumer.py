@@ -114,7 +114,7 @@ def test_a_rebalance_resumes_paused_partitions(cluster: Cluster) -> None:
 
 
 def test_lag_counts_what_is_visible(cluster: Cluster) -> None:
-    """PlaintextConsumerTest.testPerPartitionLag…, …WhenReadCommitted, …PollTest.testPerPartitionLag…."""
+    """JEP-14: PlaintextConsumerTest.testPerPartitionLag…, …WhenReadCommitted, …PollTest.testPerPartitionLag…."""
     send(cluster, TP, 100)
     consumer = cluster.consumer(max_poll_records=10)
     consumer.assign([TP])

@@ -71,7 +71,7 @@ def test_a_producer_id_that_expired_in_a_partition(cluster: Cluster) -> None:
 
 
 def test_an_idempotent_producer_after_its_expiration(cluster: Cluster) -> None:
-    """ProducerIdExpirationTest.testProducerIdExpirationWithNoTransactions."""
+    """SEQ-16: ProducerIdExpirationTest.testProducerIdExpirationWithNoTransactions."""
     producer = cluster.producer()
     producer.send("one", b"value", b"key", partition=0)
     producer.flush()

@@ -96,7 +96,7 @@ def test_calls_in_a_transaction(cluster: Cluster) -> None:
 
 
 def test_calls_after_an_abortable_error(cluster: Cluster) -> None:
-    """testFailIfNotReadyForSendAfterAbortableError, testHasOngoingTransactionAbortableError."""
+    """DIF-15: testFailIfNotReadyForSendAfterAbortableError, testHasOngoingTransactionAbortableError."""
     producer = in_abortable_error(cluster)
     allowed(producer, "abort")
     producer.abort_transaction()

@@ -292,7 +292,7 @@ def test_a_record_that_cannot_be_delivered(cluster: Cluster) -> None:
 
 
 def test_an_init_that_fails_does_not_waste_epochs(cluster: Cluster) -> None:
-    """TransactionsTest.testFailureToFenceEpoch.
+    """INIT-15: TransactionsTest.testFailureToFenceEpoch.
 
     Kafka's coordinator raises the epoch in memory before it is stored, so the first producer is fenced there. Here an
     init that was not stored has no effect, and the first producer continues.

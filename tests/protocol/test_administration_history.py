@@ -29,7 +29,7 @@ def told(store: Store, name: str) -> list[str]:
 
 
 def test_history_names_the_steps(store: Store, clock: ManualClock) -> None:
-    """The seeds' steps: a commit with offsets, then an abort by a successor, which fences."""
+    """END-15: The seeds' steps: a commit with offsets, then an abort by a successor, which fences."""
     name, group = name_of(store), groups_of(store, 0)
     started = clock()
     producer = open_everywhere(store, name)
@@ -57,7 +57,7 @@ def test_history_names_the_steps(store: Store, clock: ManualClock) -> None:
 
 
 def test_history_shows_the_entries_of_each_step(store: Store) -> None:
-    """Each step is in the entry that it names."""
+    """STM-09: Each step is in the entry that it names."""
     name = name_of(store)
     open_everywhere(store, name).commit_transaction()
     types = {"INIT": "ProducerInitialized", "PREPARE_COMMIT": "TxnPrepared", "COMMIT(PID)": "MarkerWritten"}

@@ -86,7 +86,7 @@ def test_snapshot_is_consistent_with_commit_between_any_two_requests(home: int, 
 
 
 def test_open_is_consistent_with_commit_between_any_two_requests() -> None:
-    """JEP-16: the same for a process that opens the store, hint, checkpoint and tails."""
+    """JEP-16, REC-10, TST-15: the same for a process that opens the store, hint, checkpoint and tails."""
     whole_or_nothing(lambda number: Scene(1, markers=True).snapshot_with_commit_before(number, fresh=True))
 
 

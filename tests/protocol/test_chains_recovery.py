@@ -241,7 +241,7 @@ def test_zombie_is_fenced_in_other_chains(bucket: MemoryStore, clock: ManualCloc
 
 
 def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
-    """ERR-05: what other chains took before is aborted with it, and the producer goes on."""
+    """ERR-05, ADD-09: what other chains took before is aborted with it, and the producer goes on."""
     store = process(bucket, clock)
     producer = store.producer(ids_of(store, 1))
     producer.begin_transaction()

@@ -243,7 +243,7 @@ def test_version_without_records_is_recorded(world: World) -> None:
 
 
 def test_every_end_bumps_the_epoch(world: World) -> None:
-    """TST-04, TV2-01: e, e+1, e+2, whether it commits or aborts, and sequences begin at 0 each time."""
+    """TST-04, TV2-01, BUG-09: e, e+1, e+2, whether it commits or aborts, and sequences begin at 0 each time."""
     client = world.client("a")
     epochs = []
     for end in (client.commit, client.abort, client.commit):
@@ -329,7 +329,7 @@ def test_end_in_every_state(
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_repeated_end_returns_lost_answer(world: World, outcome: Outcome) -> None:
-    """TV2-03: the retry gives the next identity, with which the client continues without being fenced."""
+    """TV2-03, BUG-18: the retry gives the next identity, with which the client continues without being fenced."""
     client = world.client("a")
     client.send()
     command = client.end(outcome)

@@ -37,7 +37,12 @@ def foreign(world: World) -> int:
 
 
 def test_pst_06_idle_producer_expires_after_a_day() -> None:
-    """PST-06: kept one millisecond before, gone at 24 h; nothing else is touched, no entry is written for nothing."""
+    """PST-06: kept one millisecond before, gone at 24 h; nothing else is touched, no entry is written for nothing.
+
+    PST-11.
+
+    TST-06.
+    """
     world = World()
     client = world.client()
     client.send(2)
@@ -149,7 +154,10 @@ def test_pst_09_unsafe_limits_are_refused(command: Expire) -> None:
 
 @pytest.mark.parametrize("end", ["init", "commit", "abort"])
 def test_tmo_07_idle_transactional_id_expires_after_a_week(end: str) -> None:
-    """TMO-07: EMPTY, COMPLETE_COMMIT and COMPLETE_ABORT; kept one millisecond before, gone at 7 d, with its ids."""
+    """TMO-07: EMPTY, COMPLETE_COMMIT and COMPLETE_ABORT; kept one millisecond before, gone at 7 d, with its ids.
+
+    TST-10.
+    """
     world = World()
     client = world.client("tx")
     if end != "init":
@@ -187,7 +195,7 @@ def test_tmo_08_owner_of_expired_id_is_refused_and_new_init_starts_over() -> Non
 
 
 def test_tmo_07_open_transaction_keeps_transactional_id() -> None:
-    """TMO-07, TMO-13: ONGOING is not at rest, however long."""
+    """TMO-07, TMO-13, STM-08: ONGOING is not at rest, however long."""
     world = World()
     client = world.client("tx", timeout_ms=1)
     client.send()
@@ -226,7 +234,7 @@ def test_tmo_07_init_before_expiration_keeps_transactional_id() -> None:
 
 
 def test_tmo_07_one_entry_expires_a_bounded_number() -> None:
-    """TMO-07: in batches, so that no entry grows without limit; the answer says that there is more."""
+    """TMO-07, PST-15: in batches, so that no entry grows without limit; the answer says that there is more."""
     world = World()
     state = world.state
     for number in range(MAX_EVENTS + 5):

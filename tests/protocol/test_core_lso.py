@@ -134,7 +134,7 @@ def test_a_read_may_begin_anywhere(world: World) -> None:
 
 
 def test_a_read_may_begin_inside_an_aborted_transaction(world: World) -> None:
-    """LSO-07: the marker is far behind, the first batch before the start; nothing of it leaks."""
+    """LSO-07, BUG-26: the marker is far behind, the first batch before the start; nothing of it leaks."""
     (p1,) = _clients(world, 1)
     for _ in range(4):
         p1.send(3)

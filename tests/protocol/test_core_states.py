@@ -41,7 +41,7 @@ def test_states_have_kafka_ids() -> None:
 
 
 def test_valid_previous_states_match_kafka() -> None:
-    """STM-02: all 64 pairs, each row a state and the digits of those from which it may be entered."""
+    """STM-02, TST-11: all 64 pairs, each row a state and the digits of those from which it may be entered."""
     table = {0: "045", 1: "0145", 2: "1", 3: "01457", 4: "2", 5: "3", 6: "045", 7: "1"}
     for state in TxnState:
         for before in TxnState:

@@ -183,7 +183,7 @@ def test_the_encoded_size_counts(store: Store, objects: MemoryStore) -> None:
 
 
 def test_small_batches_of_many_partitions_fit_into_one_entry(clock: ManualClock) -> None:
-    """Records that compress, too few of them in each partition to compress much."""
+    """END-14: Records that compress, too few of them in each partition to compress much."""
     objects = CountingStore(MemoryStore(clock=clock), log=True)
     with new_store(clock, objects) as store, store.producer("id") as producer:
         store.create_topic("t", partitions=18)

@@ -185,7 +185,7 @@ def test_vacuum_copies_deletion_of_topic_to_other_chains(store: Store, clock: Ma
 
 
 def test_vacuum_deletes_old_checkpoints_of_every_chain(store: Store, clock: ManualClock) -> None:
-    """The newest two of each chain stay."""
+    """CMP-24: The newest two of each chain stay."""
     for number in range(4):
         with store.producer("w") as producer, producer.transaction():
             for partition in range(CHAINS):

@@ -52,7 +52,7 @@ def begun(bench: Bench, name: str = "id") -> Producer:
 
 @ONE_CHAIN
 def test_offsets_and_records_become_visible_together(bench: Bench) -> None:
-    """OFF-03: before the commit neither, after it both, in one entry."""
+    """OFF-03, BUG-19: before the commit neither, after it both, in one entry."""
     producer = begun(bench)
     producer.send("t", b"out", partition=1)
     producer.send_offsets({T0: 5}, "g")

@@ -97,7 +97,7 @@ def test_poll_makes_one_request_more_for_an_expired_transaction(one: Store, cloc
 
 
 def test_adm_04_expired_transaction_that_blocks_readers_hangs(store: Store, clock: ManualClock) -> None:
-    """ADM-04: not only when it is long past its timeout; one that blocks no reader is not reported yet."""
+    """ADM-04, LSO-17: not only when it is long past its timeout; one that blocks no reader is not reported yet."""
     hold_back(store)
     begin(store, "alone", "undecided", tp=T1)
     clock.advance(TIMEOUT_MS)

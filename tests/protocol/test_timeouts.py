@@ -94,7 +94,7 @@ def _offsets(producer: Producer) -> None:
 def test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues(
     store: Store, clock: ManualClock, call: Callable[[Producer], None]
 ) -> None:
-    """TMO-02, BUG-08: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
+    """TMO-02, BUG-08, TMO-10: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
 
     ``testFencingOnTransactionExpiration``: read_uncommitted has what it wrote before, read_committed nothing. No newer
     instance has taken over, so the producer continues with the bumped epoch after an abort (KIP-588).
@@ -146,7 +146,7 @@ def test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance(
 
 
 def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) -> None:
-    """TV2-03: the producer continues with the next epoch, unless there is a newer instance."""
+    """TV2-03, BUG-20: the producer continues with the next epoch, unless there is a newer instance."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
     store.recover()

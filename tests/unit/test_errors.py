@@ -27,7 +27,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("code", "name", "kind"), TABLE)
 def test_err_01_err_02_codes_and_classes(code: int, name: str, kind: str) -> None:
-    """ERR-01, ERR-02: Kafka's errors, among them pid mapping, coordinators, sequences, timeouts, fences."""
+    """ERR-01, ERR-02, ERR-03: Kafka's errors, among them pid mapping, coordinators, sequences, timeouts, fences."""
     error = getattr(errors, name)
     flags = {"R": error.retriable, "A": error.abortable, "F": error.fatal}
     assert (error.kafka_code, "".join(flag for flag, is_set in flags.items() if is_set)) == (code, kind)

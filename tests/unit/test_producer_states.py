@@ -247,7 +247,7 @@ def test_an_idempotent_producer_has_no_transactions() -> None:
 
 
 def test_an_abortable_error_names_its_cause_and_a_new_transaction_works_after_the_abort() -> None:
-    """ERR-05, API-09, KIP-1050."""
+    """TV2-11: ERR-05, API-09, KIP-1050."""
     bench = Bench()
     producer = abortable(bench)
     for call in ("send", "flush", "commit"):

@@ -77,6 +77,7 @@ def status_of(store: Store) -> StoreStatus:
 
 @pytest.mark.parametrize("chains", [1, 3])
 def test_status_shows_what_holds_readers_back(clock: ManualClock, chains: int) -> None:
+    """ADM-08."""
     status = status_of(busy_store(clock, chains))
     first, second = status.partitions
     assert (first.topic, first.partition, second.partition) == ("t", 0, 1)

@@ -140,6 +140,7 @@ SECRET = "hunter/2+with=signs"
     ],
 )
 def test_no_error_shows_a_secret(attempt: Callable[[], object]) -> None:
+    """ERR-09."""
     with pytest.raises(InvalidConfigError) as caught:
         attempt()
     error: BaseException | None = caught.value

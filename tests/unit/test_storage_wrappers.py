@@ -25,6 +25,7 @@ from txnstore.threads import ForkLock
 
 
 def test_every_kind_of_call_is_counted() -> None:
+    """ADM-06."""
     store = CountingStore(MemoryStore(), log=True)
     store.put("a", b"123")
     store.put_if_absent("b", b"45")

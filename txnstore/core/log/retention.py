@@ -66,7 +66,7 @@ def new_log_start(
         UndecidedRecordsError: An open transaction has records below the offset.
     """
     if not deletes(topic):
-        policy = topic.config["cleanup.policy"]
+        policy = topic.config["cleanup.policy"] or "empty"
         msg = f"records of {tp} cannot be deleted: cleanup.policy of topic {tp.topic!r} is {policy}, without delete"
         raise PolicyViolationError(msg)
     end = partition.high_watermark
