@@ -51,6 +51,16 @@ def test_info_shows_the_number_of_chains(cli: Cli, tmp_path: Path) -> None:
     assert "entries per chain" in cli.ok("info").out
 
 
+def test_info_shows_the_largest_timeout(cli: Cli, tmp_path: Path) -> None:
+    """INIT-11: ``transaction.max.timeout.ms``; fixed when the store is created."""
+    url = (tmp_path / "slow").as_uri()
+    cli.ok("init", url, "--transaction-max-timeout", "1h")
+    assert cli("info", "--json", url=url).lines[0]["transaction_max_timeout_ms"] == 3_600_000
+    assert cli.ok("info", "--json").lines[0]["transaction_max_timeout_ms"] == 900_000
+    refused = cli("init", url, "--exist-ok", "--transaction-max-timeout", "1m")
+    assert (refused.status, "of 3600000, not of 60000" in refused.err) == (1, True)
+
+
 @pytest.mark.parametrize("chains", ["0", "257", "many"])
 def test_invalid_number_of_chains_is_refused(cli: Cli, tmp_path: Path, chains: str) -> None:
     """COORD-02."""

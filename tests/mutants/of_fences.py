@@ -10,6 +10,7 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import fences, routes
 from txnstore.core.catalog import rules as catalog_rules
+from txnstore.core.groups import offsets as group_offsets
 from txnstore.core.log import appending as log_appending
 from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions.commands import Unfinished
@@ -24,6 +25,27 @@ FENCES = (
         "if producer.epoch < fence.epoch:",
         "if False:",
         test=_FENCES + "test_fen_02_late_batch_is_refused_in_recreated_topic",
+    ),
+    Mutant(
+        "the first offset of a partition needs the newest catalog",
+        group_offsets._check_catalog,
+        "replacing = [item for item in new if ids[item.tp]]",
+        "replacing = new",
+        test="protocol/test_chains_stale_catalogs.py::test_first_offset_of_a_partition_needs_no_newest_catalog",
+    ),
+    Mutant(
+        "offsets whose lookup another process has outdated are not looked up again",
+        Coordinator._submit_part,
+        "if catalog is None or self._chains[CATALOG].refresh().sequence == catalog:",
+        "if True:",
+        test="protocol/test_chains_stale_catalogs.py::test_offset_by_name_is_one_of_the_new_topic",
+    ),
+    Mutant(
+        "the evidence of a coordinator is never renewed",
+        Coordinator._is_old,
+        "return now - added.timestamp > MAX_ADDED_AGE_MS // 2",
+        "return False",
+        test="protocol/test_two_phase.py::test_long_transaction_over_chains_goes_on_after_days",
     ),
     Mutant(
         "a prepared transaction accepts late batches in other chains",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.connection import Connection
+from txnstore.core.transactions.commands import InitProducer
+from txnstore.producer import Producer
 from txnstore.producer.batches import Batch
 from txnstore.producer.fencing import refusal
 from txnstore.producer.records import _integers
@@ -26,6 +29,48 @@ PRODUCER = (
         "self._move(Event.ABORTABLE)",
         "pass",
         test=_FAILURES + "test_refused_record_makes_the_transaction_abortable",
+    ),
+    Mutant(
+        "refused offsets do not make the transaction abortable",
+        Producer.send_offsets,
+        "self._sender.refuse(error)",
+        "pass",
+        test="protocol/test_producer_offsets.py::test_invalid_group_is_refused",
+    ),
+    Mutant(
+        "records that wait in the buffer have no timeout",
+        TransactionManager.check_timeout,
+        "if now - self.first_at > self.timeout_ms:",
+        "if False:",
+        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
+    ),
+    Mutant(
+        "the timeout of a transaction runs from its last record",
+        TransactionManager.first,
+        "if self.first_at is None:",
+        "if True:",
+        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
+    ),
+    Mutant(
+        "the timeout of a transaction runs from the one before",
+        TransactionManager.begin,
+        "self._unheard = self.first_at = None",
+        "self._unheard = None",
+        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_of_its_own_transaction",
+    ),
+    Mutant(
+        "the largest timeout of the store is not obeyed",
+        Connection.submit,
+        "if isinstance(command, InitProducer):",
+        "if False:",
+        test="protocol/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",
+    ),
+    Mutant(
+        "two-phase commit does not lift the timeout",
+        InitProducer.granted_timeout_ms,
+        "if self.two_phase:",
+        "if False:",
+        test="protocol/test_two_phase.py::test_tpc_02_an_id_with_two_phase_commit_has_no_timeout",
     ),
     Mutant(
         "a commit that certainly failed does not resume the transaction",

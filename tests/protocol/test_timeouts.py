@@ -291,6 +291,17 @@ def test_timeout_does_not_run_before_the_first_record(store: Store, clock: Manua
     assert seen(store) == {b"a": 1, b"b": 1}
 
 
+def test_timeout_runs_from_the_first_record_of_its_own_transaction(store: Store, clock: ManualClock) -> None:
+    """TMO-01: the records of an earlier one do not count."""
+    producer = store.producer(name_of(store))
+    for number in range(2):
+        producer.begin_transaction()
+        producer.send("t", b"%d" % number, partition=0)
+        producer.commit_transaction()
+        clock.advance(TIMEOUT_MS + 1)
+    assert seen(store) == {b"0": 1, b"1": 1}
+
+
 def test_registered_transaction_is_timed_by_its_entry(store: Store, clock: ManualClock) -> None:
     """TMO-01: once the chain knows it, whoever it concerns aborts it; until then its owner may go on."""
     producer = opened(store)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
 from txnstore import PreparedTxn
@@ -320,3 +320,25 @@ def test_two_phase_commit_needs_transactional_id(bucket: MemoryStore, clock: Man
     """TPC-02."""
     with pytest.raises(InvalidConfigError, match="two_phase_commit needs a transactional_id"):
         process(bucket, clock).producer(two_phase_commit=True)
+
+
+@pytest.mark.parametrize("what", ["records", "offsets"])
+@pytest.mark.parametrize("home", range(3))
+def test_long_transaction_over_chains_goes_on_after_days(clock: ManualClock, home: int, what: str) -> None:
+    """ADD-07, TPC-02: an answer of the coordinator expires after 12 hours, and its chain may be idle for longer."""
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    store.create_topic("t", partitions=PARTITIONS)
+    producer = store.producer(ids_of(store, home), two_phase_commit=True)
+    [away, *_] = partitions_of(store, (home + 1) % 3)
+    producer.begin_transaction()
+    for number in range(3):
+        if what == "records":
+            producer.send("t", b"value", partition=away)
+        else:
+            producer.send_offsets({T0: number}, groups_of(store, (home + 1) % 3))
+        producer.flush()
+        clock.advance(30 * 3_600_000)
+    producer.send("t", b"last", partition=away)
+    producer.commit_transaction()
+    assert seen(store) == ({b"last": 1, b"value": 3} if what == "records" else {b"last": 1})
+    assert clean(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,17 @@ def test_illegal_state_is_an_invalid_state_and_changes_nothing(store: Store) -> 
     producer.send("t", b"x")
     producer.commit_transaction()
     assert store.scan("t").to_table().num_rows == 1
+
+
+def test_errors_of_brokers_are_never_raised() -> None:
+    """No process owns a coordinator. The classes exist for the programs that name them."""
+    root = Path(txnstore.__file__).parent
+    sources = [path.read_text(encoding="utf-8") for path in root.rglob("*.py") if path.name != "errors.py"]
+    assert len(sources) > 100
+    for name in ("NotCoordinatorError", "CoordinatorNotAvailableError"):
+        assert issubclass(getattr(txnstore, name), txnstore.TxnStoreError)
+        assert not [source for source in sources if f"{name}(" in source]
+    assert not [name for name in txnstore.__all__ if "Authorization" in name]
 
 
 def test_sequences_leave_no_gap_after_a_failed_record(store: Store) -> None:

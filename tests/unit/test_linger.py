@@ -28,6 +28,10 @@ class Flush:
     def has_more(self) -> bool:
         return True
 
+    @property
+    def holds_transaction(self) -> bool:
+        return False
+
     def close(self) -> None:
         raise AssertionError
 

@@ -27,7 +27,7 @@ from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, To
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
 from txnstore.core.groups.offsets import with_topic_id
-from txnstore.core.log.appending import find_batch
+from txnstore.core.log.appending import MAX_ADDED_AGE_MS, find_batch
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.maintenance import DropObjects, ForgetObjects
 from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
@@ -203,6 +203,8 @@ class Coordinator:
         self.endings.wait_for(producer.transactional_id)
         command = Append(producer, own.batches, own.offsets, partitions, groups, topic_ids=topic_ids)
         added = self._added(home, command)
+        if added is not None and self._is_old(added, others):
+            added, command = None, replace(command, renews=True)
         if added is not None and not (own.batches or own.offsets):
             return added, ()
         submit = partial(self._submit_part, home, command)
@@ -219,6 +221,11 @@ class Coordinator:
         txn = state.transactions.get(command.producer.transactional_id or "")
         found = txn is not None and _has(txn, command)
         return Added(home, state.sequence, state.timestamp) if found else None
+
+    def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
+        """Whether chains may soon refuse the evidence for its age: the coordinator's chain was idle for hours."""
+        now = max([self._runtime.clock(), *(self._chains[number].state.timestamp for number in chains)])
+        return now - added.timestamp > MAX_ADDED_AGE_MS // 2
 
     def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
         """Start to add partitions and groups of other chains in the background.

@@ -22,6 +22,8 @@ class Append:
         groups: In the coordinator's chain: groups of other chains that join the transaction (AddOffsetsToTxn).
         added: In another chain: the evidence that the coordinator has added them.
         topic_ids: Pairs of (topic, topic id) of ``partitions``, where the id is known.
+        renews: In the coordinator's chain: write an entry, though the transaction has all partitions and groups, so
+            that other chains accept its evidence for another time.
     """
 
     producer: ProducerIdentity
@@ -31,6 +33,7 @@ class Append:
     groups: tuple[str, ...] = ()
     added: Added | None = None
     topic_ids: tuple[tuple[str, str], ...] = ()
+    renews: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,12 +136,14 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
     joining = {batch.tp for batch in command.batches}
     groups = {offsets.group for offsets in command.offsets if offsets.offsets}
     topic_ids: dict[str, str] = {}
+    renews = False
     if isinstance(command, Append):
+        renews = command.renews
         joining |= set(command.partitions)
         groups |= set(command.groups)
         topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
     new = sorted(joining - txn.partitions)
-    if new or topic_ids:
+    if new or topic_ids or renews:
         draft.emit(
             PartitionsAdded(
                 transactional_id=transactional_id,
