@@ -336,3 +336,17 @@ def test_pickled_reader_checks_the_storage_before_its_first_write_too(tmp_path: 
     create_on(objects).close()
     with open_to_read(objects) as reader, pickle.loads(pickle.dumps(reader)) as copy:  # noqa: S301 - our own
         assert (reader._checked, copy._checked) == (False, False)
+
+
+def test_open_transaction_with_two_phase_commit_has_no_end_of_its_own(store: Store, clock: ManualClock) -> None:
+    """TPC-02: also before it is prepared, and the warning does not call it prepared."""
+    producer = store.producer("undecided", two_phase_commit=True)
+    producer.begin_transaction()
+    producer.send("t", b"undecided", partition=0)
+    producer.flush()
+    append(store, "waits")
+    clock.advance(100 * LATER_MS)
+    with pytest.warns(BlockedReadWarning, match="open transaction of 'undecided'.* external coordinator"):
+        assert scanned(store) == []
+    (part,) = store.snapshot().blocked()
+    assert (part.prepared, part.expires_at) == (False, None)

@@ -32,7 +32,7 @@ class BlockedPartition:
         transactional_id: Its transactional id; None if the coordinator does not know the transaction.
         since: When the transaction began, in milliseconds since the epoch.
         expires_at: When its timeout is over, in milliseconds since the epoch: any process may abort it then. None:
-            never; it is prepared for an external coordinator (KIP-939), or unknown to its coordinator.
+            never; an external coordinator ends it (KIP-939), or unknown to its coordinator.
         prepared: Whether an external coordinator decides it.
     """
 

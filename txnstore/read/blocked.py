@@ -67,7 +67,7 @@ def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
     more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
     first = parts[0]
     since = instant(min(part.since for part in parts))
-    behind = f"the {'open' if first.expires_at is not None else 'prepared'} transaction of {first.transactional_id!r}"
+    behind = f"the {'prepared' if first.prepared else 'open'} transaction of {first.transactional_id!r}"
     if first.transactional_id is None:
         behind = f"a transaction of producer id {first.producer_id}, which no coordinator knows"
     records = "1 committed record" if count == 1 else f"{count:,} committed records"
