@@ -13,10 +13,10 @@ import txnstore
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import TxnState
-from txnstore.errors import InvalidConfigError, InvalidTxnStateError, RecordTooLargeError
+from txnstore.errors import InvalidConfigError, InvalidTopicError, InvalidTxnStateError, RecordTooLargeError
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
 
 
@@ -129,6 +129,34 @@ def test_illegal_state_is_an_invalid_state_and_changes_nothing(store: Store) -> 
     producer.send("t", b"x")
     producer.commit_transaction()
     assert store.scan("t").to_table().num_rows == 1
+
+
+def test_consumer_defaults_are_those_of_exactly_once(store: Store) -> None:
+    """API-20, CON-01: committed records from the beginning, and offsets that a transaction may commit."""
+    defaults = {name: given.default for name, given in inspect.signature(Store.consumer).parameters.items()}
+    assert defaults["isolation"] == "read_committed"
+    assert defaults["auto_offset_reset"] == "earliest"
+    assert defaults["enable_auto_commit"] is False
+
+
+def test_topics_are_not_subscribed_by_pattern(store: Store) -> None:
+    """A name is a name: what Kafka takes for a pattern is refused as one."""
+    with pytest.raises(InvalidTopicError):
+        store.consumer(["t.*"], "g")
+
+
+def test_assignment_before_the_first_poll_is_all_partitions(store: Store) -> None:
+    consumer = store.consumer(["t"], "g")
+    assert len(consumer.assignment()) == 3
+
+
+def test_consumer_of_a_read_only_store_joins_no_group(store: Store) -> None:
+    """It reads from the positions of the group, and is no member of it."""
+    store.producer().send("t", b"x", partition=0).result()
+    connection = store._connection
+    with open_on(connection.objects, read_only=True, runtime=connection.runtime) as reader:
+        assert [record.value for record in reader.consumer(["t"], "g").poll()] == [b"x"]
+    assert "g" not in connection.view().groups
 
 
 def test_errors_of_brokers_are_never_raised() -> None:
