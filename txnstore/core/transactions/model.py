@@ -65,7 +65,7 @@ class Transaction:
         transactional_id: The transactional id.
         producer_id: The current producer id.
         epoch: The epoch of the open or next transaction.
-        timeout_ms: The timeout of its transactions; :data:`NO_TIMEOUT_MS` if they have none.
+        timeout_ms: The timeout of its transactions; 2**31 - 1 if they have none, as in Kafka (KIP-939).
         state: The state.
         last_epoch: The epoch before the current one, which a retried end or init carries; -1 if not known.
         previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
