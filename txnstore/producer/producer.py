@@ -13,7 +13,7 @@ from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import check_offset
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import InitProducer
-from txnstore.errors import GroupError, InvalidConfigError
+from txnstore.errors import InvalidConfigError
 from txnstore.producer.futures import RecordFuture, TableFuture, TablePart
 from txnstore.producer.linger import linger_seconds
 from txnstore.producer.offsets import check_member, txn_offsets
