@@ -140,6 +140,9 @@ class Churn(Applications):
         name = self.rng.choice(names)
         transactional_id = self.model.producers[name].identity.transactional_id
         self.do("begin", producer=name)
+        # The transaction has begun in Kafka, too, where the offsets do not begin one.
+        self.do("send", producer=name, partition="t-0", **self.record())
+        self.do("flush", producer=name)
         self.do("send_offsets", producer=name, group=self.rng.choice(GROUPS), offsets={"u-0": self.rng.randrange(10)})
         self.do("flush", producer=name, recreated=True)
         # Java's producer does not come back from a commit, and a store's would commit: a new instance ends both.

@@ -42,7 +42,7 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.core.transactions.events import ProducerInitialized
-from txnstore.errors import TxnStoreError
+from txnstore.errors import GroupError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
 from txnstore.producer.records import check_rows
@@ -66,6 +66,7 @@ class StoreDriver(StoreConsumers):
         self.clock = ManualClock()
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[str, StoreConsumer] = {}
+        self._refused: dict[str, GroupError] = {}
         self._futures: dict[str, list[tuple[str, RecordFuture]]] = {}
         self._objects = MemoryStore(clock=self.clock)
         self._opened = 0
@@ -127,7 +128,16 @@ class StoreDriver(StoreConsumers):
         claim = self._members.claim(op)
         if claim != Claim():
             group = GroupMetadata(op["group"], claim.generation, claim.member_id, claim.instance)
-        self.producers[op["producer"]].send_offsets(offsets, group)
+        try:
+            self.producers[op["producer"]].send_offsets(offsets, group)
+        except GroupError as refused:
+            self._refused[op["producer"]] = refused
+
+    def _raise(self, op: Op) -> None:
+        """Raise what a membership was refused for: in a trace the next flush or commit does, as Java's producer here."""
+        refused = self._refused.pop(op["producer"], None)
+        if refused is not None:
+            raise refused
 
     def op_send_bad_offsets(self, op: Op) -> None:
         topic, partition, metadata, group = bad_offsets(op["what"])
@@ -135,18 +145,21 @@ class StoreDriver(StoreConsumers):
         self.producers[op["producer"]].send_offsets(offsets, group)
 
     def op_flush(self, op: Op) -> dict[str, Any]:
+        self._raise(op)
         with self._results(op) as results:
             self.producers[op["producer"]].flush()
             return {"offsets": results.offsets()}
 
     def op_commit(self, op: Op) -> dict[str, Any]:
         producer = self.producers[op["producer"]]
+        self._raise(op)
         with self._results(op) as results:
             producer.commit_transaction()
             return {"offsets": results.offsets(), **self._identity(producer)}
 
     def op_abort(self, op: Op) -> dict[str, int]:
         producer = self.producers[op["producer"]]
+        self._refused.pop(op["producer"], None)
         with self._results(op):
             producer.abort_transaction()
         return self._identity(producer)
