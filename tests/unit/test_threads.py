@@ -431,7 +431,7 @@ def test_fork_in_an_import_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 
 def timer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "txnstore-timer"]
+    return [thread for thread in threading.enumerate() if thread.name == "txnstore-timer" and thread.is_alive()]
 
 
 def test_timer_calls_its_task_once_for_each_time() -> None:
