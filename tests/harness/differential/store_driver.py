@@ -134,7 +134,7 @@ class StoreDriver(StoreConsumers):
             self._refused[op["producer"]] = refused
 
     def _raise(self, op: Op) -> None:
-        """Raise what a membership was refused for: in a trace the next flush or commit does, as Java's producer here."""
+        """Raise what a membership was refused for: a trace has it with the next flush or commit."""
         refused = self._refused.pop(op["producer"], None)
         if refused is not None:
             raise refused
