@@ -44,6 +44,8 @@
     │   ├── ReadOnlyError                  caller     a write to a store opened with read_only=True
     │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
     │   ├── UnsafeStorageError             fatal      the storage created a name twice
+    │   ├── SnapshotExpiredError           caller     a vacuum has deleted what an old snapshot needs
+    │   ├── UnsoundStoreError              caller     a vacuum was refused: damage, or chains of another store
     │   ├── ReentrantCallError             caller     a signal handler used the store during a call of its thread
     │   └── CorruptionError                fatal      names the object and what was expected
     └── StorageError                       retriable  the request failed without effect
@@ -317,7 +319,10 @@ class StoreNotFoundError(StoreError):
     """No store exists at this URL, or the store was deleted while it was in use; another one may be in its place."""
 
     fatal = True
-    advice = "Create it with txnstore.create(url) or `txnstore init`."
+    advice = (
+        "Check the URL. If a store was here, `txnstore recover` shows what is left of it; "
+        "txnstore.create(url) or `txnstore init` creates a new one."
+    )
 
 
 class StoreExistsError(StoreError):
@@ -344,6 +349,21 @@ class UnsafeStorageError(StoreError):
 
     fatal = True
     advice = "Use a storage whose conditional PUT (If-None-Match: *) is atomic."
+
+
+class SnapshotExpiredError(StoreError):
+    """A vacuum has deleted entries or segments that a pinned or earlier snapshot needs. The store is sound."""
+
+    advice = "Take a newer snapshot; to keep them longer, run every vacuum with a larger --older-than and --history."
+
+
+class UnsoundStoreError(StoreError):
+    """A vacuum deleted nothing, because the store is damaged, or there are chains of another store below its root."""
+
+    advice = (
+        "Look with `txnstore recover --dry-run`; force=True (--force) vacuums a damaged store, and "
+        "foreign=[id] (--foreign ID) deletes the chains of another one."
+    )
 
 
 class ReentrantCallError(StoreError):

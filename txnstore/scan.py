@@ -15,6 +15,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.read.blocked import warn_blocked
+from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel, find_partitions
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
@@ -135,13 +136,14 @@ class Scan:
     def to_tables(self) -> Generator[pa.Table]:
         """The result in tables of at most one row group of one segment each, with bounded memory."""
         tables = read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading)
-        if self._filter is None:
-            yield from tables  # No table is kept here while the next one is awaited.
-            return
-        for table in tables:
-            found = table.filter(self._filter)
-            if found.num_rows:
-                yield found.select(self._projection.columns)
+        with expirations(lambda: self._connection):
+            if self._filter is None:
+                yield from tables  # No table is kept here while the next one is awaited.
+                return
+            for table in tables:
+                found = table.filter(self._filter)
+                if found.num_rows:
+                    yield found.select(self._projection.columns)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The result as a stream of record batches; segments are fetched while it is read."""

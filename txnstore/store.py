@@ -57,6 +57,7 @@ def create(
 
     Raises:
         StoreExistsError: There is a store, and ``exist_ok`` is off.
+        CorruptionError: There is no ``store.json``, but something of a store is left: nothing was created.
         UnsafeStorageError: The storage lets a name be created twice.
         InvalidConfigError: ``chains`` or ``transaction_max_timeout`` is out of range, or not what the existing store
             has.
@@ -150,6 +151,7 @@ class Store(Operations):
 
         Raises:
             InvalidConfigError: There is no such entry or time, or the entries of several chains do not fit together.
+            SnapshotExpiredError: A vacuum has deleted the history of that time.
         """
         return self._connection.snapshot(entry, timestamp)
 

@@ -24,7 +24,7 @@ from tests.helpers.connections import connection_of
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import ProducerIdentity, TopicPartition
-from txnstore.errors import CompactionConflictError, CorruptionError, StorageError
+from txnstore.errors import CompactionConflictError, CorruptionError, SnapshotExpiredError, StorageError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -130,7 +130,7 @@ def test_reader_with_an_older_snapshot_continues(store: Store, clock: ManualCloc
     clock.advance(1)
     assert len(store.vacuum(3600).deleted) == 3
     assert rows(store) == committed
-    with pytest.raises(CorruptionError, match="missing"):
+    with pytest.raises(SnapshotExpiredError, match="was deleted by a vacuum"):
         rows(store, snapshot=snapshot)
 
 

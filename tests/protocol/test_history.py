@@ -13,7 +13,7 @@ from txnstore.chain.boundary import WAIT_MS, BoundaryDocument
 from txnstore.chain.codec import encode
 from txnstore.compactor import plan_repairs, repair
 from txnstore.connection import Connection
-from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.errors import CorruptionError, SnapshotExpiredError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
@@ -161,14 +161,14 @@ def test_snapshots_reach_back_to_the_boundary(store: Store, clock: ManualClock) 
     for moment, known in pinned:
         if moment < oldest:
             refused += 1
-            with pytest.raises(InvalidConfigError, match="was deleted: the oldest snapshot is that of"):
+            with pytest.raises(SnapshotExpiredError, match="was deleted: the oldest snapshot is that of"):
                 store.snapshot(timestamp=moment)
         else:
             assert store.snapshot(timestamp=moment).view.states == known.view.states
     assert 0 < refused < DAYS - 6
     assert store.snapshot(timestamp=oldest).heads >= tuple(firsts)
     assert store.snapshot(entry=tuple(chain.state.sequence for chain in connection_of(store).chains)) is not None
-    with pytest.raises(InvalidConfigError, match=f"from {firsts[0]} to"):
+    with pytest.raises(SnapshotExpiredError, match=f"from {firsts[0]} to"):
         store.snapshot(entry=(firsts[0] - 1, *firsts[1:]))
 
 

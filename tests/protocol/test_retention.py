@@ -24,11 +24,11 @@ from tests.helpers.connections import connection_of
 from tests.helpers.retention import HookStore, send
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
-    CorruptionError,
     InvalidConfigError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     ReadOnlyError,
+    SnapshotExpiredError,
     UndecidedRecordsError,
     UnknownTopicOrPartitionError,
 )
@@ -178,7 +178,7 @@ def test_a_vacuum_deletes_the_objects_after_its_grace_period(store: Store, clock
     clock.advance(DAY_MS + HOUR_MS)
     assert len(store.vacuum().deleted) >= 1
     assert segment_keys(store) == named_keys(store)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(SnapshotExpiredError):
         rows(store, snapshot=snapshot)
     assert values(store) == [b"b"]
 

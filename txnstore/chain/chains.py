@@ -18,7 +18,7 @@ from txnstore.chain.past import Past, check_entries, check_timestamp
 from txnstore.core.groups.commands import Watched
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError
+from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
 from txnstore.runtime import Runtime, instant
 from txnstore.storage.base import ObjectStore
 
@@ -147,8 +147,8 @@ class Chains:
         consistent.
 
         Raises:
-            InvalidConfigError: Both are given, there are no such entries (yet, or any more), or they are not
-                consistent.
+            InvalidConfigError: Both are given, there are no such entries yet, or they are not consistent.
+            SnapshotExpiredError: A vacuum has deleted their history.
             CorruptionError: An entry is missing or damaged.
         """
         if entry is not None and timestamp is not None:
@@ -158,7 +158,7 @@ class Chains:
             return self._past_view(entry, timestamp)
         except OvertakenError as error:
             msg = f"the history was deleted while it was read: {error}; ask again"
-            raise InvalidConfigError(msg) from error
+            raise SnapshotExpiredError(msg) from error
 
     def _past_view(self, entry: object, timestamp: object) -> View:
         heads = self.view().states

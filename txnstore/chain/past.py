@@ -13,7 +13,7 @@ from txnstore.chain.entries import read_entry
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import Tail, missing_entry
 from txnstore.core.state import State, first_state
-from txnstore.errors import InvalidConfigError, ObjectNotFoundError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
 from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore
 from txnstore.times import check_time
@@ -48,7 +48,7 @@ class Past:
 
         Raises:
             CorruptionError: An entry is missing or damaged.
-            InvalidConfigError: There is no checkpoint any more that the entry follows.
+            SnapshotExpiredError: There is no checkpoint any more that the entry follows.
         """
         head, chain = self._head, self._head.chain
         if sequence == head.sequence:
@@ -61,7 +61,7 @@ class Past:
             base = saved.state
         if base.sequence < first:
             msg = f"entry {sequence} of chain {chain} is before the oldest checkpoint that is left of its history"
-            raise InvalidConfigError(msg)
+            raise SnapshotExpiredError(msg)
         tail = Tail(self._objects, self._keys, chain, self._pool, boundaries=self._boundaries)
         found = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
         if found.sequence < sequence:
@@ -117,7 +117,8 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
     ``firsts``: the last boundary of each chain.
 
     Raises:
-        InvalidConfigError: It is neither, or an entry does not exist yet, or a vacuum has deleted its history.
+        InvalidConfigError: It is neither, or an entry does not exist yet.
+        SnapshotExpiredError: A vacuum has deleted its history.
     """
     given = (entries,) if as_integer(entries) is not None else entries
     if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != len(heads):
@@ -140,7 +141,7 @@ def _check_entry(entry: object, head: State, first: int) -> int:
             f"a vacuum has deleted the history of chain {head.chain} before entry {first}; entry must be an integer "
             f"from {first} to {head.sequence}, not {number}"
         )
-        raise InvalidConfigError(msg)
+        raise SnapshotExpiredError(msg)
     return check_integer(f"entry of chain {head.chain}", entry, first, head.sequence)
 
 
@@ -150,7 +151,8 @@ def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts:
     ``firsts``: the last boundary of each chain.
 
     Raises:
-        InvalidConfigError: It is none, or a vacuum has deleted the history of that time.
+        InvalidConfigError: It is none.
+        SnapshotExpiredError: A vacuum has deleted the history of that time.
     """
     found = check_time("timestamp", timestamp)
     latest = max(now, *(state.timestamp for state in heads))
@@ -166,5 +168,5 @@ def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts:
             f"the history of {instant(found)} ({found} milliseconds since the epoch) was deleted: the oldest snapshot "
             f"is that of {instant(oldest)}, timestamp {oldest}"
         )
-        raise InvalidConfigError(msg)
+        raise SnapshotExpiredError(msg)
     return found

@@ -209,8 +209,8 @@ class RangedObject:
         segment = self._segment
         try:
             data = self._objects.get(segment.key, start, end)
-        except ObjectNotFoundError as error:
-            raise missing(self._tp, segment) from error
+        except ObjectNotFoundError:
+            raise missing(self._tp, segment) from SegmentNotFoundError(self._tp, segment.key)
         if len(data) != end - start:
             msg = f"segment {segment.key} of {self._tp} is truncated: it ends before byte {end:,} of {segment.size:,}"
             raise CorruptionError(msg)
@@ -250,8 +250,21 @@ class RangedSegment:
         return self._footer.read(self._footer.open(PartialFile(self._size, parts)), piece, columns)
 
 
+class SegmentNotFoundError(ObjectNotFoundError):
+    """The cause of the error of a segment that does not exist: :mod:`txnstore.read.expired` finds out if it is lost.
+
+    Args:
+        tp: Its partition.
+        key: Its key.
+    """
+
+    def __init__(self, tp: TopicPartition, key: str) -> None:
+        super().__init__(f"there is no segment {key} of {tp}")
+        self.tp, self.key = tp, key
+
+
 def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
-    """The error of a segment that does not exist; raise it from the error of the storage."""
+    """The error of a segment that does not exist; raise it from a :class:`SegmentNotFoundError`."""
     expected = f"an object of {segment.size} bytes was expected"
     if segment.is_range:
         expected = f"{segment.object} was expected to have its {segment.size} bytes from byte {segment.start} on"

@@ -23,7 +23,7 @@ from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
 from txnstore.read.hashed import HashedSegment
-from txnstore.read.ranged import DAMAGE, RangedSegment, has_footer, missing, reads_ranges
+from txnstore.read.ranged import DAMAGE, RangedSegment, SegmentNotFoundError, has_footer, missing, reads_ranges
 from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import SegmentFile, open_segment
@@ -298,8 +298,8 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
                 raise ObjectNotFoundError(msg)
             data = payload[start:end]  # What this process has kept may have been damaged on its way.
             verify_checksum(name, data, segment.sha256, segment.size)
-    except ObjectNotFoundError as error:
-        raise missing(tp, segment) from error
+    except ObjectNotFoundError:
+        raise missing(tp, segment) from SegmentNotFoundError(tp, segment.key)
     return data
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice
+from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
@@ -96,7 +97,8 @@ def read_native(
         ranges = [part for part in slices if part.batch.segment.is_range]
         few = sum(part.batch.segment.size for part in ranges) <= _RANGE_BYTES
         tables = read_ahead(connection.objects, connection.pool, ranges if few else (), projection)
-        rows = [*types.to_batches(tables, schema)]
+        with expirations(lambda: connection):
+            rows = [*types.to_batches(tables, schema)]
     if not slices:
         return spark.createDataFrame([], types.ddl(schema))
     files = [part for part in slices if not part.batch.segment.is_range]

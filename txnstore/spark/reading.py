@@ -7,13 +7,16 @@ same DataFrame, which silently gives wrong results. Ranges and columns are optio
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from txnstore.connection import Connection
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
+from txnstore.read.expired import expirations
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.read.shares import read_share
@@ -79,11 +82,12 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
     objects = open_objects(location)
     pool = Workers(_THREADS, "txnstore-read")
     try:
-        if group.share is None:
-            tables = read_ahead(objects, pool, group.slices, projection)
-        else:
-            tables = read_share(objects, group.slices[0], projection, group.share)
-        yield from types.to_batches(tables, schema)
+        with ExitStack() as stack, expirations(lambda: stack.enter_context(Connection(objects, read_only=True))):
+            if group.share is None:
+                tables = read_ahead(objects, pool, group.slices, projection)
+            else:
+                tables = read_share(objects, group.slices[0], projection, group.share)
+            yield from types.to_batches(tables, schema)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         objects.close()

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary, ref
 from txnstore.connection import Connection
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
+from txnstore.read.expired import judged
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import PROTOCOL, Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
@@ -221,7 +222,7 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
         found = session.files.damage or session.damaged(error)
         if found is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
-            raise found from found.__cause__
+            raise judged(session.connection, found) from found.__cause__
         if query is not None and (advice := session.quoting_advice(query)):
             error.add_note(advice)
         raise

@@ -14,7 +14,13 @@ from tests.harness.simulation.transacting import Known, TransactionalActor
 from tests.harness.simulation.world import SIDE, SOURCE, TARGET, Copied, Process, World
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition, sorted_items
-from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
+from txnstore.errors import (
+    CorruptionError,
+    SnapshotExpiredError,
+    StorageError,
+    TxnStoreError,
+    UnstableOffsetCommitError,
+)
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
@@ -192,7 +198,7 @@ class Scanner(Actor):
         heads = dict(self.world.bucket.heads)
         try:
             found = look(store)
-        except (StorageError, CorruptionError) as error:
+        except (StorageError, SnapshotExpiredError, CorruptionError) as error:
             # A vacuum may have deleted segments of a scan that lasted longer than the grace period.
             if isinstance(error, CorruptionError) and "missing" not in str(error):
                 self.unexpected(process, "scan", error)

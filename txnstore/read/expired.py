@@ -1,0 +1,49 @@
+"""Tells a segment that a vacuum has deleted, which only old snapshots need, from one that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from txnstore.connection import Connection
+from txnstore.errors import CorruptionError, SnapshotExpiredError, StorageError, TxnStoreError
+from txnstore.read.ranged import SegmentNotFoundError
+
+
+@contextmanager
+def expirations(connect: Callable[[], Connection]) -> Iterator[None]:
+    """Raise :class:`SnapshotExpiredError` for a missing segment that the newest state does not name.
+
+    Args:
+        connect: Returns the connection to the store; called only for a missing segment.
+    """
+    try:
+        yield
+    except CorruptionError as error:
+        if not isinstance(error.__cause__, SegmentNotFoundError):
+            raise
+        raise judged(connect(), error) from error.__cause__
+
+
+def judged(connection: Connection, error: TxnStoreError) -> TxnStoreError:
+    """The error to raise for a missing segment; other errors are returned unchanged.
+
+    No vacuum deletes a segment that the newest state names. What it does not name, only an old snapshot can need. It
+    costs a look at the heads of the chains, so it must not be called by a thread of the pool for requests.
+    """
+    missing = error.__cause__
+    if not isinstance(missing, SegmentNotFoundError):
+        return error
+    try:
+        log = connection.view().partitions.get(missing.tp)
+    except StorageError as failure:
+        return failure  # Whether it is lost cannot be told now.
+    except TxnStoreError:
+        return error
+    if log is not None and any(batch.segment.key == missing.key for batch in log.batches):
+        return error
+    msg = (
+        f"segment {missing.key} of {missing.tp} was deleted by a vacuum: a compaction, a retention or the deletion of "
+        "the topic has dropped it since this snapshot was taken"
+    )
+    return SnapshotExpiredError(msg)
