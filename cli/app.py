@@ -50,7 +50,8 @@ _REJOIN = "Run the command again: it continues at the committed offsets of the g
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use the existing store, or add --exist-ok.",
     TopicExistsError: "`txnstore topic show` shows it; --exist-ok accepts an existing topic that is equal.",
-    StoreNotFoundError: "Check --store, or create one with `txnstore init`; `txnstore recover` rebuilds store.json.",
+    StoreNotFoundError: "Check --store. If a store was here, `txnstore recover` shows what is left of it; "
+    "`txnstore init` creates a new one.",
     StorageRefusedError: "",  # The message includes the advice.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",

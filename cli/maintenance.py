@@ -125,22 +125,71 @@ def _compact(
     help="Delete older entries, a day after they were announced; earlier snapshots are read from them.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("--force", is_flag=True, help="Also if boundaries, checkpoints or entries are damaged or missing.")
+@click.option(
+    "--foreign", metavar="ID", multiple=True,
+    help="Delete the chains of another store below this URL, and nothing else; may be repeated. Look at them first: "
+    "`txnstore recover --dry-run`.",
+)  # fmt: skip
 @_NO_EXPIRE
 @yes_option
 @shared_options()
 @pass_app
-def vacuum(app: App, older_than: float, history: float, dry_run: bool, no_expire: bool, yes: bool) -> None:
-    """Delete unreferenced objects after a grace period. Shows how many, and asks."""
+def vacuum(
+    app: App,
+    older_than: float,
+    history: float,
+    dry_run: bool,
+    force: bool,
+    foreign: tuple[str, ...],
+    no_expire: bool,
+    yes: bool,
+) -> None:
+    """Delete unreferenced objects after a grace period. Shows how many, and asks.
+
+    Nothing is deleted from a store that is not sound, and nothing while there are chains of another store.
+    """
+    if foreign:
+        _vacuum_foreign(app, foreign, dry_run=dry_run, yes=yes)
+        return
     must_ask = asks("delete unreferenced objects", yes=yes, dry_run=dry_run)
+    if older_than < _SHORT_GRACE:
+        app.out.warning(_price(older_than))
     with app.open(read_only=dry_run) as store:
         if must_ask:
             with app.progress("listing objects"):
-                plan = store.vacuum(older_than=older_than, history=history, dry_run=True)
+                plan = store.vacuum(older_than=older_than, history=history, dry_run=True, force=force)
             if plan.objects or plan.announced:
                 app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
-                ask(_question(plan, older_than))
+                ask(_question(plan))
         with app.progress("vacuuming"):
-            report = store.vacuum(older_than=older_than, history=history, dry_run=dry_run, expire=not no_expire)
+            report = store.vacuum(
+                older_than=older_than, history=history, dry_run=dry_run, expire=not no_expire, force=force
+            )
+    _show_vacuum(app, report)
+
+
+def _vacuum_foreign(app: App, foreign: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
+    """Delete the chains of other stores; this one need not open."""
+    from txnstore.compactor import vacuum as delete_unreferenced
+
+    must_ask = asks("delete the chains of another store", yes=yes, dry_run=dry_run)
+    with app.unread(read_only=dry_run) as connection:
+        if must_ask:
+            with app.progress("listing objects"):
+                plan = delete_unreferenced(connection, dry_run=True, foreign=foreign)
+            app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
+            ask(
+                f"Delete {counted(plan.objects, 'object')} of {', '.join(foreign)}? Its records cannot be read any "
+                "more, and the next vacuum deletes them. This cannot be undone."
+            )
+        with app.progress("deleting"):
+            report = delete_unreferenced(connection, dry_run=dry_run, foreign=foreign)
+    _show_vacuum(app, report)
+
+
+def _show_vacuum(app: App, report: VacuumReport) -> None:
+    dry_run = report.dry_run
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
         f"{verb} {counted(report.objects, 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
@@ -167,16 +216,18 @@ def _kinds(report: VacuumReport) -> list[dict[str, Any]]:
     ]
 
 
-def _question(report: VacuumReport, older_than: float) -> str:
-    """What is asked before a vacuum deletes or announces; a short grace period has a price."""
+def _question(report: VacuumReport) -> str:
+    """What is asked before a vacuum deletes or announces."""
     if not report.objects:
         return f"Announce {counted(report.announced, 'entry', 'entries')} of the history, to be deleted in 24 hours?"
-    what = f"Delete {counted(report.objects, 'object')} ({size(report.bytes)})? This cannot be undone."
-    if older_than >= _SHORT_GRACE:
-        return what
+    return f"Delete {counted(report.objects, 'object')} ({size(report.bytes)})? This cannot be undone."
+
+
+def _price(older_than: float) -> str:
+    """What a short grace period costs; said also with --yes."""
     return (
-        f"The grace period is {older_than:g} s, less than an hour: readers of older snapshots fail, and open "
-        f"transactions can lose uploads that are older. {what}"
+        f"the grace period is {older_than:g} s, less than an hour: readers of pinned or earlier snapshots fail, and "
+        "open transactions can lose uploads that are older"
     )
 
 
@@ -252,7 +303,11 @@ def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]
         app.out.rows(_by_invariant(report), ["invariant", "rules", "checked", "violations"])
         app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
         for prefix in report.foreign:
-            app.out.line(f"{prefix} belongs to another store, which was here before; `txnstore vacuum` deletes it")
+            store_id = prefix.split("/")[1]
+            app.out.line(
+                f"{prefix} belongs to another store: `txnstore recover --dry-run` shows what it holds, and `txnstore "
+                f"vacuum --foreign {store_id}` deletes it; until then no vacuum deletes anything"
+            )
     return 0 if report.ok else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,14 @@ import click
 
 from txnstore.cli.confirm import ask, can_ask, yes_option
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.output import counted
+from txnstore.cli.output import counted, instant
 from txnstore.core.routing import MAX_CHAINS
 
 if TYPE_CHECKING:
-    from txnstore.compactor import RepairPlan
+    from txnstore.compactor import RepairPlan, StoreContents
 
 _COLUMNS = ["object", "damage", "what"]
+_STORE_COLUMNS = ["store", "chains", "entries", "checkpoints", "newest", "topics", "records"]
 
 
 @click.command()
@@ -24,21 +26,28 @@ _COLUMNS = ["object", "damage", "what"]
     "--chains", type=click.IntRange(1, MAX_CHAINS),
     help="The number of chains; needed only if store.json and all checkpoints are lost.",
 )  # fmt: skip
+@click.option(
+    "--identity", metavar="ID",
+    help="The id of the store; needed only if store.json is lost or another store's, and there are several here.",
+)  # fmt: skip
 @yes_option
 @shared_options()
 @pass_app
-def recover(app: App, dry_run: bool, chains: int | None, yes: bool) -> int:
+def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, yes: bool) -> int:
     """Rebuild a damaged store.json, hint or checkpoint; complete decided transactions and abort expired ones.
 
     What is damaged, and what cannot be rebuilt, is shown first, also each missing or truncated object with records in
     use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are not
-    read: `verify --deep` finds altered records. Safe at any time. The exit status is 1 if something is lost, or a
-    transaction could not be completed.
+    read: `verify --deep` finds altered records. Safe at any time. If there are chains of several stores, it shows what
+    each of them holds; --identity chooses one, and deletes nothing of the others. The exit status is 1 if something is
+    lost, or a transaction could not be completed.
     """
     from txnstore.compactor import plan_repairs, repair
 
     with app.unread() as connection, app.progress("looking for damage"):
-        plan = plan_repairs(connection, chains)
+        plan = plan_repairs(connection, chains, identity=identity)
+    if plan.stores:
+        app.out.plan(_stores(plan.stores), _STORE_COLUMNS)
     app.out.plan(_rows(plan), _COLUMNS)
     if plan.repairs and not dry_run:
         _confirm(plan, yes=yes)
@@ -47,6 +56,7 @@ def recover(app: App, dry_run: bool, chains: int | None, yes: bool) -> int:
     found: dict[str, Any] = {
         "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
         "lost": [asdict(item) for item in plan.lost],
+        "stores": [asdict(item) for item in plan.stores],
     }
     if dry_run or not plan.opens:
         verb = "would be" if dry_run else "were"
@@ -75,6 +85,24 @@ def _confirm(plan: RepairPlan, *, yes: bool) -> None:
         msg = f"there is no terminal to ask whether to rebuild {what}, so nothing was changed"
         raise CommandError(msg, "Look at the plan with --dry-run, and confirm with --yes.")
     ask(f"Rebuild {what}? They are written over, or deleted.")
+
+
+def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
+    """What is here of each store."""
+    from txnstore.compactor.findings import some
+
+    return [
+        {
+            "store": item.store_id,
+            "chains": item.chains,
+            "entries": item.entries,
+            "checkpoints": some(map(str, item.checkpoints)),
+            "newest": instant(item.newest_ms),
+            "topics": some(item.topics) if item.topics is not None else f"not readable: {item.damage}",
+            "records": sum(item.topics.values()) if item.topics is not None else "",
+        }
+        for item in stores
+    ]
 
 
 def _rows(plan: RepairPlan) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.compactor.compaction import compact
+from txnstore.compactor.contents import StoreContents
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
 from txnstore.compactor.doctor import doctor
 from txnstore.compactor.findings import DoctorReport, Finding, Severity
@@ -19,8 +20,8 @@ from txnstore.core.invariants.common import Violation
 __all__ = [
     "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "Finding", "Loss", "MergePlan",
     "PartitionCompaction", "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "Round", "RuleReport",
-    "Severity", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges",
-    "plan_repairs", "repair", "retain", "vacuum", "verify", "watch",
+    "Severity", "StoreContents", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor",
+    "plan_merges", "plan_repairs", "repair", "retain", "vacuum", "verify", "watch",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

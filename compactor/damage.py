@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txnstore.compactor.contents import StoreContents
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -43,10 +45,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """The damage that prevents or slows the opening of a store, and lost records; empty for a sound store."""
+    """The damage that prevents or slows the opening of a store, and lost records; empty for a sound store.
+
+    Attributes:
+        repairs: What can be rebuilt.
+        lost: What cannot.
+        stores: What is here of each store, if there are several, or ``store.json`` does not show which one it is.
+    """
 
     repairs: tuple[Repair, ...] = ()
     lost: tuple[Loss, ...] = ()
+    stores: tuple[StoreContents, ...] = ()
 
     @property
     def opens(self) -> bool:

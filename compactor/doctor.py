@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from txnstore.compactor.doctor_debt import chain_findings, group_findings, segment_findings, transaction_findings
 from txnstore.compactor.doctor_storage import storage_findings
 from txnstore.compactor.findings import DoctorReport, Finding, Severity, counted
-from txnstore.compactor.foreign import foreign_chains
+from txnstore.compactor.foreign import foreign_stores
+from txnstore.compactor.soundness import about, unsound
 from txnstore.compactor.vacuum import vacuum
 from txnstore.connection import Connection
-from txnstore.errors import ReadOnlyError, StorageError, StoreNotFoundError, TxnStoreError
+from txnstore.errors import ReadOnlyError, StorageError, StoreNotFoundError, TxnStoreError, UnsoundStoreError
 
 #: So many objects of garbage, and more than objects in use, give a warning.
 _MUCH_GARBAGE = 1_000
@@ -21,13 +22,16 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
 
     - storage: whether objects can be read and listed, and with ``probe`` created once and deleted; the clock; on S3 the
       versioning and the lifecycle rules of the bucket. What may not be looked at is a finding, not an error.
-    - chains: the hints, and the newest checkpoints, which are read: their damage and their distance.
+    - identity: whether there are chains of other stores.
+    - chains: the hints, and the checkpoints of the history, which are read: their damage and their distance; damaged
+      boundaries and missing entries.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
     - garbage: what a vacuum would delete now.
 
-    It costs the lists of a vacuum, about five requests for each chain, and those that read its newest checkpoint.
+    It costs the lists of a vacuum, about five requests for each chain, and those that read the checkpoints of its
+    history.
 
     Args:
         connection: The connection to the store. It need not be loaded: a store that cannot be opened is a finding.
@@ -52,19 +56,50 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
         command = "" if isinstance(error, StorageError) else "txnstore recover"
         yield Finding("chains", "opens", Severity.BAD, f"the store cannot be read: {error}", command)
         return
+    before = [*_identity(connection), *_soundness(connection)]
+    yield from before
     yield from chain_findings(connection, view)
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)
-    yield from _garbage(connection)
+    if not any(item.severity is Severity.BAD for item in before):
+        yield from _garbage(connection)
+
+
+def _identity(connection: Connection) -> Iterator[Finding]:
+    """Whether there are chains of another store below the root."""
+    try:
+        others = foreign_stores(connection.objects, connection.keys)
+    except StorageError as error:
+        yield Finding("identity", "foreign", Severity.NOTE, f"whether there are other stores is unknown: {error}")
+        return
+    for store_id, other in sorted(others.items()):
+        message = about(connection.keys, store_id, other)
+        yield Finding("identity", "foreign", Severity.BAD, message, "txnstore recover --dry-run")
+    if not others:
+        message = f"the store is {connection.store_id}, and there are chains of no other one"
+        yield Finding("identity", "foreign", Severity.OK, message)
+
+
+def _soundness(connection: Connection) -> Iterator[Finding]:
+    """Whether a vacuum may delete what the newest state does not name."""
+    try:
+        damage = unsound(connection)
+    except StorageError as error:
+        yield Finding("chains", "sound", Severity.NOTE, f"whether the chains are sound is unknown: {error}")
+        return
+    for item in damage:
+        yield Finding("chains", "sound", Severity.BAD, f"{item}; no vacuum deletes anything", "txnstore recover")
+    if not damage:
+        message = "the boundaries and checkpoints can be read, and no entry of the history is missing"
+        yield Finding("chains", "sound", Severity.OK, message)
 
 
 def _garbage(connection: Connection) -> Iterator[Finding]:
     """What a vacuum would delete, by its dry run."""
     try:
-        plan = vacuum(connection, dry_run=True)
-        foreign = foreign_chains(connection.objects, connection.keys)
-    except StorageError as error:
+        plan = vacuum(connection, dry_run=True, force=True)  # Its soundness was looked at before.
+    except (StorageError, UnsoundStoreError) as error:
         yield Finding("garbage", "vacuum", Severity.NOTE, f"what a vacuum would delete is unknown: {error}")
         return
     young = f"{counted(plan.kept_young, 'unreferenced object')} younger than its grace period"
@@ -75,6 +110,3 @@ def _garbage(connection: Connection) -> Iterator[Finding]:
         yield Finding("garbage", "vacuum", severity, message, "txnstore vacuum")
     else:
         yield Finding("garbage", "vacuum", Severity.OK, f"a vacuum would delete nothing; {young}")
-    for prefix in foreign:
-        message = f"{prefix} belongs to another store, which was at this URL before; a vacuum deletes it a day later"
-        yield Finding("garbage", "foreign", Severity.NOTE, message, "txnstore vacuum")

@@ -122,9 +122,14 @@ def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Fin
         message = f"{where} has {state.sequence:,} entries, but {key} is missing: every open lists all checkpoints"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     try:
-        saved = decode(LatestDocument, key, hint).sequence
+        document = decode(LatestDocument, key, hint)
     except (CorruptionError, UnsupportedFormatError) as error:
         return Finding("chains", "hint", Severity.WARN, str(error), "txnstore recover")
+    if checkpoint.own_hint(connection.keys, document) is not document:
+        message = f"{key} is a hint of the store {document.store_id}: the next checkpoint writes it again"
+        severity = Severity.NOTE if state.sequence < CHECKPOINT_EVERY else Severity.WARN
+        return Finding("chains", "hint", severity, message, "txnstore checkpoint")
+    saved = document.sequence
     damage = _damage(connection, state.chain, saved)
     if damage is not None:
         message = f"{key} names the checkpoint of entry {saved}, which {damage}"

@@ -8,6 +8,7 @@ from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
 from txnstore.chain.past import SKEW_MS
+from txnstore.chain.remains import no_document
 from txnstore.compactor.findings import Finding, Severity, lasting
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
@@ -52,7 +53,10 @@ def _finding(name: str, severity: Severity, message: str, command: str = "") -> 
 
 def _read(connection: Connection) -> Finding:
     try:
-        document_of(read_if_there(connection.objects, keys.STORE), redact(connection.url))
+        data = read_if_there(connection.objects, keys.STORE)
+        if data is None:
+            raise no_document(connection.objects)
+        document_of(data, redact(connection.url))
     except (CorruptionError, UnsupportedFormatError) as error:
         return _finding("read", Severity.BAD, str(error), "txnstore recover")
     except StorageError as error:
@@ -66,7 +70,7 @@ def _list(connection: Connection) -> Finding:
     except StorageError as error:
         message = f"objects cannot be listed, which vacuum, verify and recover need: {error}"
         return _finding("list", Severity.WARN, message)
-    if any(item.key == keys.STORE for item in found):
+    if any(item.key == keys.STORE for item in found) or read_if_there(connection.objects, keys.STORE) is None:
         return _finding("list", Severity.OK, "objects can be listed")
     return _finding("list", Severity.BAD, f"no list contains {keys.STORE}: vacuum and verify would miss objects")
 

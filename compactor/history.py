@@ -82,7 +82,7 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[History
 def _history(connection: Connection, chain: int, now: int, history_ms: int) -> History:
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
-    hint = checkpoint.hinted(chain, read_if_there(objects, keys.latest(chain)))
+    hint = checkpoint.hinted(names, chain, read_if_there(objects, keys.latest(chain)))
     listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
     number = max([hint.boundary, *(number for number in listed if number is not None)])
     last = read_boundary(objects, names, chain, number)

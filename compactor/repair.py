@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
 from txnstore.chain.codec import StoreDocument
 from txnstore.chain.keys import Keys
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
+from txnstore.compactor.planned import PlannedObjects
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
-from txnstore.compactor.repair_identity import identity, misplaced
+from txnstore.compactor.repair_identity import identify, misplaced
 from txnstore.compactor.repair_segments import lost_segments
 from txnstore.connection import Connection
 from txnstore.core.routing import MAX_CHAINS
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
 from txnstore.storage.base import Claim
 from txnstore.storage.probe import probe_once
@@ -20,7 +24,7 @@ from txnstore.validation import check_integer
 _LOG = logging.getLogger(__name__)
 
 
-def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPlan:
+def plan_repairs(connection: Connection, chains: int | None = None, *, identity: str | None = None) -> RepairPlan:
     """Find out what is damaged, what of it can be rebuilt, and which records are lost. Nothing is written.
 
     A sound store costs its opening, for each chain a list, the hint and the checkpoints of the history, and the lists
@@ -30,6 +34,8 @@ def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPla
     Args:
         connection: The connection to the store; it need not be loaded, and the store need not open.
         chains: The number of chains, which is needed only if ``store.json`` and all checkpoints are lost.
+        identity: The id of the store, which is needed only if ``store.json`` is lost, or is that of another store, and
+            there are chains of several ones. Nothing of the others is deleted.
 
     Returns:
         The plan; empty if nothing is damaged.
@@ -37,27 +43,31 @@ def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPla
     Raises:
         StoreNotFoundError: There is no store, and nothing is left of one.
         UnsupportedFormatError: A newer txnstore wrote ``store.json``.
-        InvalidConfigError: ``chains`` is not what the objects of the store show.
+        InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the store
+            ``identity``.
     """
     if chains is not None:
         check_integer("chains", chains, 1, MAX_CHAINS)
-    document, repair, loss = identity(connection, chains)
+    document, repair, loss, stores = identify(connection, chains, identity)
     if document is None:
         assert loss is not None
-        return RepairPlan(lost=(loss,))
+        return RepairPlan(lost=(loss,), stores=stores)
     each = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, each))
-    if repair is None and all(survey.sound for survey in surveys) and _opens(connection):
-        return RepairPlan(lost=_lost_now(connection))
+    if repair is None and all(survey.sound for survey in surveys) and not _refusal(connection):
+        missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
+        return RepairPlan(lost=missing + _lost_now(connection), stores=stores)
     found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(each)
         found.insert(0, repair)
     repairs = tuple(item for item in found if isinstance(item, Repair))
     losses = tuple(item for item in found if isinstance(item, Loss))
-    segments = lost_segments(connection.objects, Keys(document.store_id), [chain.state for chain in each])
-    return RepairPlan(repairs, losses + segments)
+    names, states = Keys(document.store_id), [chain.state for chain in each]
+    losses += _missing_heads(connection, names, states)
+    plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores)
+    return _tried(connection, names, plan) if plan.opens else plan
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:
@@ -95,12 +105,40 @@ def _survey(chain: ChainRepairs) -> Survey:
     return found if found.sound else chain.survey()
 
 
-def _opens(connection: Connection) -> bool:
+def _refusal(connection: Connection) -> str:
+    """Why the store does not open; empty if it does."""
     try:
         connection.load()
-    except CorruptionError:
-        return False
-    return True
+    except CorruptionError as error:
+        return str(error)
+    return ""
+
+
+def _tried(connection: Connection, names: Keys, plan: RepairPlan) -> RepairPlan:
+    """The plan; with one more loss if the store would not open after its repairs."""
+    writes = [write for item in plan.repairs for write in item.writes]
+    with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as trial:
+        why = _refusal(trial)
+    if not why:
+        return plan
+    consequence = "the store does not open, and nothing that is here repairs that: put back what is lost from a backup"
+    return replace(plan, lost=(*plan.lost, Loss(names.chains, why, consequence)))
+
+
+def _missing_heads(connection: Connection, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
+    """The newest known entries that do not exist: no vacuum deletes one, so that later ones may have been lost, too."""
+    found = []
+    for state in states:
+        key = names.entry(state.chain, state.sequence)
+        if state.sequence and not any(item.key == key for item in connection.objects.list(key, limit=1)):
+            damage = "it is missing, though it is the newest one that is known, from a checkpoint"
+            consequence = (
+                f"the state of chain {state.chain} up to it is sound. Whether entries after it are lost cannot be "
+                "known; what was committed in them is lost with them. To keep it, put the entries back from a backup "
+                "before anything is written"
+            )
+            found.append(Loss(key, damage, consequence, blocks=False))
+    return tuple(found)
 
 
 def _lost_now(connection: Connection) -> tuple[Loss, ...]:

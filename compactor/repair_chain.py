@@ -37,6 +37,8 @@ class Survey:
         saved: The newest checkpoints and those that the hint and boundaries name; None for each damaged one of all.
         heads: The numbers of all checkpoints.
         boundaries: The last boundaries, and None for each one that is lost.
+        is_own: Whether the hint says that it is one of this store; those of older releases do not.
+        conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
     """
 
     hinted: int | None
@@ -44,6 +46,8 @@ class Survey:
     saved: dict[int, Saved | None]
     heads: frozenset[int]
     boundaries: dict[int, BoundaryDocument | None]
+    is_own: bool = False
+    conflict: str = ""
 
     @property
     def sound(self) -> bool:
@@ -99,6 +103,10 @@ class ChainRepairs:
         hinted, boundary, damage = self._hinted(hint, heads)
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
+        said = checkpoint.hinted(self._names, self._chain, hint)
+        named = saved.get(said.sequence)
+        conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
+        damage = damage or conflict
         boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
         for begins in {each.sequence for each in boundaries.values() if each is not None}:
             if begins in heads and begins not in saved:
@@ -107,7 +115,9 @@ class ChainRepairs:
         for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
             if number > sound or not self._lacks_files(number, listed):
                 saved[number] = None
-        return Survey(hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries)
+        return Survey(
+            hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries, bool(said.store_id), conflict
+        )
 
     def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
         """Those of the checkpoints of the history that are damaged; index files that they share are read once."""
@@ -143,6 +153,9 @@ class ChainRepairs:
             document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
             return None, 0, str(error)
+        if checkpoint.own_hint(self._names, document) is not document:
+            needed = known or self._exists(CHECKPOINT_EVERY)
+            return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""
 
     def _exists(self, sequence: int) -> bool:
@@ -167,6 +180,12 @@ class ChainRepairs:
             yield loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+        if survey.conflict:
+            consequence = (
+                "objects of two histories of this store are mixed: what the other one has committed is not in this "
+                "chain. If the other one is right, put its objects back from a backup before anything is written"
+            )
+            yield Loss(keys.latest(self._chain), survey.conflict, consequence, blocks=False)
         if None in survey.boundaries.values():
             yield from boundary_repairs(self._objects, self._pool, self._names, self._chain, survey.boundaries)
 
@@ -227,7 +246,7 @@ class ChainRepairs:
                 action = f"written again from the entries up to {number}"
                 yield Repair(head, damage, action, self._encoded(rebuilt[number]))
                 continue
-            if number > self.state.sequence and not lost:
+            if number > self.state.sequence > 0 and not lost:  # Of an empty chain the hint says it.
                 evidence = "it was written after an entry of that number"
                 consequence = (
                     f"chain {self._chain} ends at entry {self.state.sequence}: entries {self.state.sequence + 1} to "
@@ -240,26 +259,36 @@ class ChainRepairs:
             elif exists and not lost:
                 yield Repair(head, damage, "deleted: it is of no use", ((head, None),))
 
-    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair]:
+    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair | Loss]:
         key = keys.latest(self._chain)
-        usable = {number for number, saved in survey.saved.items() if saved is not None} | set(rebuilt)
-        target = max([*usable, base.sequence])
+        usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
+        usable |= {number: each.state for number, each in rebuilt.items()}
+        newest = max([base, *usable.values()], key=lambda state: state.sequence)
+        target = newest.sequence
         if not survey.damage and (survey.hinted in usable or (survey.hinted is None and not target)):
             return
         damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
 
-        def hint(sequence: int) -> tuple[str, bytes]:
-            return checkpoint.hint_to(self._chain, sequence, survey.boundary_at(sequence))
+        def hint(state: State) -> tuple[str, bytes]:
+            return checkpoint.hint_to(self._names, state, survey.boundary_at(state.sequence))
 
         if target:
             action = f"written again, to the checkpoint of entry {target}"
-            yield Repair(key, damage, action, (hint(target),))
+            yield Repair(key, damage, action, (hint(newest),))
         elif lost:
             return
         elif self.state.sequence:
             writes = self._encoded(Rebuilt(self.state, self._edges.of(edge_of(self.state))))
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
-            yield Repair(key, damage, action, (*writes, hint(self.state.sequence)))
+            yield Repair(key, damage, action, (*writes, hint(self.state)))
+        elif survey.hinted:
+            # It is all that is left of the chain, or of another store: it is kept, as it may be what shows a loss.
+            consequence = (
+                f"nothing is left of chain {self._chain}, so what was committed up to entry {survey.hinted} is lost: "
+                f"put {self._names.chain(self._chain)} back from a backup. If the chain was never used, because the "
+                f"hint is one of a store that was here before, delete {key}"
+            )
+            yield Loss(key, damage, consequence, blocks=survey.is_own)
         else:
             yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
 

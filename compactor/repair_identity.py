@@ -1,55 +1,130 @@
-"""Rebuilds ``store.json`` from the chains of the store."""
+"""Finds out which store is here, and rebuilds ``store.json`` from its chains. See docs/design/0025-identity.md."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.boundary import read_boundary
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
-from txnstore.chain.keys import CHAINS, HINTS, Keys, store_of
+from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry
+from txnstore.chain.remains import no_document, other_store, remains, stores
+from txnstore.compactor.contents import StoreContents, contents_of
 from txnstore.compactor.damage import Loss, Repair
+from txnstore.compactor.findings import counted
 from txnstore.connection import Connection
-from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, StoreNotFoundError
+from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError
 from txnstore.storage.redact import redact
 
 _ELSEWHERE = "put an older version or a copy of it back"
 
 
-def identity(connection: Connection, chains: int | None) -> tuple[StoreDocument | None, Repair | None, Loss | None]:
-    """The document of the store; if it had to be rebuilt, with its repair; None with what is lost.
+class Identified(NamedTuple):
+    """Which store is here.
+
+    Attributes:
+        document: The document of the store; None if that cannot be known.
+        repair: How ``store.json`` is written; None if it is there, and is that of this store.
+        loss: What cannot be known, so that the store does not open; None if nothing is.
+        stores: What is here of each store, if there are several, or it cannot be known which one it is.
+    """
+
+    document: StoreDocument | None
+    repair: Repair | None = None
+    loss: Loss | None = None
+    stores: tuple[StoreContents, ...] = ()
+
+
+def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
+    """Find out which store is here: the one that ``store.json`` names, else the only one with chains, or a chosen one.
+
+    Args:
+        connection: The connection to the store; it need not be loaded.
+        chains: The number of chains; None: as a checkpoint has it.
+        chosen: The id of the store; None: it is not chosen.
 
     Raises:
         StoreNotFoundError: There is no store, and nothing is left of one.
         UnsupportedFormatError: A newer txnstore wrote it.
-        InvalidConfigError: ``chains`` is not what the objects of the store show.
+        InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the chosen one.
     """
-    data = read_if_there(connection.objects, keys.STORE)
-    try:
-        return document_of(data, redact(connection.url)), None, None
-    except StoreNotFoundError:
-        if data is not None:
-            raise
-        damage, found = "it is missing", _stores(connection)
-        if not found:
-            raise
-    except CorruptionError as error:
-        damage, found = str(error), _stores(connection)
-    if len(found) != 1:
-        what = "no entry or checkpoint shows its id" if not found else f"there are chains of {', '.join(found)}"
-        return None, None, Loss(keys.STORE, damage, f"which store this is cannot be known: {what}; {_ELSEWHERE}")
-    names = Keys(found[0])
+    objects, url = connection.objects, redact(connection.url)
+    data = read_if_there(objects, keys.STORE)
+    present, damage = None, "it is missing"
+    if data is not None:
+        try:
+            present = document_of(data, url)
+        except CorruptionError as error:
+            damage = str(error)
+    ids = stores(objects)
+    if chosen is not None and chosen not in ids and (present is None or chosen != present.store_id):
+        here = f"there are chains of {', '.join(ids)}" if ids else "there are no chains of any store"
+        msg = f"nothing is left of the store {chosen} at {url}: {here}"
+        raise InvalidConfigError(msg)
+    if present is not None and chosen in (None, present.store_id):
+        return _present(connection, present, ids)
+    contents = _contents(connection, ids) if len(ids) > 1 else ()
+    if chosen is None and len(ids) != 1:
+        return Identified(None, None, _undecided(connection, damage, contents), contents)
+    names = Keys(chosen or ids[0])
     count = _count(connection, names, chains)
     if count is None:
         consequence = f"no checkpoint shows how many chains the store has: give it with --chains, or {_ELSEWHERE}"
-        return None, None, Loss(keys.STORE, damage, consequence)
+        return Identified(None, None, Loss(keys.STORE, damage, consequence), contents)
     document = StoreDocument(store_id=names.store_id, chains=count, created_at=_created_at(connection, names))
-    action = f"written again: store {names.store_id} with {count} chain{'s' if count > 1 else ''}"
+    action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
+    if present is not None:
+        damage = f"it names the store {present.store_id}"
+        action += f". Nothing of the store {present.store_id} is deleted"
     repair = Repair(keys.STORE, damage, action, ((keys.STORE, encode(document)),), create=data is None)
-    return document, repair, None
+    return Identified(document, repair, None, contents)
+
+
+def _present(connection: Connection, document: StoreDocument, ids: Sequence[str]) -> Identified:
+    """The store that ``store.json`` names, unless the objects here are those of another one."""
+    names = Keys(document.store_id)
+    contents = _contents(connection, ids) if set(ids) - {document.store_id} else ()
+    if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
+        return Identified(document, stores=contents)
+    if not contents:
+        return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. {_of_segments(connection)}"))
+    each = "; ".join(str(item) for item in contents)
+    return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. Here is {each}"), contents)
+
+
+def _undecided(connection: Connection, damage: str, contents: Sequence[StoreContents]) -> Loss:
+    """The loss of ``store.json`` where there are chains of no store, or of several."""
+    if contents:
+        each = "; ".join(str(item) for item in contents)
+        return Loss(keys.STORE, damage, f"which store this is cannot be known: choose with --identity. {each}")
+    if not (left := remains(connection.objects)):
+        if damage == "it is missing":
+            raise no_document(connection.objects)
+        left = "nothing of a store is here"
+    consequence = f"which store this is cannot be known: {left}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
+    return Loss(keys.STORE, damage, f"{consequence}. {_of_segments(connection)}")
+
+
+def _of_segments(connection: Connection) -> str:
+    """How many records' objects are here without a chain that says which of them are committed."""
+    items = [item for item in connection.objects.list(keys.TOPICS) if keys.has_segments(item.key)]
+    size = sum(item.size for item in items)
+    if not items:
+        return f"Put {keys.CHAINS} back from a backup"
+    return (
+        f"{counted(len(items), 'object')} of {size:,} bytes with records {'is' if len(items) == 1 else 'are'} here; "
+        f"which of them are committed, and in which order, only {keys.CHAINS} shows: put it back from a backup"
+    )
+
+
+def _contents(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
+    return tuple(contents_of(connection, each, _newest_count(connection, Keys(each))) for each in ids)
 
 
 def misplaced(state: State) -> str | None:
@@ -66,31 +141,36 @@ def misplaced(state: State) -> str | None:
     return None
 
 
-def _stores(connection: Connection) -> list[str]:
-    """The ids of all stores with chains here; one list for each."""
-    found: list[str] = []
-    after = ""
-    while page := connection.objects.list(CHAINS, after, 1):
-        store_id = store_of(page[0].key)
-        if store_id is not None:
-            found.append(store_id)
-        after = f"{Keys(store_id).chains if store_id is not None else HINTS}~"
-    return found
+def _newest_count(connection: Connection, names: Keys) -> int | None:
+    """The number of chains as a checkpoint has it; None without one."""
+    saved = _newest(connection, names, _last_chain(connection, names))
+    return saved.chains if saved is not None else None
+
+
+def _last_chain(connection: Connection, names: Keys) -> int:
+    """The greatest number of a chain with objects."""
+    numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def _newest(connection: Connection, names: Keys, last: int) -> State | None:
+    """The state in the newest checkpoint of the first chain that has one."""
+    for number in range(last + 1):
+        saved = checkpoint.newest(connection.objects, connection.pool, names, number)
+        if saved is not None:
+            return saved.state
+    return None
 
 
 def _count(connection: Connection, names: Keys, given: int | None) -> int | None:
     """The number of chains as a checkpoint has it, else as given; None if neither says so."""
-    numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
-    last = max((number for number in numbers if number is not None), default=0)
-    for number in range(last + 1):
-        saved = checkpoint.newest(connection.objects, connection.pool, names, number)
-        if saved is None:
-            continue
-        chains = saved.state.chains
-        if given not in (None, chains):
-            msg = f"the store has {chains} chains, as a checkpoint of chain {number} shows, not {given}"
+    last = _last_chain(connection, names)
+    state = _newest(connection, names, last)
+    if state is not None:
+        if given not in (None, state.chains):
+            msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {given}"
             raise InvalidConfigError(msg)
-        return chains
+        return state.chains
     if given is not None and given <= last:
         msg = f"the store has more than {given} chain{'s' if given > 1 else ''}: there are entries of chain {last}"
         raise InvalidConfigError(msg)

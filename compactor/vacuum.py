@@ -8,11 +8,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from txnstore.chain import keys
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.identity import document_of
+from txnstore.chain.keys import Keys
+from txnstore.chain.remains import hints_of_others, no_document
 from txnstore.compactor.deleting import delete
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.history import DEFAULT_HISTORY, History, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
 from txnstore.compactor.payloads import delete_payloads, old_payloads
+from txnstore.compactor.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
@@ -20,7 +25,7 @@ from txnstore.core.log.model import PLACE
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
-from txnstore.errors import ReadOnlyError
+from txnstore.errors import InvalidConfigError, ReadOnlyError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_milliseconds
@@ -132,15 +137,20 @@ def vacuum(
     history: float | None = None,
     dry_run: bool = False,
     expire: bool = True,
+    force: bool = False,
+    foreign: Collection[str] = (),
 ) -> VacuumReport:
-    """Delete unreferenced segments, old checkpoints, leftovers of probes and of other stores after a grace period.
+    """Delete unreferenced segments, old checkpoints and leftovers of probes after a grace period.
+
+    Nothing is deleted from a store that is not sound, without ``force``: if a boundary or a checkpoint is damaged or an
+    entry is missing, the newest known state may not be the newest one, and what it does not name may be needed. Nor is
+    anything deleted while there are chains of another store (docs/design/0025-identity.md).
 
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's clock,
     and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So a
     reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be used
     for longer. Inlined segments go with their entry; of the entries that stay for lack of later checkpoints, only these
-    are deleted, by the same rules. Objects whose keys do not have the form of txnstore's are never deleted. The chains
-    of another store that was at this URL before are deleted when the newest of their objects is that old.
+    are deleted, by the same rules. Objects whose keys do not have the form of txnstore's are never deleted.
 
     Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
     ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
@@ -166,10 +176,16 @@ def vacuum(
             earlier snapshots and the history of transactions are read from.
         dry_run: Delete nothing; return the expected result.
         expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+        force: Also vacuum a store that is not sound; never one that has chains of another store.
+        foreign: The ids of other stores whose chains are below this root: delete these chains and their hints, whatever
+            their age, and nothing else. Their segments are unreferenced then.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
-        InvalidConfigError: ``older_than`` or ``history`` is not a number of seconds.
+        InvalidConfigError: ``older_than`` or ``history`` is not a number of seconds, or there are no chains of a store
+            of ``foreign``, or it is this one.
+        UnsoundStoreError: The store is not sound, or there are chains of another one; nothing is deleted.
+        CorruptionError: The store does not open; nothing is deleted.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
         StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
     """
@@ -178,16 +194,21 @@ def vacuum(
     if connection.read_only and not dry_run:
         msg = f"the store {connection.url} was opened read_only, so nothing in it can be deleted"
         raise ReadOnlyError(msg)
+    if foreign:
+        return _vacuum_foreign(connection, foreign, dry_run=dry_run)
     # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
     # state is read: a segment that was registered in between is then known to be in use.
     objects, tally = connection.objects, _Tally()
     now = objects.now_ms()
+    connection.chains.identity.confirm()
+    check_no_others(connection, foreign_stores(objects, connection.keys))
+    if not force:
+        check_sound(connection)
     segments = _pages(objects)
     page = next(segments)
     past = histories(connection, now, history_ms)
     checkpoints = old_checkpoints(connection, now - grace_ms, past)
     probes = objects.list(f"{PROBE_FOLDER}/")
-    foreign = foreign_stores(objects, connection.keys)
     view = _view_after_lists(connection)
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
@@ -209,12 +230,10 @@ def vacuum(
         # A running probe whose object is deleted would report a safe storage as unsafe.
         *older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
-    tally.found += len(checkpoints.found) + len(probes) + sum(store.objects for store in foreign.values())
-    old = {store_id for store_id, store in foreign.items() if store.youngest_ms <= now - grace_ms}
-    for items in itertools.chain([leftovers], foreign_pages(objects, connection.keys, old) if old else ()):
-        tally.delete(items)
-        if not dry_run:
-            delete(objects, items)
+    tally.found += len(checkpoints.found) + len(probes)
+    tally.delete(leftovers)
+    if not dry_run:
+        delete(objects, leftovers)
 
     def dropped_before(dropped: Collection[str]) -> set[str]:
         return _dropped_before(connection, named.view, dropped, grace_ms)
@@ -235,6 +254,57 @@ def vacuum(
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
     return report
+
+
+def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run: bool) -> VacuumReport:
+    """Delete the chains of other stores. This store need not open: beside these chains an empty one does not."""
+    objects, tally = connection.objects, _Tally()
+    names = Keys(_store_id(connection))
+    ids = check_ids(wanted)
+    hints = hints_of_others(objects, names.store_id)
+    others = {*foreign_stores(objects, names), *hints.values()}
+    for store_id in ids:
+        if store_id == names.store_id or store_id not in others:
+            which = f"of the stores {', '.join(sorted(others))}" if others else "of no other store"
+            why = f"{keys.STORE} names it" if store_id == names.store_id else f"there are chains {which}"
+            msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
+            raise InvalidConfigError(msg)
+    left = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
+    for items in itertools.chain(foreign_pages(objects, names, ids), [left]):
+        if _store_id(connection) != names.store_id:  # What was listed belongs to another store by now.
+            msg = f"the store {names.store_id} at {connection.url} was replaced while it was looked at"
+            raise StoreNotFoundError(msg)
+        tally.find([items])
+        if not dry_run:
+            delete(objects, items)
+    report = tally.report(swept=0, announced=0, dry_run=dry_run)
+    if not dry_run:
+        _LOG.warning("chains of other stores deleted", extra={"stores": sorted(ids), "objects": report.objects})
+    return report
+
+
+def check_ids(given: object) -> frozenset[str]:
+    """Ids of stores.
+
+    Raises:
+        InvalidConfigError: They are not a collection of texts.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Collection):
+        msg = f"foreign must be a list of ids of stores, not {given!r}"
+        raise InvalidConfigError(msg)
+    for each in given:
+        if not isinstance(each, str):
+            msg = f"foreign must have ids of stores, not {each!r}"
+            raise InvalidConfigError(msg)
+    return frozenset(given)
+
+
+def _store_id(connection: Connection) -> str:
+    """The id in ``store.json`` now."""
+    data = read_if_there(connection.objects, keys.STORE)
+    if data is None:
+        raise no_document(connection.objects)
+    return document_of(data, connection.url).store_id
 
 
 def _finish(connection: Connection, grace_ms: int, *, expire: bool) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.keys import Keys
+from txnstore.chain.remains import no_document, other_store
 from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.engine import Engine, LocalEngine
 from txnstore.compactor.foreign import foreign_chains
@@ -36,7 +37,8 @@ class VerifyReport:
         segments: The number of segments checked.
         bytes_read: The bytes of entries and, after a deep verification, segments that were read.
         deep: Whether the content of segments was read.
-        foreign: The prefixes of chains of other stores, which were at this URL before; a vacuum deletes them.
+        foreign: The prefixes of chains of other stores. They are no violation; while they are there, no vacuum deletes
+            anything.
         rules: How often each rule of each invariant was checked, and violated.
     """
 
@@ -90,12 +92,13 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
     """
     names, count, identity = _verify_identity(connection)
     known = _known_states(connection, names)
-    identity += _verify_lists(connection)
+    identity += _verify_lists(connection) if not identity else []
     chains = [
         ChainVerifier(connection.objects, connection.pool, names, number, known.get(number), count).run()
         for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
+    identity += _verify_catalog(connection, names) if not (identity or chains[CATALOG].entries) else []
     in_chains = [found for chain in chains for found in chain.violations]
     together = 1 < count == len(states) and not identity
     across = _verify_across(connection, damaged=bool(in_chains)) if together else []
@@ -168,10 +171,20 @@ def _verify_identity(connection: Connection) -> tuple[Keys, int, list[Violation]
         document = decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE))
         return Keys(document.store_id), document.chains, []
     except ObjectNotFoundError as error:
-        msg = f"there is no txnstore at {connection.url}: it has no {keys.STORE}"
-        raise StoreNotFoundError(msg) from error
+        lost = no_document(connection.objects)
+        if isinstance(lost, StoreNotFoundError):
+            raise lost from error
+        return *_existing_chains(connection), [Violation("identity_intact", str(lost), keys.STORE)]
     except (CorruptionError, UnsupportedFormatError) as error:
         return *_existing_chains(connection), [Violation("identity_intact", str(error), keys.STORE)]
+
+
+def _verify_catalog(connection: Connection, names: Keys) -> list[Violation]:
+    """Check that the store is not an empty one whose ``store.json`` lies where another store is."""
+    if connection.objects.list(names.chain(CATALOG), limit=1):
+        return []
+    why = other_store(connection.objects, names)
+    return [Violation("identity_intact", why, keys.STORE)] if why else []
 
 
 def _verify_lists(connection: Connection) -> list[Violation]:

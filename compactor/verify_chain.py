@@ -97,7 +97,7 @@ class ChainVerifier:
         """Verify the chain."""
         # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
         # hint is read first: it is written after the objects that it names.
-        self._hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
+        self._hint = checkpoint.hinted(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
         self._first = self._read_boundaries()
         checkpoints = self._list_checkpoints()
         present = self._list_entries()

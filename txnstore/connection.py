@@ -21,6 +21,7 @@ from txnstore.chain.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.log import Chain
+from txnstore.chain.remains import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
@@ -31,7 +32,7 @@ from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, StorageRefusedError, StoreExistsError, TxnStoreError
+from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError, StoreExistsError, TxnStoreError
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
@@ -179,6 +180,7 @@ class Connection:
 
         Raises:
             StoreNotFoundError: There is no store at this URL.
+            CorruptionError: It has lost its ``store.json``, or that is another store's; or a chain is damaged.
             UnsupportedFormatError: A newer txnstore made it.
         """
         self._own_process()
@@ -190,7 +192,10 @@ class Connection:
         began = self.runtime.monotonic()
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_hint(self.objects, 0)
-        document = document_of(identity.result(), redact(self.url))
+        data = identity.result()
+        if data is None:
+            raise no_document(self.objects)
+        document = document_of(data, redact(self.url))
         count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
@@ -392,6 +397,13 @@ def create_connection(
     count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
+    if read_if_there(objects, keys.STORE) is None:
+        try:
+            check_new(objects)
+        except CorruptionError:
+            if read_if_there(objects, keys.STORE) is None:
+                raise
+            # Another process has created the store meanwhile, and written to it: store.json comes first.
     document = StoreDocument(
         store_id=runtime.new_store_id(),
         chains=count,

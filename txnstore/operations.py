@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from txnstore.admin import transactions as admin
@@ -288,6 +288,8 @@ class Operations:
         history: float | None = None,
         dry_run: bool = False,
         expire: bool = True,
+        force: bool = False,
+        foreign: Collection[str] = (),
     ) -> VacuumReport:
         """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.
 
@@ -296,11 +298,19 @@ class Operations:
             history: How long entries are kept, in seconds; None: 7 days. Never shorter than the grace period.
             dry_run: Change nothing.
             expire: Also do what :meth:`expire` does.
+            force: Also vacuum a store that is not sound.
+            foreign: The ids of other stores below this root: delete their chains, and nothing else.
+
+        Raises:
+            UnsoundStoreError: The store is not sound, or there are chains of another one; nothing was deleted.
         """
         load("txnstore.compactor")
         from txnstore.compactor import vacuum
 
-        return vacuum(self._connection, older_than, history=history, dry_run=dry_run, expire=expire)
+        return vacuum(
+            self._connection, older_than,
+            history=history, dry_run=dry_run, expire=expire, force=force, foreign=foreign,
+        )  # fmt: skip
 
     def recover(self) -> RecoveryReport:
         """Complete decided transactions and abort those past their timeout, in all chains (REC-01, TMO-01).

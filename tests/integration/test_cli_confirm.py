@@ -90,7 +90,7 @@ def test_vacuum_asks_only_if_it_has_something_to_delete(cli: Cli) -> None:
     assert refused.status == 1
     asked = " ".join(refused.err.split())
     assert "Delete 1 object " in asked
-    assert "The grace period is 0 s, less than an hour: readers of older snapshots fail" in asked
+    assert "the grace period is 0 s, less than an hour: readers of pinned or earlier snapshots fail" in asked
     assert _state(cli) == before
     assert cli("vacuum", "--older-than", "0", stdin="y\n", terminal=True).out.startswith("Deleted 1 object ")
 

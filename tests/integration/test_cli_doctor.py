@@ -29,9 +29,9 @@ def test_sound_store_is_status_0(cli: Cli) -> None:
     looked = cli("doctor")
     assert looked.status == 0
     assert "txnstore doctor --probe" in looked.out
-    assert looked.err == "8 ok, 1 note\n"
+    assert looked.err == "11 ok, 1 note\n"
     probed = cli("doctor", "--probe")
-    assert (probed.status, probed.err) == (0, "10 ok\n")
+    assert (probed.status, probed.err) == (0, "13 ok\n")
 
 
 def test_findings_as_json(cli: Cli) -> None:
@@ -41,7 +41,15 @@ def test_findings_as_json(cli: Cli) -> None:
         "section", "name", "severity", "message", "command",
     }  # fmt: skip
     sections = [item["section"] for item in report["findings"]]
-    assert list(dict.fromkeys(sections)) == ["storage", "chains", "segments", "transactions", "groups", "garbage"]
+    assert list(dict.fromkeys(sections)) == [
+        "storage",
+        "identity",
+        "chains",
+        "segments",
+        "transactions",
+        "groups",
+        "garbage",
+    ]
     assert {item["severity"] for item in report["findings"]} <= {str(each) for each in Severity}
 
 

@@ -1,15 +1,23 @@
-"""Faults in noticing that a store was deleted, and in deleting what is left of it."""
+"""Faults in noticing which store is here: that it was deleted, lost its identity, or lies beside another one."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chains import Chains
+from txnstore.chain.checkpoint import conflict, own_hint
 from txnstore.chain.identity import Identity
+from txnstore.chain.loading import Loader
 from txnstore.chain.log import Chain
-from txnstore.compactor.foreign import foreign_pages, foreign_stores
+from txnstore.chain.remains import other_store
+from txnstore.compactor.foreign import foreign_pages
+from txnstore.compactor.repair import _missing_heads, _tried
+from txnstore.compactor.soundness import _gaps, check_no_others
 from txnstore.compactor.vacuum import _choose, _view_after_lists
+from txnstore.connection import create_connection
+from txnstore.read.expired import judged
 
 _TESTS = "protocol/test_replaced_stores.py::"
+_OF_TWO = "protocol/test_identity.py::"
 
 IDENTITY = (
     Mutant(
@@ -45,21 +53,126 @@ IDENTITY = (
         _view_after_lists,
         "connection.chains.identity.confirm()",
         "pass",
-        test=f"{_TESTS}test_vacuum_of_the_old_store_deletes_nothing_of_the_new_one",
+        test=f"{_TESTS}test_vacuum_looks_again_after_its_lists",
     ),
     Mutant(
         "a vacuum takes the chains of its own store for foreign",
         foreign_pages,
         "not in (None, keys.store_id)",
         "is not None",
-        test=f"{_TESTS}test_vacuum_deletes_what_is_left_when_all_of_it_is_old",
+        test=f"{_TESTS}test_what_is_left_is_deleted_on_request",
     ),
     Mutant(
-        "a vacuum deletes a part of a chain",
-        foreign_stores,
-        "max(known.youngest_ms, item.modified_ms)",
-        "min(known.youngest_ms or item.modified_ms, item.modified_ms)",
-        test=f"{_TESTS}test_vacuum_deletes_what_is_left_when_all_of_it_is_old",
+        "a vacuum deletes the chains of all other stores on request",
+        foreign_pages,
+        "if store_of(item.key) in stores",
+        "",
+        test=f"{_TESTS}test_what_is_left_is_deleted_on_request",
+    ),
+    Mutant(
+        "a store is created over what is left of another one",
+        create_connection,
+        "                raise\n",
+        "                pass\n",
+        test=f"{_OF_TWO}test_no_store_is_created_over_what_is_left_of_one",
+    ),
+    Mutant(
+        "an empty store opens beside the chains of another one",
+        other_store,
+        "if others:",
+        "if False:",
+        test=f"{_OF_TWO}test_store_document_of_another_store_is_noticed",
+    ),
+    Mutant(
+        "a store that has lost its chains is an empty one",
+        other_store,
+        "if segment is None:",
+        "if True:",
+        test=f"{_OF_TWO}test_store_that_lost_all_of_its_chains_is_not_empty",
+    ),
+    Mutant(
+        "only entries show that a chain is not empty",
+        Loader._check_empty,
+        "left = [key for key in listed if is_of_chain(key)]",
+        "left = [key for key in listed if entry_sequence(key) is not None]",
+        test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it",
+    ),
+    Mutant(
+        "a process believes the hint of another store",
+        own_hint,
+        'document.store_id in ("", keys.store_id)',
+        "True",
+        test=f"{_OF_TWO}test_hint_of_another_store_is_ignored",
+    ),
+    Mutant(
+        "a hint does not show that the newest entries are lost",
+        Loader.check,
+        "hinted.sequence > state.sequence",
+        "False",
+        test=f"{_OF_TWO}test_hint_shows_that_a_chain_has_lost_its_newest_entries",
+    ),
+    Mutant(
+        "a checkpoint of another history is believed",
+        conflict,
+        'hint.entry_hash in ("", state.entry_hash)',
+        "True",
+        test=f"{_OF_TWO}test_hint_with_another_hash_is_another_history",
+    ),
+    Mutant(
+        "an entry of another history is believed",
+        Loader._check_hinted_entry,
+        "entry_hash(data) != hinted.entry_hash",
+        "False",
+        test=f"{_OF_TWO}test_hint_with_another_hash_is_another_history",
+    ),
+    Mutant(
+        "a vacuum deletes what another store names",
+        check_no_others,
+        "if others:",
+        "if False:",
+        test=f"{_OF_TWO}test_vacuum_deletes_nothing_beside_another_store",
+    ),
+    Mutant(
+        "a vacuum goes on over a gap in the history",
+        _gaps,
+        "number is not None and number != expected",
+        "False",
+        test=f"{_OF_TWO}test_vacuum_refuses_a_store_that_is_not_sound[entry]",
+    ),
+    Mutant(
+        "a vacuum does not miss the newest entry",
+        _gaps,
+        "if expected <= state.sequence:",
+        "if False:",
+        test=f"{_OF_TWO}test_vacuum_refuses_a_store_that_is_not_sound[newest entry]",
+    ),
+    Mutant(
+        "a recovery takes a chain without its newest entry for whole",
+        _missing_heads,
+        "if state.sequence and",
+        "if False and",
+        test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it[checkpoints]",
+    ),
+    Mutant(
+        "a plan of repairs is not tried",
+        _tried,
+        "if not why:",
+        "if True:",
+        test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it[index]",
+    ),
+    Mutant(
+        "a missing segment is damage, whoever needs it",
+        judged,
+        "batch.segment.key == missing.key",
+        "True",
+        test="protocol/test_past_snapshots.py::test_records_stay_for_the_grace_period",
+    ),
+    Mutant(
+        "a lost segment that the newest state names was vacuumed",
+        judged,
+        "batch.segment.key == missing.key",
+        "False",
+        test="protocol/test_damaged_objects.py::test_a_damaged_segment",
     ),
     Mutant(
         "a vacuum forgets dropped keys whose objects exist",

@@ -9,11 +9,16 @@ from tests.helpers.compaction import DAY_MS, HOUR_MS, commit, new_store, reopen,
 from tests.helpers.connections import connection_of
 from tests.helpers.history import DAYS, Suspending, boundaries, numbers, pass_days
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.chain import checkpoint
 from txnstore.chain.boundary import LEASE_MS
+from txnstore.chain.codec import LatestDocument, encode
 from txnstore.compactor import plan_repairs, repair
 from txnstore.connection import Connection
-from txnstore.errors import CorruptionError, InvalidConfigError, UnknownOutcomeError
+from txnstore.errors import (
+    CorruptionError,
+    SnapshotExpiredError,
+    UnknownOutcomeError,
+    UnsoundStoreError,
+)
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -155,7 +160,7 @@ def test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head(
 
     class Slow(Suspending):
         def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[ObjectInfo]:
-            if prefix == keys.entries(0):
+            if prefix == keys.KEYS.chain(0):
                 self._suspend()
             return list(self.inner.list(prefix, start_after, limit))
 
@@ -224,7 +229,7 @@ def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: Manual
     opening = CountingStore(objects, log=True)
     with open_on(opening, runtime=runtime(clock)) as again:
         assert rows(again) == rows(store)
-        empty = {keys.entries(chain.number) for chain in connection_of(again).chains if not chain.state.sequence}
+        empty = {keys.KEYS.chain(chain.number) for chain in connection_of(again).chains if not chain.state.sequence}
         assert {key for kind, key in opening.log if kind == "list"} == empty
         asked = sum(key.startswith(keys.boundaries(0)) for _, key in opening.log)
         assert asked == 2, "the last boundary and the next one"
@@ -243,7 +248,7 @@ def test_a_store_without_a_checkpoint_is_damaged_and_not_empty(
     if hint == "none":
         objects.delete([keys.latest(0)])
     elif hint == "newest":
-        objects.put(*checkpoint.hint_to(0, old, len(boundaries(objects))))
+        objects.put(keys.latest(0), encode(LatestDocument(sequence=old, boundary=len(boundaries(objects)))))
         for key, data in saved.items():
             objects.put(key, data)
     before = numbers(objects)
@@ -280,8 +285,10 @@ def test_the_number_of_a_lost_boundary_is_not_used_again(
     with reopen(store, clock) as other:
         other.checkpoint()
         clock.advance(DAY_MS)
-        with pytest.raises(CorruptionError, match=f"{lost} is missing"):
+        with pytest.raises(UnsoundStoreError, match=f"{lost}: it is missing"):
             other.vacuum()
+        with pytest.raises(CorruptionError, match=f"{lost} is missing"):
+            other.vacuum(force=True)
     assert lost not in boundaries(objects)
     repair(Connection(objects, runtime=runtime(clock)), plan_repairs(Connection(objects, runtime=runtime(clock))))
     pass_days(store, clock)
@@ -308,7 +315,7 @@ def test_a_vacuum_that_is_late_deletes_the_checkpoint_of_a_boundary(
     assert fresh.verify(deep=True).ok
     assert plan_repairs(Connection(objects, runtime=runtime(clock))).repairs == ()
     following = min(number for number in heads if number > first)
-    with pytest.raises(InvalidConfigError, match="before the oldest checkpoint"):
+    with pytest.raises(SnapshotExpiredError, match="before the oldest checkpoint"):
         fresh.snapshot(entry=following - 1)
     assert fresh.snapshot(entry=following).heads == (following,)
 

@@ -13,7 +13,7 @@ from tests.helpers.damage import sealed
 from tests.helpers.repairs import planned, repaired, sample_objects
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.codec import StoreDocument, decode, encode
-from txnstore.compactor import RepairPlan, repair
+from txnstore.compactor import repair
 from txnstore.connection import Connection
 from txnstore.errors import (
     CorruptionError,
@@ -89,12 +89,17 @@ def test_chains_that_were_lost_are_counted(clock: ManualClock) -> None:
 
 
 def test_document_is_not_rebuilt_among_chains_of_several_stores(objects: MemoryStore, clock: ManualClock) -> None:
-    objects.put("chains/018bcfe5-6800-7259-8652-237b4f65d4d9/0000/entries/00000000000000000001.json", b"x")
-    assert planned(objects, clock) == RepairPlan()
+    other = "018bcfe5-6800-7259-8652-237b4f65d4d9"
+    objects.put(f"chains/{other}/0000/entries/00000000000000000001.json", b"x")
+    beside = planned(objects, clock)
+    assert (beside.repairs, beside.lost) == ((), ())
+    assert [item.store_id for item in beside.stores] == [keys.STORE_ID, other]
     objects.delete([keys.STORE])
     plan = planned(objects, clock)
     assert (plan.repairs, len(plan.lost)) == ((), 1)
-    assert "018bcfe5-6800-7259-8652-237b4f65d4d9" in plan.lost[0].consequence
+    assert other in plan.lost[0].consequence
+    assert "--identity" in plan.lost[0].consequence
+    assert plan.stores == beside.stores
 
 
 def test_no_store_is_an_error(clock: ManualClock) -> None:

@@ -6,18 +6,19 @@ The new store is not harmed, and the old process notices within a few seconds. A
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.keys import KEYS, STORE, STORE_ID, latest
+from tests.helpers.keys import CHAINS, KEYS, STORE, STORE_ID, latest
 from tests.helpers.shell import ONE_CHAIN, runtime
 from txnstore.chain.codec import LatestDocument, encode
 from txnstore.chain.identity import CONFIRM_MS
 from txnstore.compactor.foreign import foreign_pages
-from txnstore.errors import StorageError, StoreNotFoundError
+from txnstore.errors import StorageError, StoreNotFoundError, UnsoundStoreError
 from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -164,23 +165,22 @@ def test_failed_look_leaves_nothing_behind(bucket: MemoryStore, clock: ManualClo
 # What is left of the old store ----------------------------------------------------------------------------------------
 
 
-def test_vacuum_deletes_what_is_left_when_all_of_it_is_old(
-    old: Store, bucket: MemoryStore, clock: ManualClock, chains: int
-) -> None:
+def test_what_is_left_is_deleted_on_request(old: Store, bucket: MemoryStore, clock: ManualClock, chains: int) -> None:
+    """Never by a vacuum that was not asked to, however old it is: segments may be needed by it."""
     new = replaced(bucket, clock, chains)
     old.create_topic("lost")
     new.create_topic("kept")
-    left = [item.key for item in bucket.list(KEYS.chains)]
-    clock.advance(DAY_MS - 1)
-    report = new.vacuum()
-    assert (report.deleted, report.kept_young) == ((), len(left))
-    clock.advance(1)
-    bucket.put(left[0], bucket.get(left[0]))
-    assert new.vacuum().deleted == ()
-    clock.advance(DAY_MS)
-    assert new.vacuum(dry_run=True).deleted == tuple(left)
-    assert new.vacuum().deleted == tuple(left)
+    left, third = [item.key for item in bucket.list(KEYS.chains)], f"chains/f{STORE_ID[1:]}/0000/entries/{1:020d}.json"
+    bucket.put(third, b"x")
+    clock.advance(400 * DAY_MS)
+    with pytest.raises(UnsoundStoreError, match=STORE_ID):
+        new.vacuum()
+    assert new.vacuum(dry_run=True, foreign=[STORE_ID]).deleted == tuple(left)
+    assert new.vacuum(foreign=[STORE_ID]).deleted == tuple(left)
+    assert new.verify().foreign == (f"chains/f{STORE_ID[1:]}/",)
+    new.vacuum(foreign=[f"f{STORE_ID[1:]}"])
     assert new.verify().foreign == ()
+    new.vacuum()
     assert names(new) == ["kept"]
 
 
@@ -197,6 +197,36 @@ def test_vacuum_of_the_old_store_deletes_nothing_of_the_new_one(
     with pytest.raises(StoreNotFoundError):
         old.vacuum(0)
     assert [item.key for item in bucket.list("")] == before
+
+
+def test_vacuum_looks_again_after_its_lists(clock: ManualClock) -> None:
+    """The store is replaced after its first look: what it lists then belongs to the new store."""
+
+    class Replacing(MemoryStore):
+        replace: Callable[[], None] | None = None
+
+        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+            found = super().list(prefix, start_after, limit)
+            if prefix == CHAINS and self.replace is not None:
+                replace, self.replace = self.replace, None
+                replace()
+            return found
+
+    def replace() -> None:
+        new = replaced(bucket, clock)
+        new.create_topic("t", config={"inline.bytes": 0})
+        new.producer(linger=None).send("t", b"1").result()
+        kept.extend(item.key for item in bucket.list(""))
+        clock.advance(1)
+
+    bucket, kept = Replacing(clock=clock), list[str]()
+    old = create_on(bucket, runtime=runtime(clock))
+    old.create_topic("t")
+    bucket.replace = replace
+    with pytest.raises(StoreNotFoundError):
+        old.vacuum(0, force=True)
+    assert kept
+    assert [item.key for item in bucket.list("")] == kept
 
 
 @ONE_CHAIN

@@ -295,13 +295,16 @@ def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
 
 
 def test_checkpoint_that_contradicts_the_chain_is_corruption(bucket: MemoryStore) -> None:
-    """The entry after the checkpoint names the hash of the last one in it: a foreign checkpoint is found out."""
+    """The hint names another hash, and so does the entry after the checkpoint: a foreign checkpoint is found out."""
     other = MemoryStore()
     with a_chain(other, checkpoint_every=EVERY) as chain:
         for number in range(8):
             chain.submit(CreateTopic(topic(f"other{number}")))
     for part in (keys.checkpoint_head, keys.checkpoint_index):
         bucket.put(part(0, 8), other.get(part(0, 8)))
+    with pytest.raises(CorruptionError, match=r"belongs to another history.*00008\.json with the hash"):
+        state_of(bucket)
+    bucket.put(keys.latest(0), encode(LatestDocument(sequence=8)))
     with pytest.raises(CorruptionError, match=r"00009\.json follows one whose hash is"):
         state_of(bucket)
 

@@ -72,9 +72,12 @@ def encoded(
     yield keys.checkpoint_head(chain, state.sequence), head
 
 
-def hint_to(chain: int, sequence: int, boundary: int = 0) -> tuple[str, bytes]:
-    """The hint to a checkpoint, and to a boundary that is not after it: its key and its bytes."""
-    return latest(chain), encode(LatestDocument(sequence=sequence, boundary=boundary))
+def hint_to(keys: Keys, state: State, boundary: int = 0) -> tuple[str, bytes]:
+    """The hint to the checkpoint of a state, and to a boundary that is not after it: its key and its bytes."""
+    document = LatestDocument(
+        sequence=state.sequence, boundary=boundary, store_id=keys.store_id, entry_hash=state.entry_hash
+    )
+    return latest(state.chain), encode(document)
 
 
 def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
@@ -96,15 +99,32 @@ def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
         return None
 
 
-def hinted(chain: int, hint: bytes | None) -> LatestDocument:
-    """What the hint says; the sequence number is 0 without a readable hint."""
+def hinted(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
+    """What the hint says; the sequence number is 0 without a readable hint of this store."""
     if hint is None:
         return LatestDocument()
     try:
-        return decode(LatestDocument, latest(chain), hint)
+        return own_hint(keys, decode(LatestDocument, latest(chain), hint))
     except CorruptionError as error:
         _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
         return LatestDocument()
+
+
+def own_hint(keys: Keys, document: LatestDocument) -> LatestDocument:
+    """The hint; an empty one for a hint of another store, which had this root before or whose files were copied here.
+
+    A hint of an older release does not say which store it is of, and is used: what it names is looked for among the
+    objects of this store.
+    """
+    return document if document.store_id in ("", keys.store_id) else LatestDocument()
+
+
+def conflict(keys: Keys, hint: LatestDocument, state: State) -> str:
+    """How the entry that a hint names differs from that of its checkpoint; empty if it does not."""
+    if state.sequence != hint.sequence or hint.entry_hash in ("", state.entry_hash):
+        return ""
+    entry = keys.entry(state.chain, state.sequence)
+    return f"it names {entry} with the hash {hint.entry_hash}, and the checkpoint one with {state.entry_hash}"
 
 
 class Requested(NamedTuple):

@@ -72,13 +72,19 @@ class StoreDocument(Stored):
 
 
 class LatestDocument(Stored):
-    """A hint to the newest checkpoint of a chain. May be stale or missing.
+    """A hint to the newest checkpoint of a chain. May be stale, missing, or another store's.
 
-    ``boundary``: the number of the last boundary that its writer knew, which is not after the checkpoint.
+    Attributes:
+        sequence: The entry of the checkpoint.
+        boundary: The number of the last boundary that its writer knew, which is not after the checkpoint.
+        store_id: The store that it is of; empty in a hint of an older release, of which that is not known.
+        entry_hash: The hash of that entry's line; empty in a hint of an older release.
     """
 
     sequence: int = 0
     boundary: int = 0
+    store_id: str = ""
+    entry_hash: str = ""
 
 
 class PayloadInfo(BaseModel):

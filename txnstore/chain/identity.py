@@ -83,6 +83,11 @@ class Identity:
             document = decode(StoreDocument, keys.STORE, self._objects.get(keys.STORE))
         except ObjectNotFoundError as error:
             msg = f"the store {self._keys.store_id} at {self._objects.url} was deleted while it was in use"
+            if self._objects.list(self._keys.chains, limit=1):
+                msg = (
+                    f"the store {self._keys.store_id} at {self._objects.url} has lost its {keys.STORE} while it was in "
+                    "use; its chains exist: `txnstore recover` writes it again"
+                )
             raise StoreNotFoundError(msg) from error
         self.check(document.store_id)
         self._confirmed_at = max(now, self._confirmed_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from txnstore.core.log.model import PACK, PLACE, object_of
@@ -12,6 +13,8 @@ TOPICS = "topics/"
 CHAINS = "chains/"
 HINTS = "chains/latest/"
 _DIGITS = 20
+#: The id of a store.
+_ID = re.compile("[0-9a-f-]{36}")
 _FORMATS = ("parquet", "arrow")
 
 
@@ -30,9 +33,13 @@ class Keys:
         """The prefix of the entries, checkpoints, index files and boundaries of all chains."""
         return f"{CHAINS}{self.store_id}/"
 
+    def chain(self, chain: int) -> str:
+        """The prefix of all objects of a chain but its hint."""
+        return f"{self.chains}{chain:04d}/"
+
     def entries(self, chain: int) -> str:
         """The prefix of a chain's entries."""
-        return f"{self.chains}{chain:04d}/entries/"
+        return f"{self.chain(chain)}entries/"
 
     def entry(self, chain: int, sequence: int) -> str:
         """The key of entry ``sequence`` of a chain."""
@@ -50,7 +57,7 @@ class Keys:
 
     def checkpoints(self, chain: int) -> str:
         """The prefix of a chain's checkpoints and index files."""
-        return f"{self.chains}{chain:04d}/checkpoints/"
+        return f"{self.chain(chain)}checkpoints/"
 
     def checkpoint_head(self, chain: int, sequence: int) -> str:
         """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
@@ -62,7 +69,7 @@ class Keys:
 
     def boundaries(self, chain: int) -> str:
         """The prefix of a chain's boundaries."""
-        return f"{self.chains}{chain:04d}/boundaries/"
+        return f"{self.chain(chain)}boundaries/"
 
     def boundary(self, chain: int, number: int) -> str:
         """The boundary ``number`` of a chain; the first one is 1."""
@@ -101,6 +108,12 @@ def boundary_number(key: str) -> int | None:
     return _numbered(key, "/boundaries")
 
 
+def is_of_chain(key: str) -> bool:
+    """Whether ``key`` has the form of an entry, a boundary, an index file or the head of a checkpoint."""
+    numbers = entry_sequence(key), boundary_number(key), checkpoint_sequence(key)
+    return any(number is not None for number in numbers) or index_range(key) is not None
+
+
 def _numbered(key: str, ending: str) -> int | None:
     """The number of a numbered object in a folder with this ending."""
     folder, _, name = key.rpartition("/")
@@ -117,10 +130,9 @@ def chain_number(key: str) -> int | None:
 
 
 def store_of(key: str) -> str | None:
-    """The id of the store that ``key`` is an entry, an index file or a checkpoint of, or None."""
-    if not key.startswith(CHAINS) or key.startswith(HINTS):
-        return None
-    return key.split("/")[1]
+    """The id of the store that ``key`` is an entry, an index file, a checkpoint or a boundary of, or None."""
+    parts = key.split("/")
+    return parts[1] if len(parts) > 2 and f"{parts[0]}/" == CHAINS and _ID.fullmatch(parts[1]) else None
 
 
 def segment(topic: str, partition: int, name: str, fmt: str) -> str:

@@ -8,11 +8,18 @@ from typing import NamedTuple
 from txnstore.chain import checkpoint
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoint import Saved
-from txnstore.chain.keys import Keys, entry_sequence
+from txnstore.chain.codec import LatestDocument
+from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
+from txnstore.chain.payload import entry_hash
+from txnstore.chain.remains import other_store
 from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
+from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectStore
+
+#: The number of objects in a list of what is left of a chain that seems to be empty.
+_PAGE = 1_000
 
 
 class Start(NamedTuple):
@@ -22,11 +29,13 @@ class Start(NamedTuple):
         saved: The checkpoint to begin with; None: begin before entry 1.
         window: The entries after it, as far as they were read.
         interval: The answer to a request for the entry that the first checkpoint is of, if there was no hint.
+        hinted: What the hint says; nothing if it is one of another store.
     """
 
     saved: Saved | None
     window: list[bytes | None] | None
     interval: Future[bytes | None] | None
+    hinted: LatestDocument
 
 
 class Loader:
@@ -63,9 +72,9 @@ class Loader:
         A missing, stale or damaged hint or checkpoint costs additional requests, never correctness.
 
         Raises:
-            CorruptionError: The checkpoint belongs to another chain.
+            CorruptionError: The checkpoint belongs to another chain, or is of another entry than the hint names.
         """
-        hinted = checkpoint.hinted(self._number, hint)
+        hinted = checkpoint.hinted(self._keys, self._number, hint)
         sequence = hinted.sequence
         self._boundaries.start(hinted.boundary)
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
@@ -75,27 +84,69 @@ class Loader:
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is None and (interval is None or interval.result() is not None):
             saved, window = self._newest(), None
-        return Start(self._checked(saved), window, interval)
+        if saved is not None:
+            self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
+        return Start(self._checked(saved), window, interval, hinted)
 
     def check(self, start: Start, state: State) -> None:
         """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
 
         Raises:
-            CorruptionError: It does.
+            CorruptionError: It does, or the entry that the hint names is another one.
             OvertakenError: The entries after ``state`` were deleted since they were looked for.
         """
         if start.interval is not None and start.interval.result() is not None and state.sequence < self._every:
-            raise self._ends_before(state, self._every)
+            raise self._ends_before(state, f"entry {self._every} exists")
         if state.sequence == 0:
-            listed = self._objects.list(self._keys.entries(self._number), limit=1)
-            found = [number for item in listed if (number := entry_sequence(item.key)) is not None]
-            if found and found[0] > 1:
-                raise self._ends_before(state, found[0])
+            self._check_empty(state)
+        hinted = start.hinted
+        if hinted.store_id and hinted.sequence > state.sequence:
+            raise self._ends_before(state, f"{latest(self._number)} names the checkpoint of entry {hinted.sequence}")
+        if hinted.entry_hash and (start.saved is None or start.saved.state.sequence < hinted.sequence):
+            self._check_hinted_entry(hinted)
 
-    def _ends_before(self, state: State, later: int) -> CorruptionError:
-        """The error for a chain that ends with ``state``, although the entry ``later`` exists."""
+    def _check_empty(self, state: State) -> None:
+        """Make sure that nothing is left of a chain that seems to be empty, and for the catalog, of another store.
+
+        What else is below the root is looked at first: if it is another process's that uses this store, the list of the
+        chain, which comes later, has the entries of that process.
+        """
+        other = other_store(self._objects, self._keys) if self._number == CATALOG else ""
+        listed = [item.key for item in self._objects.list(self._keys.chain(self._number), limit=_PAGE)]
+        left = [key for key in listed if is_of_chain(key)]
+        if not left:
+            if other:
+                raise CorruptionError(other)
+            return
+        entries = [number for key in listed if (number := entry_sequence(key)) is not None]
+        if not entries:  # They come last in the list.
+            last = self._objects.list(self._keys.entries(self._number), limit=1)
+            entries = [number for item in last if (number := entry_sequence(item.key)) is not None]
+        if entries[:1] != [1]:  # Else the chain was written to since.
+            raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{left[0]} exists")
+
+    def _check_hinted_entry(self, hinted: LatestDocument) -> None:
+        """Compare the entry that the hint names, whose checkpoint could not be read, so that entries were folded."""
+        if self._boundaries.last().sequence >= hinted.sequence:
+            return  # Another object may have the name of a deleted entry.
+        data = self._tail.get(hinted.sequence)
+        if data is not None and entry_hash(data) != hinted.entry_hash:
+            entry = self._keys.entry(self._number, hinted.sequence)
+            self._check_hint(f"it names {entry} with the hash {hinted.entry_hash}, and that has another one")
+
+    def _check_hint(self, conflict: str) -> None:
+        if conflict:
+            msg = (
+                f"{latest(self._number)} belongs to another history of the store {self._keys.store_id}: {conflict}. "
+                "Objects of two histories are mixed, such as those of a backup with newer ones: put back what belongs "
+                "together, or accept the chain as it is with `txnstore recover`"
+            )
+            raise CorruptionError(msg)
+
+    def _ends_before(self, state: State, evidence: str) -> CorruptionError:
+        """The error for a chain that ends with ``state``, although something shows that it was longer."""
         self._boundaries.check(state.sequence + 1)
-        return missing_entry(self._keys, self._number, state.sequence + 1, f"entry {later} exists")
+        return missing_entry(self._keys, self._number, state.sequence + 1, evidence)
 
     def again(self) -> Saved:
         """The newest checkpoint, for a process that was overtaken by the deletion of entries.

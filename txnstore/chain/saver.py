@@ -82,7 +82,7 @@ class Saver:
         self._saves += 1
         for key, data in checkpoint.encoded(self._keys, self._number, ends, state, stored):
             self._objects.put(key, data)
-        self._objects.put(*checkpoint.hint_to(self._number, state.sequence, boundary))
+        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary))
         self._stored = frozenset(names)
         self._metrics.checkpoints += 1
 

@@ -7,6 +7,7 @@ deleted entries are created again.
 from __future__ import annotations
 
 from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.maintenance import refusals
 from tests.harness.simulation.producers import PlainProducer
 from tests.harness.simulation.readers import Scanner
 from tests.harness.simulation.world import Process, World
@@ -48,7 +49,7 @@ class Forgetter(Actor):
                 try:
                     what(process)
                 except TxnStoreError as error:
-                    self.check_expected(process, "maintenance", error, ())
+                    self.check_expected(process, "maintenance", error, refusals(self.world))
             self.world.scheduler.sleep(self.rng.choice((wait_ms + 1, int(GRACE * 500), int(GRACE * 1000) + 1)))
 
     def _checkpoints(self, process: Process) -> None:

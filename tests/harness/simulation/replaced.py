@@ -15,6 +15,7 @@ from txnstore.errors import (
     StorageError,
     StoreNotFoundError,
     TxnStoreError,
+    UnsoundStoreError,
     UploadExpiredError,
 )
 from txnstore.producer import Producer
@@ -80,7 +81,9 @@ class Tenant(Actor):
                 what(process.store)
             except TxnStoreError as error:
                 if store_id not in self.site.deleted:
-                    self.check_expected(process, "site", error, (UploadExpiredError, ProducerFencedError))
+                    # What a process writes to a deleted store is that of another one from then on.
+                    expected = (UploadExpiredError, ProducerFencedError, UnsoundStoreError)
+                    self.check_expected(process, "site", error, expected)
                 elif isinstance(error, StoreNotFoundError):
                     return
                 self._producer = None

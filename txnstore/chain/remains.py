@@ -1,0 +1,149 @@
+"""What is below the root of a store besides ``store.json``: chains of any id, and segments.
+
+``store.json`` alone says which store is there, so a root without it, or with that of another store, looks like one
+without a store. No object tells which of two ids is the right one; but that there is another one can be seen, and then
+nothing is created, opened as empty, or deleted. See docs/design/0025-identity.md.
+"""
+
+from __future__ import annotations
+
+from txnstore.chain import keys
+from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.keys import CHAINS, HINTS, STORE, TOPICS, Keys
+from txnstore.errors import (
+    CorruptionError,
+    ObjectNotFoundError,
+    StoreNotFoundError,
+    TxnStoreError,
+    UnsupportedFormatError,
+)
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.redact import redact
+
+#: Greater than all names below a folder.
+AFTER = "~"
+#: The number of objects in a list of segments; one list covers most roots.
+_PAGE = 1_000
+
+
+def stores(objects: ObjectStore, passed: str = "") -> list[str]:
+    """The ids of the stores with chains here, in ascending order; one list for each.
+
+    Args:
+        objects: The object store.
+        passed: The id of a store that is passed over.
+    """
+    found: list[str] = []
+    after = ""
+    while page := objects.list(CHAINS, after, 1):
+        key = page[0].key
+        store_id = keys.store_of(key)
+        if key >= HINTS:
+            break  # No id is after them.
+        if store_id is None:
+            after = key
+            continue
+        if store_id != passed:
+            found.append(store_id)
+        after = f"{Keys(store_id).chains}{AFTER}"
+    return found
+
+
+def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
+    """The keys of hints that name another store, with its id. A list, and a GET for each hint."""
+    found: dict[str, str] = {}
+    for item in objects.list(HINTS):
+        try:
+            document = decode(LatestDocument, item.key, objects.get(item.key))
+        except (CorruptionError, UnsupportedFormatError, ObjectNotFoundError):
+            continue  # Nothing is known of it.
+        if document.store_id not in ("", store_id):
+            found[item.key] = document.store_id
+    return found
+
+
+def first_segment(objects: ObjectStore) -> str | None:
+    """The key of an object with the form of a segment or a pack; None if there is none.
+
+    Files of others, such as ``topics/t/partition=0/…`` of Kafka Connect, do not count. Their folders are passed over.
+    """
+    after = ""
+    while page := objects.list(TOPICS, after, _PAGE):
+        for item in page:
+            if keys.has_segments(item.key):
+                return item.key
+        after = page[-1].key
+        folder = after.split("/")[:3]
+        if len(folder) == 3 and after.count("/") > 2 and not folder[2].isdigit():
+            after = f"{'/'.join(folder)}/{AFTER}"
+    return None
+
+
+def remains(objects: ObjectStore) -> str:
+    """What of a store is here, in a few words; empty if nothing is. ``store.json`` does not count."""
+    found = stores(objects)
+    if found:
+        several = "s" if len(found) > 1 else ""
+        return f"{CHAINS} has chains of the store{several} {', '.join(found)}"
+    if page := objects.list(CHAINS, limit=1):
+        return f"{page[0].key} exists"
+    segment = first_segment(objects)
+    return f"{segment} has the form of a segment" if segment is not None else ""
+
+
+def no_document(objects: ObjectStore) -> TxnStoreError:
+    """The error for a root without ``store.json``: there is no store, or it has lost it."""
+    url, found = redact(objects.url), remains(objects)
+    if not found:
+        return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
+    msg = (
+        f"the store at {url} has lost its {STORE}: {found}. `txnstore recover` shows what that is, and writes {STORE} "
+        f"again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, then `txnstore init` begins anew"
+    )
+    return CorruptionError(msg)
+
+
+def check_new(objects: ObjectStore) -> None:
+    """Refuse to create a store over what is left of another one.
+
+    Raises:
+        CorruptionError: Something of a store is here.
+    """
+    found = remains(objects)
+    if found:
+        msg = (
+            f"nothing was created at {redact(objects.url)}: it has no {STORE}, but {found}. `txnstore recover` shows "
+            f"what that is, and writes {STORE} again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, "
+            "then create the store"
+        )
+        raise CorruptionError(msg)
+
+
+def other_store(objects: ObjectStore, names: Keys) -> str:
+    """Why a store whose catalog is empty is not the one whose objects are here; empty if nothing shows that.
+
+    There are chains or hints of another store, or segments, which a store without topics cannot have.
+    """
+    others = stores(objects, passed=names.store_id)
+    if others:
+        several = "s" if len(others) > 1 else ""
+        return (
+            f"{STORE} names the store {names.store_id}, which is empty, but there are chains of the store{several} "
+            f"{', '.join(others)}: {STORE} may be that of another store. `txnstore recover --identity {others[0]}` "
+            f"shows what that store holds, and writes its {STORE}; if {names.store_id} is right, `txnstore vacuum "
+            f"--foreign {others[0]}` deletes what is left of the other one"
+        )
+    for key, store_id in sorted(hints_of_others(objects, names.store_id).items()):
+        return (
+            f"{STORE} names the store {names.store_id}, which is empty, but {key} is a hint of the store {store_id}: "
+            f"its chains are lost, or {STORE} is that of another store. Put back what is lost from a backup; if "
+            f"{names.store_id} is right, `txnstore vacuum --foreign {store_id}` deletes the hint"
+        )
+    segment = first_segment(objects)
+    if segment is None:
+        return ""
+    return (
+        f"{STORE} names the store {names.store_id}, which has no topics, but {segment} has the form of a segment: "
+        f"{names.entry(0, 1)} and all after it are lost, or {STORE} is that of another store. Put back what is lost "
+        f"from a backup; `txnstore recover` shows what is here. Only if nothing of it is needed: delete {TOPICS}"
+    )
