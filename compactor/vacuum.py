@@ -200,10 +200,7 @@ def vacuum(
     # state is read: a segment that was registered in between is then known to be in use.
     objects, tally = connection.objects, _Tally()
     now = objects.now_ms()
-    connection.chains.identity.confirm()
-    check_no_others(connection, foreign_stores(objects, connection.keys))
-    if not force:
-        check_sound(connection)
+    _check(connection, force=force)
     segments = _pages(objects)
     page = next(segments)
     past = histories(connection, now, history_ms)
@@ -254,6 +251,14 @@ def vacuum(
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
     return report
+
+
+def _check(connection: Connection, *, force: bool) -> None:
+    """Refuse to delete anything of a store that was replaced, is not alone, or not sound."""
+    connection.chains.identity.confirm()
+    check_no_others(connection, foreign_stores(connection.objects, connection.keys))
+    if not force:
+        check_sound(connection)
 
 
 def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run: bool) -> VacuumReport:
