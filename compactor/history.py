@@ -13,7 +13,7 @@ from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import encode
 from txnstore.compactor.deleting import delete
 from txnstore.connection import Connection
-from txnstore.errors import UnknownOutcomeError
+from txnstore.errors import CorruptionError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +85,12 @@ def _history(connection: Connection, chain: int, now: int, history_ms: int) -> H
     hint = checkpoint.hinted(names, chain, read_if_there(objects, keys.latest(chain)))
     listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
     number = max([hint.boundary, *(number for number in listed if number is not None)])
+    if missing := next((each for each in range(1, number) if each not in listed), None):
+        msg = (
+            f"{names.boundary(chain, missing)} is missing, and a later one exists: a process that has slept may not "
+            "notice that entries are deleted. `txnstore recover` writes it again; until then a vacuum deletes nothing"
+        )
+        raise CorruptionError(msg)
     last = read_boundary(objects, names, chain, number)
     is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
     settled = last if is_settled else read_boundary(objects, names, chain, number - 1)

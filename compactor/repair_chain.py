@@ -115,9 +115,23 @@ class ChainRepairs:
         for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
             if number > sound or not self._lacks_files(number, listed):
                 saved[number] = None
+        if not damage and hinted and (start := saved[hinted]) is not None and hinted < sound:
+            damage = self._passed(start.state, sound)
         return Survey(
             hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries, bool(said.store_id), conflict
         )
+
+    def _passed(self, start: State, newest: int) -> str:
+        """What is wrong with a hint to an old checkpoint: that the entries up to a newer one cannot be read."""
+        tail = Tail(self._objects, self._names, self._chain, self._pool)
+        try:
+            end = tail.follow(start, lambda _: None, _WINDOW, until=newest).sequence
+        except CorruptionError as error:
+            missing = str(error)
+        else:
+            missing = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
+        old = f"it names the checkpoint of entry {start.sequence}, and that of entry {newest} is newer"
+        return missing and f"{old}; between them {missing}"
 
     def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
         """Those of the checkpoints of the history that are damaged; index files that they share are read once."""

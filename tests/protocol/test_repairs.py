@@ -45,7 +45,9 @@ def test_sound_store_needs_no_repair_and_nothing_is_written(objects: MemoryStore
     assert (plan, plan.opens) == (RepairPlan(), True)
     assert {kind for kind, _ in counting.log} == {"get", "list"}
     lists = [key for kind, key in counting.log if kind == "list"]
-    assert len(lists) == 8, "checkpoints, boundaries, entries, segments; the stores, the catalog, the newest entry"
+    assert len(lists) == 9, (
+        "checkpoints, twice, boundaries, entries, segments; the stores, the catalog, the newest entry"
+    )
     assert len(counting.log) < 50, "the entries before the newest checkpoint are not read"
     repair(Connection(objects, runtime=runtime(clock)), plan)
     assert bytes_of(objects) == before

@@ -4,7 +4,10 @@ A name without an object is the end of a chain, and the process that creates the
 the name of an entry that was deleted: a writer that has slept would commit into the past. So a vacuum announces before
 it deletes. It creates the next *boundary*, a numbered object that is never changed, and deletes entries up to it only
 when the boundary is :data:`WAIT_MS` old. A process that does not find the next boundary knows for :data:`LEASE_MS`,
-which is half of that, that no entry after the last one is deleted. See docs/design/0023-history.md.
+which is half of that, that no entry after the last one is deleted.
+
+A boundary may be lost. So a process that asks again after that time also lists the boundaries, and the entries that
+exist: a gap between them shows what no boundary shows. See docs/design/0023-history.md.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Executor
+from itertools import pairwise
 from typing import NamedTuple
 
 from txnstore.chain.codec import Int64, Stored, decode
-from txnstore.chain.keys import Keys, boundary_number
+from txnstore.chain.keys import Keys, boundary_number, entry_sequence
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
@@ -89,6 +93,7 @@ class Boundaries:
         self._runtime = runtime
         self._pool = pool
         self._lease: _Lease | None = None
+        self._looked = True
         self._hinted = 0
         self._begun: Callable[[], _Lease] | None = None
 
@@ -109,16 +114,34 @@ class Boundaries:
     def check(self, sequence: int) -> None:
         """Make sure that neither entry ``sequence`` nor a later one was deleted until now.
 
-        Makes a request if this process has not asked for :data:`LEASE_MS`.
+        Makes three requests if this process has not asked for :data:`LEASE_MS`.
 
         Raises:
             OvertakenError: They may have been.
             StorageError: The storage failed.
         """
-        known = self.last().sequence
+        lease = self._valid()
+        if not self._looked:
+            lease = self._look_behind(lease, sequence)
+        known = lease.document.sequence
         if known >= sequence:
             msg = f"entries up to {known} may be deleted"
             raise OvertakenError(msg)
+
+    def _look_behind(self, lease: _Lease, sequence: int) -> _Lease:
+        """Look for a gap at an entry: where one is, the entries before it were deleted, whatever the boundaries show.
+
+        One list. It needs no boundary, so it finds that the last ones are lost, or that one was created again.
+        """
+        start = self._keys.entry(self._chain, sequence - 1)
+        listed = self._objects.list(self._keys.entries(self._chain), start, limit=2)
+        numbers = [number for item in listed if (number := entry_sequence(item.key)) is not None]
+        missing = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
+        if missing and missing[-1] > lease.document.sequence:
+            lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing[-1]}))
+            self._lease = lease
+        self._looked = True
+        return lease
 
     def last(self) -> BoundaryDocument:
         """The last boundary, or :data:`NO_BOUNDARY`; see :meth:`check`."""
@@ -156,9 +179,11 @@ class Boundaries:
         return lease
 
     def _ask(self, known: _Lease | None) -> _Lease:
-        """Ask for the boundary after the known one."""
+        """Ask for the boundary after the known one, and if there is none, for all later ones."""
+        self._looked = False
         lease = self._at(*known[:2]) if known is not None else self._at(0, NO_BOUNDARY)
-        return self._renew(lease, self._get(lease.number + 1))
+        following = self._get(lease.number + 1)
+        return self._renew(lease, following) if following is not None else self._renew(*self._after(lease))
 
     def _is_over(self, lease: _Lease) -> bool:
         """By the clock that has advanced further: each of them may have stood still."""
@@ -172,18 +197,22 @@ class Boundaries:
             lease = self._at(lease.number + 1, decode(BoundaryDocument, key, following))
             following = self._get(lease.number + 1)
             if following is not None:
-                lease = self._newest(lease.number)
-                following = self._get(lease.number + 1)
+                lease, following = self._after(lease)
         self._lease = lease
         return lease
 
-    def _newest(self, after: int) -> _Lease:
+    def _after(self, lease: _Lease) -> tuple[_Lease, bytes | None]:
+        """The newest boundary in a list, and its successor; the known one if there is none after it."""
+        newest = self._newest(lease.number)
+        return (newest, self._get(newest.number + 1)) if newest is not None else (lease, None)
+
+    def _newest(self, after: int) -> _Lease | None:
         """The newest boundary in a list, if there is one after this number; its successor must be asked for."""
         start = self._keys.boundary(self._chain, after)
         lease = self._at(0, NO_BOUNDARY)
         listed = self._objects.list(self._keys.boundaries(self._chain), start)
-        newest = max((number for item in listed if (number := boundary_number(item.key)) is not None), default=after)
-        return lease._replace(number=newest, document=self._read(newest))
+        numbers = [number for item in listed if (number := boundary_number(item.key)) is not None]
+        return lease._replace(number=numbers[-1], document=self._read(numbers[-1])) if numbers else None
 
     def _at(self, number: int, document: BoundaryDocument) -> _Lease:
         """What is a lease from now on if the successor of this boundary is not found."""

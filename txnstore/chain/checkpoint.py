@@ -241,14 +241,20 @@ def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
     return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
 
 
+def numbers(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[int]:
+    """The numbers of the checkpoints of later entries than ``after`` that have a head, in order; one list."""
+    start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
+    found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
+    return sorted(number for number in found if number is not None and number > after)
+
+
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
     """The newest readable checkpoint, found by listing; for an earlier state, or if the hint is missing or damaged.
 
     ``until``: the last entry that it may contain.
     """
-    found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
-    known = (number for number in found if number is not None and (until is None or number <= until))
-    for sequence in sorted(known, reverse=True):
+    known = numbers(objects, keys, chain)
+    for sequence in sorted(known if until is None else (number for number in known if number <= until), reverse=True):
         saved = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
         if saved is not None:
             return saved

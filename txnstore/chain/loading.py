@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Executor, Future
 from typing import NamedTuple
 
@@ -15,8 +16,10 @@ from txnstore.chain.remains import other_store
 from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError
+from txnstore.errors import CorruptionError, StorageError
 from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
 
 #: The number of objects in a list of what is left of a chain that seems to be empty.
 _PAGE = 1_000
@@ -69,7 +72,9 @@ class Loader:
     def first(self, hint: bytes | None) -> Start:
         """Read the checkpoint that the hint names, and concurrently the next boundary and the entries after it.
 
-        A missing, stale or damaged hint or checkpoint costs additional requests, never correctness.
+        A missing, stale or damaged hint or checkpoint costs additional requests, never correctness. A list of later
+        checkpoints, which is sent concurrently too, shows that the hint is stale: then the entries that follow its
+        checkpoint may be deleted, or lost, and the newest checkpoint needs none of them.
 
         Raises:
             CorruptionError: The checkpoint belongs to another chain, or is of another entry than the hint names.
@@ -80,10 +85,14 @@ class Loader:
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
         # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
         interval = None if sequence else self._pool.submit(self._tail.get, self._every)
+        later = None if interval is not None else self._pool.submit(self._later, sequence)
         window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
-        if saved is None and (interval is None or interval.result() is not None):
-            saved, window = self._newest(), None
+        if saved is not None:
+            self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
+        newer = interval is not None and interval.result() is not None if later is None else bool(later.result())
+        if newer or (sequence and saved is None):
+            saved, window = self._newest() or saved, None
         if saved is not None:
             self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
         return Start(self._checked(saved), window, interval, hinted)
@@ -165,6 +174,14 @@ class Loader:
             raise CorruptionError(msg)
         self._checked(saved)
         return saved
+
+    def _later(self, sequence: int) -> list[int]:
+        """The checkpoints of later entries. Without a list an open goes on: it only shows what the hint does not."""
+        try:
+            return checkpoint.numbers(self._objects, self._keys, self._number, sequence)
+        except StorageError as error:
+            _LOG.warning("later checkpoints not listed: %s", error, extra={"chain": self._number, "error": str(error)})
+            return []
 
     def _newest(self) -> Saved | None:
         return checkpoint.newest(self._objects, self._pool, self._keys, self._number)

@@ -1,0 +1,249 @@
+"""Lost boundaries, stale hints and old backups: no process takes deleted entries for the end of a chain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import keys
+from tests.helpers.compaction import HOUR_MS, commit, new_store, reopen, rows, runtime, values
+from tests.helpers.connections import connection_of
+from tests.helpers.history import Suspending, boundaries, numbers, pass_days
+from tests.helpers.repairs import bytes_of
+from tests.helpers.shell import ONE_CHAIN
+from txnstore.chain.boundary import LEASE_MS
+from txnstore.compactor import plan_repairs, repair
+from txnstore.connection import Connection
+from txnstore.errors import CorruptionError, StorageRefusedError, UnknownOutcomeError
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
+    store = new_store(clock, objects, chains=chains)
+    store.create_topic("t", config={"inline.bytes": 0})
+    return store
+
+
+def _lose(objects: MemoryStore, which: str) -> None:
+    """Lose the first, a middle one, the last or all boundaries of chain 0."""
+    made = boundaries(objects)
+    assert len(made) >= 3
+    objects.delete({"first": made[:1], "middle": made[1:2], "last": made[-1:], "all": made}[which])
+
+
+# Processes that slept -------------------------------------------------------------------------------------------------
+
+LOST = pytest.mark.parametrize("which", ["first", "middle", "last", "all"])
+
+
+@ONE_CHAIN
+@LOST
+def test_a_sleeper_commits_at_the_head_although_boundaries_are_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    """The first name that is free is that of a deleted entry, and the next boundary that it knows of may be lost."""
+    pass_days(store, clock, 9)
+    sleeper = reopen(store, clock)
+    producer = sleeper.producer()
+    producer.send("t", b"before").result()
+    pass_days(store, clock)
+    deleted = set(range(1, numbers(objects)[0]))
+    _lose(objects, which)
+    producer.send("t", b"after").result()
+    assert values(reopen(store, clock))[-1] == b"after"
+    assert deleted.isdisjoint(numbers(objects))
+
+
+@ONE_CHAIN
+@LOST
+def test_a_sleeper_within_its_commit_acknowledges_nothing_although_boundaries_are_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    slow = Suspending(objects)
+    with open_on(slow, runtime=runtime(clock)) as sleeper:
+
+        def slept() -> None:
+            pass_days(store, clock)
+            _lose(objects, which)
+
+        slow.before = slept
+        with pytest.raises(UnknownOutcomeError, match="suspended"):
+            sleeper.create_topic("lost")
+        assert [topic.name for topic in sleeper.topics()] == ["t"]
+        sleeper.create_topic("found")
+    assert [topic.name for topic in reopen(store, clock).topics()] == ["found", "t"]
+
+
+@ONE_CHAIN
+@LOST
+def test_a_reader_that_slept_reads_on_at_the_head_although_boundaries_are_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    reader = reopen(store, clock)
+    assert rows(reader) == []
+    pass_days(store, clock)
+    _lose(objects, which)
+    assert rows(reader) == rows(store)
+
+
+@ONE_CHAIN
+def test_a_boundary_that_was_lost_and_created_again_does_not_mislead_a_sleeper(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """It knows the number, and not what is deleted by now; no hint names the lost one."""
+    pass_days(store, clock, 9)
+    sleeper = reopen(store, clock)
+    known = connection_of(sleeper).chain.boundaries.last()
+    lost = boundaries(objects)[-1]
+    objects.delete([lost, keys.latest(0)])
+    pass_days(store, clock)
+    assert lost in boundaries(objects)
+    assert known.sequence < numbers(objects)[0]
+    assert rows(sleeper) == rows(store)
+    sleeper.create_topic("new")
+    assert "new" in {topic.name for topic in reopen(store, clock).topics()}
+
+
+@ONE_CHAIN
+def test_a_process_that_has_not_slept_lists_nothing(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
+    """Two lists and a GET, twice a day, and none in between."""
+    counting = CountingStore(objects, log=True)
+    with open_on(counting, runtime=runtime(clock)) as reader:
+        counting.reset()
+        for _ in range(48):
+            clock.advance(HOUR_MS)
+            reader.topics()
+        listed = [key for kind, key in counting.log if kind == "list"]
+    assert listed == [keys.boundaries(0), keys.entries(0)] * 4
+
+
+@ONE_CHAIN
+def test_a_missing_entry_without_a_later_checkpoint_is_an_error_for_a_sleeper(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    reader = reopen(store, clock)
+    first = connection_of(reader).chain.state.sequence + 1
+    for _ in range(4):
+        commit(store, [b"x"])
+    objects.delete([keys.entry(0, number) for number in range(first, first + 4)])
+    clock.advance(LEASE_MS)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=f"no readable checkpoint of entry {first + 3} or a later one"):
+            reader.topics()
+
+
+# Stale hints, and backups that were laid over a store -----------------------------------------------------------------
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("which", ["none", "first", "middle", "last", "all"])
+def test_an_old_backup_laid_over_a_store_opens_with_all_records(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    """Its hint names an old checkpoint, whose entries exist again, and those that follow them are deleted."""
+    pass_days(store, clock, 3)
+    backup = bytes_of(objects)
+    pass_days(store, clock, 14)
+    before = rows(store)
+    deleted = set(range(1, numbers(objects)[0]))
+    for key, data in backup.items():
+        objects.put(key, data)
+    gone = deleted - set(numbers(objects))
+    assert gone, "else this tests nothing"
+    if which != "none":
+        _lose(objects, which)
+    with reopen(store, clock) as again:
+        assert rows(again) == before
+        commit(again, [b"after"])
+    assert gone.isdisjoint(numbers(objects))
+    assert values(store)[-1] == b"after"
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("damage", ["missing", "altered", "three are missing"])
+def test_an_entry_is_lost_that_only_an_old_hint_needs(
+    store: Store, objects: MemoryStore, clock: ManualClock, damage: str
+) -> None:
+    """The store opens with the newest checkpoint, `recover` writes the hint again, and verify names the entry."""
+    commit(store, [b"1"])
+    old = store.checkpoint()
+    hint = objects.get(keys.latest(0))
+    for _ in range(4):
+        commit(store, [b"2"])
+    new = store.checkpoint()
+    commit(store, [b"3"])
+    objects.put(keys.latest(0), hint)
+    assert plan_repairs(Connection(objects, runtime=runtime(clock))).repairs == (), "a stale hint is no damage"
+    lost = [keys.entry(0, number) for number in range(old + 1, old + (4 if damage == "three are missing" else 2))]
+    objects.put(lost[0], b"{}") if damage == "altered" else objects.delete(lost)
+    before = rows(store)
+    assert rows(reopen(store, clock)) == before
+    plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
+    assert (plan.lost, [item.key for item in plan.repairs]) == ((), [keys.latest(0)])
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    assert b'"sequence":%d,' % new in objects.get(keys.latest(0))
+    assert plan_repairs(Connection(objects, runtime=runtime(clock))).repairs == ()
+    with reopen(store, clock) as again:
+        assert rows(again) == before
+        assert {item.subject for item in again.verify().violations} >= {lost[0]}
+
+
+@ONE_CHAIN
+def test_a_later_checkpoint_that_is_damaged_does_not_prevent_opening(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    commit(store, [b"1"])
+    store.checkpoint()
+    hint = objects.get(keys.latest(0))
+    commit(store, [b"2"])
+    objects.put(keys.checkpoint_head(0, store.checkpoint()), b"{}")
+    objects.put(keys.latest(0), hint)
+    assert values(reopen(store, clock)) == [b"1", b"2"]
+
+
+@ONE_CHAIN
+def test_a_reader_that_may_not_list_opens_the_store(
+    store: Store, objects: MemoryStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MinIO answers 404 without the permission to list, so readers work there without it."""
+
+    class Unlisted(Suspending):
+        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[ObjectInfo]:
+            raise StorageRefusedError(f"may not list {prefix}")
+
+    commit(store, [b"1"])
+    store.checkpoint()
+    with open_on(Unlisted(objects), read_only=True, runtime=runtime(clock)) as again:
+        assert values(again) == [b"1"]
+    assert "later checkpoints not listed" in caplog.text
+
+
+# The vacuum -----------------------------------------------------------------------------------------------------------
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("which", ["first", "middle"])
+def test_a_vacuum_refuses_to_go_on_where_a_boundary_is_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    """Until `recover` has written it again."""
+    pass_days(store, clock)
+    made, entries = boundaries(objects), numbers(objects)
+    lost = made[0 if which == "first" else 1]
+    objects.delete([lost])
+    clock.advance(3 * 24 * HOUR_MS)
+    with pytest.raises(CorruptionError, match=f"{lost} is missing, and a later one exists.*txnstore recover"):
+        store.vacuum()
+    assert (boundaries(objects), numbers(objects)) == ([key for key in made if key != lost], entries)
+    repair(Connection(objects, runtime=runtime(clock)), plan_repairs(Connection(objects, runtime=runtime(clock))))
+    store.vacuum()
+    assert store.verify(deep=True).ok
