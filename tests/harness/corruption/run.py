@@ -1,45 +1,53 @@
-"""Cases of damage, and what is done with a damaged store."""
+"""Cases of damage, what is done with a damaged store, and how that and its repair are judged."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import duckdb
-import pyarrow as pa
 
+from tests.harness.corruption import worlds
+from tests.harness.corruption.damages import EFFECTS, KINDS, Damage, apply
+from tests.harness.corruption.worlds import READS, World, connected, world
 from tests.harness.simulation.parts import reading_parts
-from tests.helpers import keys
-from tests.helpers.keys import FixedRuntime
+from txnstore.compactor import RepairPlan, plan_repairs, repair
+from txnstore.core.log.model import object_of
 from txnstore.errors import CorruptionError, StoreNotFoundError, TxnStoreError
-from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on, open_on
+from txnstore.store import Store, open_on
 
-EFFECTS = ("flip", "truncate", "delete", "duplicate", "swap", "seal")
 _OBJECT = re.compile(r"(topics/|chains/|store\.json|entries/|checkpoints/|latest)")
+#: An object that was given other content on purpose, with a checksum that fits, is not what a repair is for.
+_ON_PURPOSE = "seal"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One damage: what is done with which kind of object, drawn by a seed; ``parts``: segments are read by ranges."""
+    """One or two damages of a world, drawn by a seed; ``parts``: segments are read by ranges."""
 
     seed: int
-    kind: str
-    effect: str
+    damages: tuple[Damage, ...]
+    world: str
     chains: int
     parts: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is damaged, without the keys."""
+        return " + ".join(map(str, self.damages))
+
+    @property
+    def of(self) -> World:
+        """The world."""
+        return world(self.world, self.chains, self.parts)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A wrong answer, or an error that is none of ours, or that names no object."""
+    """A wrong answer, an error that is none of ours or names no object, or a repair that does not keep its word."""
 
     case: Case
     key: str
@@ -47,232 +55,165 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
-        return f"seed {self.case.seed}: {self.case.effect} {self.key}: {self.step}: {self.what}"
-
-
-def kind_of(key: str) -> str:
-    """The kind of an object."""
-    if key == keys.STORE:
-        return "store"
-    if keys.has_segments(key):
-        return "segment"
-    if keys.entry_sequence(key) is not None:
-        return "entry"
-    if key.startswith(keys.HINTS):
-        return "latest"
-    return "index" if keys.index_range(key) is not None else "head"
-
-
-KINDS = ("store", "latest", "head", "index", "entry", "segment")
+        return f"seed {self.case.seed} ({self.case.world}, {self.case.chains}): {self.key}: {self.step}: {self.what}"
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
-    """``count`` cases: all kinds and effects in turn, the rest drawn by the seed."""
+    """``count`` cases: all kinds and effects in turn, every third with a second damage; the rest drawn by the seed."""
     for number in range(seed, seed + count):
-        effect = EFFECTS[number % len(EFFECTS)]
-        kind = KINDS[number // len(EFFECTS) % len(KINDS)]
-        yield Case(number, kind, effect, 1 + number % 2, number // (len(EFFECTS) * len(KINDS)) % 2 == 1)
-
-
-@dataclass(frozen=True)
-class Original:
-    """The objects of an intact store, and what its readers return."""
-
-    objects: dict[str, bytes]
-    answers: dict[str, Any]
-
-
-def _runtime() -> Runtime:
-    return FixedRuntime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None, rng=random.Random(0))
-
-
-def original(chains: int, parts: bool = False) -> Original:
-    """A store with three topics, transactions, a group and checkpoints."""
-    with reading_parts(parts):
-        return _original(chains, parts)
-
-
-@cache
-def _original(chains: int, _parts: bool) -> Original:
-    bucket = MemoryStore(clock=lambda: 1_700_000_000_000)
-    with create_on(bucket, chains, runtime=_runtime()) as store:
-        store.create_topic("t", partitions=2)
-        store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]))
-        store.create_topic("arrow", config={"segment.format": "arrow"})
-        with store.producer("id") as producer, store.producer(linger=None) as plain:
-            for number in range(12):
-                with producer.transaction() as txn:
-                    txn.send("t", b"%d" % number, partition=number % 2)
-                    txn.send("typed", {"id": number, "name": f"name {number}"})
-                if number % 5 == 0:
-                    plain.send("arrow", b"%d" % number)
-                    plain.flush()
-            producer.begin_transaction()
-            producer.send("t", b"aborted", partition=0)
-            producer.flush()
-            producer.abort_transaction()
-        with store.consumer(["t"], group="g") as consumer:
-            consumer.poll(max_records=10)
-            consumer.commit()
-        store.checkpoint()
-        with store.producer("id") as producer, producer.transaction() as txn:
-            txn.send("t", b"last", partition=0)
-    objects = {item.key: bucket.get(item.key) for item in bucket.list("")}
-    return Original(objects, {name: step(_opened(objects)) for name, step in READS.items()})
-
-
-def _opened(objects: dict[str, bytes]) -> Store:
-    bucket = MemoryStore(clock=lambda: 1_700_000_000_000)
-    for key, data in objects.items():
-        bucket.put(key, data)
-    return open_on(bucket, runtime=_runtime())
-
-
-def _scan(store: Store) -> Any:
-    return [_rows(store.scan(name).to_table()) for name in ("t", "typed", "arrow")]
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    return sorted(table.to_pylist(), key=lambda row: (row["_partition"], row["_offset"]))
-
-
-def _sql(store: Store) -> Any:
-    query = "SELECT _partition, _offset, decode(value) FROM {} ORDER BY 1, 2"
-    found = [store.sql(query.format(name)).fetchall() for name in ("t", "arrow")]
-    return [*found, store.sql("SELECT id, name FROM typed ORDER BY id").fetchall()]
-
-
-def _consume(store: Store) -> Any:
-    with store.consumer(["t", "typed", "arrow"]) as consumer:
-        found = []
-        for _ in range(8):
-            found += [(it.topic, it.partition, it.offset, str(it.value)) for it in consumer.poll()]
-        return sorted(found)
-
-
-def _describe(store: Store) -> Any:
-    topics = [(topic.name, topic.partitions, str(topic.schema)) for topic in store.topics()]
-    return topics, [str(txn) for txn in store.transactions()], str(store.group("g"))
-
-
-READS: dict[str, Callable[[Store], Any]] = {"describe": _describe, "scan": _scan, "sql": _sql, "consume": _consume}
-
-
-def damage(case: Case, objects: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """The key that is damaged, and the objects after that."""
-    rng = random.Random(f"{case.seed} {case.kind} {case.effect}")
-    names = sorted(key for key in objects if kind_of(key) == case.kind)
-    key, data, changed = rng.choice(names), b"", dict(objects)
-    data = objects[key]
-    others = [name for name in names if name != key]
-    if case.effect == "flip":
-        place = rng.randrange(len(data))
-        changed[key] = data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
-    elif case.effect == "truncate":
-        changed[key] = data[: rng.choice([0, 1, len(data) - 1, rng.randrange(len(data))])]
-    elif case.effect == "delete":
-        del changed[key]
-    elif case.effect == "duplicate":
-        changed[_another_key(rng, key)] = data
-    elif case.effect == "swap" and others:
-        changed[key] = objects[rng.choice(others)]
-    else:
-        changed[key] = _resealed(rng, data)
-    return key, changed
-
-
-def _another_key(rng: random.Random, key: str) -> str:
-    """A key of the same kind that is free."""
-    digits = re.findall(r"\d{20}", key)
-    if digits:
-        return key.replace(digits[0], f"{int(digits[0]) + rng.choice([1000, 100_000]):020d}")
-    folder, _, name = key.rpartition("/")
-    return f"{folder}/copy-{name}" if folder else f"copy-{name}"
-
-
-def _resealed(rng: random.Random, data: bytes) -> bytes:
-    """A JSON document in which one value is another one, with a checksum that fits; other bytes for other objects."""
-    try:
-        document = json.loads(data)
-    except ValueError:
-        return bytes(rng.randrange(256) for _ in range(len(data)))
-    document.pop("checksum", None)
-    places = [name for name in document if name != "version"]
-    document[rng.choice(places)] = rng.choice([None, -1, 2**70, "x", [], {}, [[]], 1.5, "../x"])
-    body = json.dumps(document, separators=(",", ":")).encode()
-    return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+        rng = random.Random(number)
+        damages = [Damage(EFFECTS[number % len(EFFECTS)], KINDS[number // len(EFFECTS) % len(KINDS)])]
+        if rng.random() < 1 / 3:
+            damages.append(Damage(rng.choice(EFFECTS), rng.choice(KINDS)))
+        name = "plain" if damages[0].kind != "boundary" and rng.random() < 1 / 4 else "history"
+        yield Case(number, tuple(damages), name, rng.choice([1, 2]), rng.random() < 1 / 4)
 
 
 def run_case(case: Case) -> list[Finding]:
-    """Damage a copy of the original store, use it, and return what is wrong."""
-    key, objects = damage(case, original(case.chains, case.parts).objects)
+    """Damage a copy of a store, use it, repair another copy, use that, and return what is wrong."""
+    key, objects = apply(case.damages, case.of, random.Random(f"{case.seed} damage"))
     with reading_parts(case.parts):
-        return _used(case, key, objects)
+        findings = _Findings(case, key)
+        readable = _used(findings, case.of.bucket(objects))
+        if all(damage.effect != _ON_PURPOSE for damage in case.damages):
+            _repaired(findings, case.of.bucket(objects), readable=readable)
+        return findings.found
 
 
-def _used(case: Case, key: str, objects: dict[str, bytes]) -> list[Finding]:
-    findings: list[Finding] = []
+class _Findings:
+    """The findings of a case."""
 
-    def note(step: str, what: str) -> None:
-        findings.append(Finding(case, key, step, what))
+    def __init__(self, case: Case, key: str) -> None:
+        self.case, self.key, self.found = case, key, list[Finding]()
+        #: A scan and one of the other readers, in turn: each takes longer than all else.
+        self.reads = sorted({"scan", list(READS)[case.seed % len(READS)]})
 
+    def note(self, step: str, what: str) -> None:
+        """Something is wrong."""
+        self.found.append(Finding(self.case, self.key, step, what))
+
+    def named(self, error: TxnStoreError, step: str) -> None:
+        """An error of ours is right if it names an object."""
+        if not isinstance(error, StoreNotFoundError) and not _OBJECT.search(str(error)):
+            self.note(step, f"no object is named: {error!r}")
+
+
+# As it is -------------------------------------------------------------------------------------------------------------
+
+
+def _used(findings: _Findings, bucket: MemoryStore) -> bool:
+    """Open the store, and read it; whether all readers have returned the whole answer."""
     try:
-        store = _opened(objects)
+        store = open_on(bucket, runtime=findings.case.of.runtime())
     except TxnStoreError as error:
-        _named(error, "open", note)
-        return findings
+        findings.named(error, "open")
+        return False
     except Exception as error:  # noqa: BLE001 - reported
-        note("open", f"{error!r}"[:300])
-        return findings
+        findings.note("open", f"{error!r}"[:300])
+        return False
     with store:
-        violations = _verified(store, note)
-        readable = [_read(case, store, name, note) for name in READS]
-        if not all(readable) and not violations:
-            note("verify", "finds nothing, and a reader failed")
-        _compact(store, note)
-        for name in READS:
-            _read(case, store, name, note, " after compaction")
-    return findings
+        readable = _read_all(findings, store, "")
+        if not readable and not _verified(findings, store, "verify"):
+            findings.note("verify", "finds nothing, and a reader failed")
+        if findings.case.seed % 3 == 0:
+            _compact(findings, store)
+            _read(findings, store, "scan", " after compaction")
+        return readable
 
 
-def _read(case: Case, store: Store, name: str, note: Callable[[str, str], None], when: str = "") -> bool:
+def _read_all(findings: _Findings, store: Store, when: str) -> bool:
+    """Whether each reader of the case returned the whole answer; all of them read."""
+    return False not in [_read(findings, store, name, when) for name in findings.reads]
+
+
+def _read(findings: _Findings, store: Store, name: str, when: str) -> bool:
     """Whether a reader returned the whole answer."""
     try:
         found = READS[name](store)
     except TxnStoreError as error:
-        _named(error, name + when, note)
+        findings.named(error, name + when)
     except duckdb.Error as error:  # A relation is evaluated outside of the store's methods.
         if not _OBJECT.search(str(error)):
-            note(name + when, f"no object is named: {str(error)[:200]}")
+            findings.note(name + when, f"no object is named: {str(error)[:200]}")
     except Exception as error:  # noqa: BLE001 - reported
-        note(name + when, f"{error!r}"[:300])
+        findings.note(name + when, f"{error!r}"[:300])
     else:
-        if found == _original(case.chains, case.parts).answers[name]:
+        if found == findings.case.of.answers[name]:
             return True
-        note(name + when, "a wrong answer in silence")
+        findings.note(name + when, "a wrong answer in silence")
     return False
 
 
-def _named(error: TxnStoreError, step: str, note: Callable[[str, str], None]) -> None:
-    if not isinstance(error, StoreNotFoundError) and not _OBJECT.search(str(error)):
-        note(step, f"no object is named: {error!r}")
-
-
-def _verified(store: Store, note: Callable[[str, str], None]) -> int:
+def _verified(findings: _Findings, store: Store, step: str) -> list[str]:
+    """The subjects of the violations that a deep verification finds."""
     try:
-        return len(store.verify(deep=True).violations)
-    except CorruptionError:
-        return 1
+        return [object_of(item.subject) for item in store.verify(deep=True).violations]
+    except CorruptionError as error:
+        return [str(error)]
     except Exception as error:  # noqa: BLE001 - reported
-        note("verify", f"{error!r}"[:300])
-        return 1
+        findings.note(step, f"{error!r}"[:300])
+        return [""]
 
 
-def _compact(store: Store, note: Callable[[str, str], None]) -> None:
+def _compact(findings: _Findings, store: Store) -> None:
     try:
         store.compact()
         store.vacuum()
     except TxnStoreError as error:
-        _named(error, "compact", note)
+        findings.named(error, "compact")
     except Exception as error:  # noqa: BLE001 - reported
-        note("compact", f"{error!r}"[:300])
+        findings.note("compact", f"{error!r}"[:300])
+
+
+# Repaired -------------------------------------------------------------------------------------------------------------
+
+
+def _repaired(findings: _Findings, bucket: MemoryStore, *, readable: bool) -> None:
+    """Repair the store. Then it opens and is sound, or each object that is missed was named before.
+
+    ``readable``: whether it opens, and is read, as it is.
+    """
+    of = findings.case.of
+    try:
+        plan = plan_repairs(connected(bucket, of), deep=True)
+        repair(connected(bucket, of), plan)
+    except TxnStoreError as error:
+        findings.named(error, "recover")
+        return
+    except Exception as error:  # noqa: BLE001 - reported
+        findings.note("recover", f"{error!r}"[:300])
+        return
+    if plan.repairs:
+        _judge(findings, bucket, plan)
+    elif not plan.lost and not readable:  # All that a verification finds is in the plan.
+        findings.note("recover", "nothing is lost, and a reader fails")
+
+
+def _judge(findings: _Findings, bucket: MemoryStore, plan: RepairPlan) -> None:
+    """Compare a repaired store with what its plan has said."""
+    of, named = findings.case.of, _named_by(plan)
+    again = plan_repairs(connected(bucket, of))
+    if again.repairs:
+        findings.note("recover", f"is not done: {[(item.key, item.damage) for item in again.repairs]}"[:500])
+    try:
+        store = open_on(bucket, runtime=of.runtime())
+    except TxnStoreError as error:
+        if plan.opens:
+            findings.note("open after recover", f"{error!r}, and {sorted(named)} were named"[:500])
+        return
+    with store:
+        if not plan.opens:
+            return  # A gap of more entries than an open looks at: it must not be written to, as the plan has said.
+        subjects = _verified(findings, store, "verify after recover")
+        if wrong := [key for key in subjects if key not in named]:
+            findings.note("verify after recover", f"{wrong[:4]}, and {sorted(named)[:4]} were named"[:500])
+        if not plan.lost and not _read_all(findings, store, " after recover"):
+            findings.note("recover", "nothing is lost, and then a reader fails")
+
+
+def _named_by(plan: RepairPlan) -> set[str]:
+    """The objects of which a plan says that they are lost."""
+    return {item.key for item in (*plan.lost, *plan.past)}
+
+
+__all__ = ["EFFECTS", "KINDS", "Case", "Finding", "cases", "run_case", "worlds"]

@@ -1,0 +1,209 @@
+"""The stores that are damaged: their objects, earlier versions of these, backups, and objects of another store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from tests.harness.executors import InlineExecutor, never
+from tests.harness.simulation.parts import reading_parts
+from tests.helpers import keys
+from tests.helpers.keys import FixedRuntime
+from txnstore.connection import Connection
+from txnstore.runtime import Runtime
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import ManualClock
+
+DAY_MS = 24 * 60 * 60 * 1000
+_DAYS = 7
+_TOPICS = ("t", "typed", "arrow")
+#: The id of the store that foreign objects are of.
+FOREIGN_ID = "ffffaaaa-0000-7000-8000-00000000cafe"
+
+Objects = dict[str, bytes]
+
+
+class _ForeignRuntime(FixedRuntime):
+    def new_store_id(self) -> str:
+        return FOREIGN_ID
+
+
+@dataclass(frozen=True)
+class World:
+    """A sound store, and what may get into it by mistake.
+
+    Attributes:
+        objects: Its objects.
+        modified_ms: When each was written, by the storage's clock.
+        now_ms: The time.
+        older: Earlier versions of objects that were written over, and objects that were deleted, by key.
+        backups: All objects at earlier times.
+        foreign: Objects of another store, under the keys that they would have in this one.
+        answers: What readers return.
+    """
+
+    objects: Objects
+    modified_ms: dict[str, int]
+    now_ms: int
+    older: dict[str, list[bytes]]
+    backups: list[Objects]
+    foreign: Objects
+    answers: dict[str, Any]
+
+    def runtime(self) -> Runtime:
+        """That of a process that works with a copy of the store."""
+        return _runtime(ManualClock(self.now_ms))
+
+    def bucket(self, objects: Objects) -> MemoryStore:
+        """A copy of the store with these objects; one that is not its own was written now."""
+        clock = ManualClock(0)
+        bucket = MemoryStore(clock=clock)
+        for key, data in objects.items():
+            is_own = self.objects.get(key) == data
+            clock.advance((self.modified_ms[key] if is_own else self.now_ms) - clock())
+            bucket.put(key, data)
+        clock.advance(self.now_ms - clock())
+        return bucket
+
+
+def _runtime(clock: ManualClock, kind: type[FixedRuntime] = FixedRuntime) -> Runtime:
+    return kind(
+        clock, lambda _: None, random.Random(0), executor=InlineExecutor, background=InlineExecutor, spawn=never
+    )
+
+
+def world(name: str, chains: int, parts: bool = False) -> World:
+    """``plain``: a store that keeps all entries; ``history``: one whose old entries are deleted day by day.
+
+    ``parts``: segments are read by ranges.
+    """
+    with reading_parts(parts):
+        return _world(name, chains, parts)
+
+
+NAMES = ("plain", "history")
+
+
+@cache
+def _world(name: str, chains: int, _parts: bool) -> World:
+    clock = ManualClock(1_700_000_000_000)
+    bucket = MemoryStore(clock=clock)
+    seen: list[Objects] = []
+    _use(bucket, clock, chains, _DAYS if name == "history" else 1, FixedRuntime, lambda: seen.append(_objects(bucket)))
+    objects, older = _objects(bucket), dict[str, list[bytes]]()
+    for earlier in seen:
+        for key, data in earlier.items():
+            if objects.get(key) != data and data not in older.setdefault(key, []):
+                older[key].append(data)
+    other = MemoryStore(clock=clock)
+    _use(other, clock, chains, 3, _ForeignRuntime, lambda: None)
+    foreign = {key.replace(FOREIGN_ID, keys.STORE_ID): data for key, data in _objects(other).items()}
+    found = World(
+        objects=objects,
+        modified_ms={item.key: item.modified_ms for item in bucket.list("")},
+        now_ms=clock(),
+        older={key: versions for key, versions in older.items() if versions},
+        backups=seen[:-1],
+        foreign=foreign,
+        answers={},
+    )
+    with open_on(found.bucket(objects), runtime=found.runtime()) as store:
+        found.answers.update({name: read(store) for name, read in READS.items()})
+    return found
+
+
+def _objects(bucket: MemoryStore) -> Objects:
+    return {item.key: bucket.get(item.key) for item in bucket.list("")}
+
+
+def _use(
+    bucket: MemoryStore,
+    clock: ManualClock,
+    chains: int,
+    days: int,
+    kind: type[FixedRuntime],
+    seen: Callable[[], object],
+) -> None:
+    """Records of all kinds in packs, entries and objects of their own; transactions, a group, checkpoints."""
+    with create_on(bucket, chains, runtime=_runtime(clock, kind)) as store:
+        store.create_topic("t", partitions=3, config={"inline.bytes": 0})
+        store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]))
+        store.create_topic("arrow", config={"segment.format": "arrow"})
+        for day in range(days):
+            _work(store, day, 1 if days > 1 else 4)
+            seen()
+            store.checkpoint()
+            seen()
+            clock.advance(DAY_MS)
+            if days > 1:
+                store.vacuum(history=2 * DAY_MS / 1000)
+                seen()
+        _work(store, days, 1)
+        seen()
+
+
+def _work(store: Store, day: int, times: int) -> None:
+    with store.producer("id") as producer, store.producer(linger=None) as plain:
+        for number in range(times):
+            with producer.transaction() as txn:
+                for partition in range(3):
+                    txn.send("t", b"%d.%d" % (day, number), partition=partition)
+            with producer.transaction() as txn:  # Alone, so that its entry contains the record.
+                txn.send("typed", {"id": number, "name": f"name {day}"})
+            if number % 5 == 0:
+                plain.send("arrow", b"%d" % day)
+                plain.flush()
+        producer.begin_transaction()
+        producer.send("t", b"aborted", partition=0)
+        producer.flush()
+        producer.abort_transaction()
+    with store.consumer(["t"], group="g") as consumer:
+        consumer.poll(max_records=10)
+        consumer.commit()
+    if day % 3 == 2:
+        store.compact("t")
+        store.compact("typed")
+
+
+# What readers return --------------------------------------------------------------------------------------------------
+
+
+def _scan(store: Store) -> Any:
+    return [_rows(store.scan(name).to_table()) for name in _TOPICS]
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: (row["_partition"], row["_offset"]))
+
+
+def _sql(store: Store) -> Any:
+    query = "SELECT _partition, _offset, decode(value) FROM {} ORDER BY 1, 2"
+    found = [store.sql(query.format(name)).fetchall() for name in ("t", "arrow")]
+    return [*found, store.sql("SELECT id, name, _offset FROM typed ORDER BY _offset").fetchall()]
+
+
+def _consume(store: Store) -> Any:
+    with store.consumer([*_TOPICS]) as consumer:
+        found = []
+        for _ in range(12):
+            found += [(it.topic, it.partition, it.offset, str(it.value)) for it in consumer.poll(timeout=0)]
+        return sorted(found)
+
+
+def _describe(store: Store) -> Any:
+    topics = [(topic.name, topic.partitions, str(topic.schema)) for topic in store.topics()]
+    return topics, [str(txn) for txn in store.transactions()], str(store.group("g"))
+
+
+READS: dict[str, Callable[[Store], Any]] = {"describe": _describe, "scan": _scan, "sql": _sql, "consume": _consume}
+
+
+def connected(bucket: MemoryStore, of: World) -> Connection:
+    """A connection of a process that has read nothing yet."""
+    return Connection(bucket, runtime=of.runtime())
