@@ -16,6 +16,7 @@ import pyarrow as pa
 from txnstore.chain.codec import Entry
 from txnstore.chain.entries import newest, read_entry
 from txnstore.chain.keys import Keys
+from txnstore.chain.tail import missing_entry
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
@@ -108,9 +109,15 @@ class History:
             return self._entries
 
     def _entry(self, place: tuple[int, int]) -> _Found | None:
-        """Read an entry; None if it does not exist any more."""
-        found = read_entry(self._objects, self._keys, *place)
-        return _Found(place[0], *found) if found is not None else None
+        """Read an entry; None if it was deleted since.
+
+        Raises:
+            CorruptionError: It is missing, and was not deleted.
+        """
+        found, (chain, number) = read_entry(self._objects, self._keys, *place), place
+        if found is None and number > dict(enumerate(self._firsts())).get(chain, 0):
+            raise missing_entry(self._keys, chain, number, f"entry {self._heads[chain]} exists")
+        return _Found(chain, *found) if found is not None else None
 
     def _entry_rows(self) -> Iterator[Row]:
         for found in self._read():
