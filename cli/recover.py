@@ -30,22 +30,23 @@ _STORE_COLUMNS = ["store", "chains", "entries", "checkpoints", "newest", "topics
     "--identity", metavar="ID",
     help="The id of the store; needed only if store.json is lost or another store's, and there are several here.",
 )  # fmt: skip
+@click.option("--deep", is_flag=True, help="Also read all entries and records, and name those that are altered.")
 @yes_option
 @shared_options()
 @pass_app
-def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, yes: bool) -> int:
+def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, deep: bool, yes: bool) -> int:
     """Rebuild a damaged store.json, hint or checkpoint; complete decided transactions and abort expired ones.
 
     What is damaged, and what cannot be rebuilt, is shown first, also each missing or truncated object with records in
-    use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are not
-    read: `verify --deep` finds altered records. Safe at any time. If there are chains of several stores, it shows what
-    each of them holds; --identity chooses one, and deletes nothing of the others. The exit status is 1 if something is
-    lost, or a transaction could not be completed.
+    use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are read
+    only with --deep, which also names altered records. Safe at any time. If there are chains of several stores, it
+    shows what each of them holds; --identity chooses one, and deletes nothing of the others. The exit status is 1 if
+    something is lost, or a transaction could not be completed.
     """
     from txnstore.compactor import plan_repairs, repair
 
     with app.unread() as connection, app.progress("looking for damage"):
-        plan = plan_repairs(connection, chains, identity=identity)
+        plan = plan_repairs(connection, chains, identity=identity, deep=deep)
     if plan.stores:
         app.out.plan(_stores(plan.stores), _STORE_COLUMNS)
     app.out.plan(_rows(plan), _COLUMNS)
@@ -56,6 +57,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, y
     found: dict[str, Any] = {
         "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
         "lost": [asdict(item) for item in plan.lost],
+        "past": [asdict(item) for item in plan.past],
         "stores": [asdict(item) for item in plan.stores],
     }
     if dry_run or not plan.opens:
@@ -106,5 +108,5 @@ def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
 
 
 def _rows(plan: RepairPlan) -> list[dict[str, str]]:
-    rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in plan.lost]
+    rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in (*plan.lost, *plan.past)]
     return rows + [{"object": item.key, "damage": item.damage, "what": item.action} for item in plan.repairs]

@@ -50,11 +50,14 @@ class RepairPlan:
     Attributes:
         repairs: What can be rebuilt.
         lost: What cannot.
+        past: Damaged objects that nothing needs but earlier snapshots and a verification of the history: nothing that
+            is stored now is lost with them.
         stores: What is here of each store, if there are several, or ``store.json`` does not show which one it is.
     """
 
     repairs: tuple[Repair, ...] = ()
     lost: tuple[Loss, ...] = ()
+    past: tuple[Loss, ...] = ()
     stores: tuple[StoreContents, ...] = ()
 
     @property

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument
 from txnstore.chain.keys import Keys
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
 from txnstore.compactor.planned import PlannedObjects
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
+from txnstore.compactor.repair_history import missing_entries
 from txnstore.compactor.repair_identity import identify, misplaced
-from txnstore.compactor.repair_segments import lost_segments
+from txnstore.compactor.repair_segments import altered_segments, lost_segments
+from txnstore.compactor.verify import verify
 from txnstore.connection import Connection
+from txnstore.core.log.model import object_of
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
@@ -23,19 +27,29 @@ from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
+#: What follows from damage that only the past needs.
+_PAST = (
+    "nothing that is stored now is lost: a later checkpoint is sound. Earlier snapshots cannot be read, and a "
+    "verification names it, until it is put back from a backup or goes with the history"
+)
 
-def plan_repairs(connection: Connection, chains: int | None = None, *, identity: str | None = None) -> RepairPlan:
+
+def plan_repairs(
+    connection: Connection, chains: int | None = None, *, identity: str | None = None, deep: bool = False
+) -> RepairPlan:
     """Find out what is damaged, what of it can be rebuilt, and which records are lost. Nothing is written.
 
     A sound store costs its opening, for each chain a list, the hint and the checkpoints of the history, and the lists
-    of all entries and segments. Of objects with records only the existence and the size are looked at; a deep
-    :func:`txnstore.compactor.verify` compares their contents.
+    of all entries and segments. Of objects with records, and of entries that a sound checkpoint follows, only the
+    existence and the size are looked at, unless it is ``deep``.
 
     Args:
         connection: The connection to the store; it need not be loaded, and the store need not open.
         chains: The number of chains, which is needed only if ``store.json`` and all checkpoints are lost.
         identity: The id of the store, which is needed only if ``store.json`` is lost, or is that of another store, and
             there are chains of several ones. Nothing of the others is deleted.
+        deep: Also verify the store as it will be after the repairs, with all entries and the contents of all segments:
+            what :func:`txnstore.compactor.verify` would report then is in the plan.
 
     Returns:
         The plan; empty if nothing is damaged.
@@ -55,9 +69,9 @@ def plan_repairs(connection: Connection, chains: int | None = None, *, identity:
     each = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, each))
-    if repair is None and all(survey.sound for survey in surveys) and not _refusal(connection):
+    if repair is None and all(survey.sound for survey in surveys) and _opens_whole(connection):
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
-        return RepairPlan(lost=missing + _lost_now(connection), stores=stores)
+        return _looked_through(connection, RepairPlan(lost=missing + _lost_now(connection), stores=stores), deep=deep)
     found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(each)
@@ -66,8 +80,8 @@ def plan_repairs(connection: Connection, chains: int | None = None, *, identity:
     losses = tuple(item for item in found if isinstance(item, Loss))
     names, states = Keys(document.store_id), [chain.state for chain in each]
     losses += _missing_heads(connection, names, states)
-    plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores)
-    return _tried(connection, names, plan) if plan.opens else plan
+    plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores=stores)
+    return _tried(connection, names, plan, deep=deep) if plan.opens else plan
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:
@@ -114,15 +128,50 @@ def _refusal(connection: Connection) -> str:
     return ""
 
 
-def _tried(connection: Connection, names: Keys, plan: RepairPlan) -> RepairPlan:
+def _opens_whole(connection: Connection) -> bool:
+    """Whether the store opens, and no chain has entries behind more missing ones than an open looks at."""
+    if _refusal(connection):
+        return False
+    names = connection.keys
+    for state in connection.view().states:
+        later = connection.objects.list(names.entries(state.chain), names.entry(state.chain, state.sequence), limit=1)
+        if any((keys.entry_sequence(item.key) or 0) > state.sequence + 1 for item in later):
+            return False
+    return True
+
+
+def _tried(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool) -> RepairPlan:
     """The plan; with one more loss if the store would not open after its repairs."""
     writes = [write for item in plan.repairs for write in item.writes]
     with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as trial:
         why = _refusal(trial)
-    if not why:
-        return plan
+        if not why:
+            return _looked_through(trial, plan, deep=deep)
     consequence = "the store does not open, and nothing that is here repairs that: put back what is lost from a backup"
     return replace(plan, lost=(*plan.lost, Loss(names.chains, why, consequence)))
+
+
+def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
+    """The plan, with what is damaged besides in the store as it is after the repairs."""
+    named = {item.key for item in plan.lost}
+    if not deep:
+        past = [item for state in trial.view().states for item in _missing_past(trial, state) if item.key not in named]
+        return replace(plan, past=tuple(past))
+    found = [item for item in verify(trial, deep=True).violations if object_of(item.subject) not in named]
+    segments = {item.subject: item.message for item in found if keys.is_segment(item.subject)}
+    lost = altered_segments(trial.view().states, segments)
+    named |= {item.key for item in lost}
+    others = {object_of(item.subject): item.message for item in found if object_of(item.subject) not in named}
+    past = [Loss(key, message, _PAST, blocks=False) for key, message in others.items()]
+    return replace(plan, lost=plan.lost + lost, past=tuple(past))
+
+
+def _missing_past(trial: Connection, state: State) -> Iterator[Loss]:
+    """The missing entries of the history of a chain."""
+    names, first = trial.keys, trial.chains[state.chain].boundaries.last().sequence
+    for start, end in missing_entries(trial.objects, names, state.chain, first, state.sequence):
+        what = f"entries {start} to {end} of chain {state.chain} are" if end > start else "it is"
+        yield Loss(names.entry(state.chain, start), f"{what} missing", _PAST, blocks=False)
 
 
 def _missing_heads(connection: Connection, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:

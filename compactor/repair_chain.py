@@ -19,7 +19,7 @@ from txnstore.chain.tail import Tail
 from txnstore.compactor.damage import Loss, Repair
 from txnstore.compactor.findings import some
 from txnstore.compactor.leftovers import KEPT_CHECKPOINTS
-from txnstore.compactor.repair_history import boundary_repairs, read_boundaries
+from txnstore.compactor.repair_history import boundary_repairs, read_boundaries, without_checkpoint
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectStore
@@ -108,6 +108,9 @@ class ChainRepairs:
         conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
         damage = damage or conflict
         boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
+        boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
+        if boundary > (last := max(boundaries, default=0)):
+            damage = damage or f"it names boundary {boundary}, and the last one is {last}"
         for begins in {each.sequence for each in boundaries.values() if each is not None}:
             if begins in heads and begins not in saved:
                 saved[begins] = self._read(begins)
@@ -279,7 +282,8 @@ class ChainRepairs:
         usable |= {number: each.state for number, each in rebuilt.items()}
         newest = max([base, *usable.values()], key=lambda state: state.sequence)
         target = newest.sequence
-        if not survey.damage and (survey.hinted in usable or (survey.hinted is None and not target)):
+        stale = survey.hinted is not None and max(rebuilt, default=0) > survey.hinted  # Entries before it may be lost.
+        if not survey.damage and not stale and (survey.hinted in usable or (survey.hinted is None and not target)):
             return
         damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
 

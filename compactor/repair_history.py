@@ -1,4 +1,7 @@
-"""Finds out which boundaries of a chain are lost, and writes them again. See docs/design/0023-history.md."""
+"""Finds out which boundaries and entries of the history are lost, and writes boundaries again.
+
+See docs/design/0023-history.md.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectStore
 
 _PAGE = 10_000
+#: A hint that names a boundary of a number so much greater than that of the last one is wrong: a chain gets one a day.
+_MOST_LOST = 1_000
 
 
 def read_boundaries(
@@ -21,10 +26,11 @@ def read_boundaries(
 ) -> dict[int, BoundaryDocument | None]:
     """The last two boundaries of a chain, and those that are missing or damaged, as None.
 
-    ``hinted``: a number that a hint names, so that this boundary must exist.
+    ``hinted``: a number that a hint names, so that this boundary must exist, unless the hint is wrong.
     """
-    listed = {keys.boundary_number(item.key) for item in objects.list(names.boundaries(chain))}
-    last = max([hinted, *(number for number in listed if number is not None)])
+    listed = {number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))}
+    last = max(listed, default=0)
+    last = max(last, hinted) if hinted <= last + _MOST_LOST else last
     found: dict[int, BoundaryDocument | None] = {}
     for number in range(1, last + 1):
         if number in listed and number < last - 1:
@@ -33,7 +39,42 @@ def read_boundaries(
             found[number] = read_boundary(objects, names, chain, number)
         except CorruptionError:
             found[number] = None
+    before, after = found.get(last - 1), found.get(last)
+    if before is not None and after is not None and after.sequence < before.sequence:
+        found[last] = None  # An older one in its place.
     return found
+
+
+def without_checkpoint(found: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
+    """The numbers of boundaries that cannot be those of the chain: no checkpoint is as new as their entry.
+
+    ``newest``: the number of the newest checkpoint; 0: there is none, so that nothing tells.
+    """
+    return [number for number, each in found.items() if newest and each is not None and each.sequence > newest]
+
+
+def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The first and the last number of each run of entries of the history that do not exist.
+
+    Args:
+        objects: The object store.
+        names: The keys of the store.
+        chain: The chain.
+        first: The entry of the last boundary.
+        last: The newest entry that is known to have existed.
+    """
+    before, after = first, names.entry(chain, first)
+    while page := objects.list(names.entries(chain), after, _PAGE):
+        for number in (keys.entry_sequence(item.key) for item in page):
+            if number is not None:
+                if number > before + 1:
+                    yield before + 1, number - 1
+                before = number
+        if len(page) < _PAGE:
+            break
+        after = page[-1].key
+    if before < last:
+        yield before + 1, last
 
 
 def boundary_repairs(

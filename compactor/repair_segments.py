@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
@@ -28,6 +28,19 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
             damage = damage_of(part.batch.segment, sizes)
             if damage is not None:
                 lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
+    return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+
+
+def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tuple[Loss, ...]:
+    """The objects with segments whose contents are damaged, in order of their keys.
+
+    ``damages``: what is wrong with segments, by their keys.
+    """
+    lost: dict[str, tuple[str, list[Slice]]] = {}
+    for part in (part for state in states for part in slices(state)):
+        segment = part.batch.segment
+        if segment.key in damages:
+            lost.setdefault(segment.object, (damages[segment.key], []))[1].append(part)
     return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
 
 

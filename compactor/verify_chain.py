@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from txnstore.chain import checkpoint
+from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry, LatestDocument
 from txnstore.chain.index import Edge
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
-from txnstore.compactor.repair_history import read_boundaries
+from txnstore.compactor.repair_history import read_boundaries, without_checkpoint
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
@@ -98,8 +99,9 @@ class ChainVerifier:
         # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
         # hint is read first: it is written after the objects that it names.
         self._hint = checkpoint.hinted(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
-        self._first = self._read_boundaries()
+        boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
+        self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
         present = self._list_entries()
         known = self._known.sequence if self._known is not None else 0
         last = max([known, *present, *checkpoints], default=0)
@@ -131,13 +133,17 @@ class ChainVerifier:
     def _report(self, name: str, subject: str, message: str) -> None:
         self._found.violations.append(Violation(name, message, subject))
 
-    def _read_boundaries(self) -> int:
-        """The entry of the last boundary; 0 without one."""
-        found = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
+    def _check_boundaries(self, found: dict[int, BoundaryDocument | None], newest: int) -> int:
+        """The entry of the last boundary; 0 without one. ``newest``: the newest checkpoint."""
+        wrong = without_checkpoint(found, newest)
         for number, document in found.items():
+            key = self._keys.boundary(self._chain, number)
             if document is None:
-                self._report("boundary_intact", self._keys.boundary(self._chain, number), "it is missing or damaged")
-        return max((document.sequence for document in found.values() if document is not None), default=0)
+                self._report("boundary_intact", key, "it is missing or damaged")
+            elif number in wrong:
+                self._report("boundary_intact", key, f"no checkpoint is as new as its entry {document.sequence}")
+        sound = [each.sequence for number, each in found.items() if each is not None and number not in wrong]
+        return max(sound, default=0)
 
     def _check_kept(self, state: State) -> None:
         """Check the entries of before the last boundary that exist because segments in them are in use."""

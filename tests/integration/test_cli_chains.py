@@ -113,7 +113,8 @@ def test_entry_number_needs_a_chain(cli: Cli) -> None:
 
 def test_recover_completes_abandoned_transactions(cli: Cli) -> None:
     """REC-02: what is decided is carried out, once."""
-    nothing = {"finished": [], "aborted": [], "failed": [], "topics": 0, "repaired": [], "lost": []}
+    nothing = {"finished": [], "aborted": [], "failed": [], "topics": 0, "repaired": [], "lost": [], "past": []}
+    nothing["stores"] = []
     assert cli.ok("recover", "--json").lines == [nothing]
     store, identity = _open_everywhere(cli.url)
     assert cli.ok("recover", "--json").lines == [nothing], "it is open, and in time"

@@ -8,11 +8,14 @@ from txnstore.chain import ages, boundary, tail
 from txnstore.chain.loading import Loader
 from txnstore.chain.log import Chain
 from txnstore.chain.saver import Saver
-from txnstore.compactor import history, leftovers, payloads
+from txnstore.compactor import history, leftovers, payloads, repair_chain, repair_history
+from txnstore.compactor.repair import _opens_whole, _tried
 from txnstore.compactor.vacuum import vacuum
 
 _HISTORY = "protocol/test_history.py::"
 _SLEEPERS = "protocol/test_history_sleepers.py::"
+_LOST = "protocol/test_history_lost.py::"
+_REPAIRS = "protocol/test_repairs.py::"
 _SLEPT = f"{_SLEEPERS}test_a_reader_that_has_slept_reads_on_at_the_head"
 
 HISTORY = (
@@ -94,7 +97,7 @@ HISTORY = (
         boundary.Boundaries.start,
         "following.result()",
         "None",
-        test=_SLEEPERS + "test_an_old_checkpoint_that_comes_back_is_not_believed",
+        test=_LOST + "test_an_old_checkpoint_is_not_believed_by_a_reader_that_may_not_list",
     ),
     Mutant(
         "a checkpoint of before the boundary is written",
@@ -158,5 +161,68 @@ HISTORY = (
         "if lease.document.modified_ms <= modified_ms:",
         "if True:",
         test=_HISTORY + "test_what_is_watched_for_longer_than_the_history_expires_by_earlier_boundaries",
+    ),
+    Mutant(
+        "a process that has slept takes the first missing boundary for the end",
+        boundary.Boundaries._ask,
+        "self._renew(*self._after(lease))",
+        "self._renew(lease, None)",
+        test=_LOST + "test_a_process_that_has_not_slept_lists_nothing",
+    ),
+    Mutant(
+        "a process that has slept does not look for a gap of the entries",
+        boundary.Boundaries.check,
+        "if not self._looked:",
+        "if False:",
+        test=_LOST + "test_a_sleeper_commits_at_the_head_although_boundaries_are_lost",
+    ),
+    Mutant(
+        "the neighbour of a created entry is not looked at",
+        boundary.Boundaries._look_behind,
+        "limit=2",
+        "limit=1",
+        test=_LOST + "test_a_sleeper_within_its_commit_acknowledges_nothing_although_boundaries_are_lost",
+    ),
+    Mutant(
+        "an open begins with the checkpoint that an old hint names",
+        Loader.first,
+        "bool(later.result())",
+        "False",
+        test=_LOST + "test_an_old_backup_laid_over_a_store_opens_with_all_records",
+    ),
+    Mutant(
+        "a vacuum goes on where a boundary is lost",
+        history._history,
+        "if each not in listed",
+        "if False",
+        test=_LOST + "test_a_vacuum_refuses_to_go_on_where_a_boundary_is_lost",
+    ),
+    Mutant(
+        "a hint to an old checkpoint is sound although entries behind it are lost",
+        repair_chain.ChainRepairs._passed,
+        'return missing and f"{old}; between them {missing}"',
+        'return ""',
+        test=_LOST + "test_an_entry_is_lost_that_only_an_old_hint_needs",
+    ),
+    Mutant(
+        "a gap that an open does not see is no loss",
+        _opens_whole,
+        "> state.sequence + 1",
+        "> state.sequence + 100",
+        test=_REPAIRS + "test_a_gap_that_an_open_does_not_see_is_a_loss",
+    ),
+    Mutant(
+        "an older boundary in the place of the last one is sound",
+        repair_history.read_boundaries,
+        "after.sequence < before.sequence",
+        "False",
+        test=_HISTORY + "test_a_boundary_that_another_one_was_put_in_place_of_is_written_again",
+    ),
+    Mutant(
+        "a deep plan verifies the store as it is, not as it will be",
+        _tried,
+        "_looked_through(trial, plan, deep=deep)",
+        "_looked_through(connection, plan, deep=deep)",
+        test=_REPAIRS + "test_a_deep_plan_of_a_damaged_store_judges_it_as_it_will_be",
     ),
 )

@@ -244,6 +244,31 @@ def test_lost_boundaries_are_reported_and_written_again(
 
 
 @ONE_CHAIN
+@pytest.mark.parametrize("which", ["older", "of the future"])
+def test_a_boundary_that_another_one_was_put_in_place_of_is_written_again(
+    store: Store, objects: MemoryStore, clock: ManualClock, which: str
+) -> None:
+    """It is intact, and cannot be that of this chain: it goes back, or no checkpoint is as new."""
+    pass_days(store, clock)
+    store.checkpoint()
+    *_, before, last = boundaries(objects)
+    wrong = BoundaryDocument(sequence=1 if which == "older" else 10_000, timestamp=clock(), modified_ms=clock())
+    expected, entries = rows(store), numbers(objects)
+    objects.put(last, encode(wrong))
+    if which == "of the future":
+        with pytest.raises(CorruptionError, match="no readable checkpoint of entry 10000"):
+            reopen(store, clock)
+    assert ("boundary_intact", last) in {(item.name, item.subject) for item in store.verify().violations}
+    plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
+    assert ([item.key for item in plan.repairs], plan.lost) == ([last], ())
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    with reopen(store, clock) as again:
+        assert rows(again) == expected
+        assert again.verify(deep=True).ok
+    assert (numbers(objects), before in boundaries(objects)) == (entries, True)
+
+
+@ONE_CHAIN
 def test_a_missing_entry_after_the_boundary_is_damage(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     pass_days(store, clock)
     missing = numbers(objects)[-1] - 3

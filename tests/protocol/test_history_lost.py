@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
 
 from tests.helpers import keys
@@ -13,7 +14,7 @@ from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.boundary import LEASE_MS
 from txnstore.compactor import plan_repairs, repair
 from txnstore.connection import Connection
-from txnstore.errors import CorruptionError, StorageRefusedError, UnknownOutcomeError
+from txnstore.errors import CorruptionError, StorageRefusedError, UnknownOutcomeError, UnsoundStoreError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -31,6 +32,13 @@ def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
     store = new_store(clock, objects, chains=chains)
     store.create_topic("t", config={"inline.bytes": 0})
     return store
+
+
+class Unlisted(Suspending):
+    """The storage as a reader sees it that may not list."""
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[ObjectInfo]:
+        raise StorageRefusedError(f"may not list {prefix}")
 
 
 def _lose(objects: MemoryStore, which: str) -> None:
@@ -215,16 +223,39 @@ def test_a_reader_that_may_not_list_opens_the_store(
     store: Store, objects: MemoryStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """MinIO answers 404 without the permission to list, so readers work there without it."""
-
-    class Unlisted(Suspending):
-        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[ObjectInfo]:
-            raise StorageRefusedError(f"may not list {prefix}")
-
     commit(store, [b"1"])
     store.checkpoint()
     with open_on(Unlisted(objects), read_only=True, runtime=runtime(clock)) as again:
         assert values(again) == [b"1"]
     assert "later checkpoints not listed" in caplog.text
+
+
+@ONE_CHAIN
+def test_the_entries_in_sql_do_not_leave_a_lost_one_out(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
+    """One that a vacuum has deleted since is left out, with all before it; one that is lost is an error."""
+    pass_days(store, clock)
+    query = "select min(sequence) from txn.entries"
+    ((first,),) = store.sql(query).fetchall()
+    lost = first + 3
+    objects.delete([keys.entry(0, lost)])
+    with reopen(store, clock) as again, pytest.raises(duckdb.Error, match=f"{keys.entry(0, lost)} is missing"):
+        again.sql(query).fetchall()
+    history = reopen(store, clock).transaction_history("daily", limit=1_000)
+    assert not history.complete
+
+
+@ONE_CHAIN
+def test_an_old_checkpoint_is_not_believed_by_a_reader_that_may_not_list(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """It asks for the boundary after the one that the hint names, and then for what it may not see."""
+    commit(store, [b"x"])
+    slow = Suspending(objects)
+    with open_on(slow, runtime=runtime(clock)) as sleeper:
+        slow.before = lambda: pass_days(store, clock)
+        sleeper.checkpoint()
+    with pytest.raises(StorageRefusedError, match="may not list"):
+        open_on(Unlisted(objects), read_only=True, runtime=runtime(clock))
 
 
 # The vacuum -----------------------------------------------------------------------------------------------------------
@@ -241,8 +272,10 @@ def test_a_vacuum_refuses_to_go_on_where_a_boundary_is_lost(
     lost = made[0 if which == "first" else 1]
     objects.delete([lost])
     clock.advance(3 * 24 * HOUR_MS)
-    with pytest.raises(CorruptionError, match=f"{lost} is missing, and a later one exists.*txnstore recover"):
+    with pytest.raises(UnsoundStoreError, match=f"{lost}: it is missing or damaged.*txnstore recover"):
         store.vacuum()
+    with pytest.raises(CorruptionError, match=f"{lost} is missing, and a later one exists.*txnstore recover"):
+        store.vacuum(force=True)
     assert (boundaries(objects), numbers(objects)) == ([key for key in made if key != lost], entries)
     repair(Connection(objects, runtime=runtime(clock)), plan_repairs(Connection(objects, runtime=runtime(clock))))
     store.vacuum()

@@ -11,10 +11,12 @@ from tests.helpers import keys
 from tests.helpers.compaction import commit, new_store, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.damage import sealed
-from tests.helpers.repairs import bytes_of, checkpoints, planned, repaired, sample_objects
+from tests.helpers.repairs import RECORDS, bytes_of, checkpoints, planned, repaired, sample_objects
+from txnstore.chain import checkpoint
 from txnstore.chain.codec import LatestDocument, encode
 from txnstore.compactor import RepairPlan, plan_repairs, repair
 from txnstore.connection import Connection
+from txnstore.core.state import State
 from txnstore.errors import (
     ReadOnlyError,
 )
@@ -45,10 +47,10 @@ def test_sound_store_needs_no_repair_and_nothing_is_written(objects: MemoryStore
     assert (plan, plan.opens) == (RepairPlan(), True)
     assert {kind for kind, _ in counting.log} == {"get", "list"}
     lists = [key for kind, key in counting.log if kind == "list"]
-    assert len(lists) == 9, (
-        "checkpoints, twice, boundaries, entries, segments; the stores, the catalog, the newest entry"
+    assert len(lists) == 11, (
+        "checkpoints, twice, boundaries, entries three times, segments; the stores, the catalog, the newest entry"
     )
-    assert len(counting.log) < 50, "the entries before the newest checkpoint are not read"
+    assert len(counting.log) < 55, "the entries before the newest checkpoint are not read"
     repair(Connection(objects, runtime=runtime(clock)), plan)
     assert bytes_of(objects) == before
 
@@ -234,12 +236,6 @@ def test_rewritten_entry_with_a_good_checksum_is_named(objects: MemoryStore, clo
     assert "known up to entry 139" in loss.consequence
 
 
-def test_missing_entry_before_a_sound_checkpoint_does_not_matter(objects: MemoryStore, clock: ManualClock) -> None:
-    """It has no records in use, so the store opens, and all data is there; a verification names the entry."""
-    objects.delete([keys.entry(0, 70)])
-    assert planned(objects, clock) == RepairPlan()
-
-
 def test_checkpoint_cannot_be_rebuilt_over_a_missing_entry(objects: MemoryStore, clock: ManualClock) -> None:
     """The newest is damaged, and between the older one and it an entry is missing."""
     objects.delete([keys.entry(0, 70)])
@@ -279,3 +275,95 @@ def test_repair_while_others_write(objects: MemoryStore, clock: ManualClock) -> 
         assert values(store)[-1] == b"meanwhile"
         assert isinstance(store, Store)
         assert store.verify().ok
+
+
+# What only the past needs ---------------------------------------------------------------------------------------------
+
+
+def test_a_missing_entry_that_only_the_past_needs_is_named_and_is_no_loss(
+    objects: MemoryStore, clock: ManualClock
+) -> None:
+    objects.delete([keys.entry(0, number) for number in (70, 90)])
+    plan = planned(objects, clock)
+    assert (plan.repairs, plan.lost, plan.opens) == ((), (), True)
+    assert [(item.key, item.damage) for item in plan.past] == [
+        (keys.entry(0, 70), "it is missing"),
+        (keys.entry(0, 90), "it is missing"),
+    ]
+    with open_on(objects, runtime=runtime(clock)) as store:
+        missing = [item.subject for item in store.verify().violations if item.name == "entry_present"]
+        assert missing == [item.key for item in plan.past]
+
+
+def test_a_gap_that_an_open_does_not_see_is_a_loss(objects: MemoryStore, clock: ManualClock) -> None:
+    """More names in a row than it looks at; what is committed behind them would be written over."""
+    objects.delete([keys.entry(0, number) for number in range(131, 138)])
+    plan = planned(objects, clock)
+    assert ([item.key for item in plan.lost], plan.past, plan.opens) == ([keys.entry(0, 131)], (), False)
+
+
+def _altered(objects: MemoryStore, place: str) -> str:
+    """Alter a byte of an entry's line, or of the records in it, that no open reads; the key."""
+    key = keys.entry(0, 70 if place == "line" else 71)
+    data = bytearray(objects.get(key))
+    data[-20 if place == "line" else 100] ^= 1
+    objects.put(key, bytes(data))
+    return key
+
+
+@pytest.mark.parametrize("place", ["line", "records"])
+def test_altered_contents_are_named_by_a_deep_plan(objects: MemoryStore, clock: ManualClock, place: str) -> None:
+    key = _altered(objects, place)
+    deep = plan_repairs(Connection(objects, read_only=True, runtime=runtime(clock)), deep=True)
+    assert planned(objects, clock) == RepairPlan(), "only a deep plan reads it"
+    assert deep.opens
+    with open_on(objects, runtime=runtime(clock)) as store:
+        subjects = {item.subject.partition("#")[0] for item in store.verify(deep=True).violations}
+    assert subjects == {item.key for item in (*deep.lost, *deep.past)} >= {key}
+    if place == "records":
+        (loss,) = deep.lost
+        assert loss.key == key
+        assert "1 record cannot be rebuilt: t-0 offsets" in loss.consequence
+
+
+def test_a_deep_plan_of_a_damaged_store_judges_it_as_it_will_be(objects: MemoryStore, clock: ManualClock) -> None:
+    """Nothing that the repairs cure is named as lost."""
+    sound = bytes_of(objects)
+    _alter_head(objects, 128)
+    plan = plan_repairs(Connection(objects, read_only=True, runtime=runtime(clock)), deep=True)
+    assert (plan.lost, plan.past, [item.key for item in plan.repairs]) == ((), (), [keys.checkpoint_head(0, 128)])
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    assert bytes_of(objects) == sound
+
+
+def test_a_hint_to_an_older_checkpoint_than_one_that_is_written_again_is_written_again_too(
+    objects: MemoryStore, clock: ManualClock
+) -> None:
+    """Entries between the two may be missing; one run of the repairs must be enough."""
+    objects.put(*checkpoint.hint_to(keys.KEYS, _state_at(objects, clock, 64)))
+    _alter_head(objects, 128)
+    plan = planned(objects, clock)
+    assert sorted(item.key for item in plan.repairs) == [keys.checkpoint_head(0, 128), keys.latest(0)]
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    assert planned(objects, clock) == RepairPlan()
+
+
+@pytest.mark.parametrize("boundary", [2, 5_000, 2**63 - 1, 2**70])
+def test_a_hint_to_a_boundary_that_cannot_be_is_wrong(objects: MemoryStore, clock: ManualClock, boundary: int) -> None:
+    """And costs no request for each number before it."""
+    body = b'{"version":2,"sequence":128,"boundary":%d}' % boundary
+    objects.put(keys.latest(0), sealed(body))
+    counting = CountingStore(objects, log=True)
+    plan = plan_repairs(Connection(counting, read_only=True, runtime=runtime(clock)))
+    assert len(counting.log) < 200
+    assert plan.lost == ()
+    assert boundary == 2 or [item.key for item in plan.repairs] == [keys.latest(0)]
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    assert planned(objects, clock) == RepairPlan()
+    with open_on(objects, runtime=runtime(clock)) as store:
+        assert len(values(store)) == RECORDS
+
+
+def _state_at(objects: MemoryStore, clock: ManualClock, entry: int) -> State:
+    with open_on(objects, runtime=runtime(clock)) as store:
+        return store.snapshot(entry=entry).view.states[0]

@@ -81,8 +81,8 @@ class LatestDocument(Stored):
         entry_hash: The hash of that entry's line; empty in a hint of an older release.
     """
 
-    sequence: int = 0
-    boundary: int = 0
+    sequence: Int64 = 0
+    boundary: Int64 = 0
     store_id: str = ""
     entry_hash: str = ""
 
