@@ -116,9 +116,8 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
     logged_options: dict[str, Any],
     commits: int,
 ) -> None:
-    """Identity, hint, head, index files and next boundary, and the entries after them: 9, in two rounds of 4 and 8.
+    """DIF-16: identity, hint, head, index files and next boundary, and the entries after them: 9, in rounds of 4 and 8.
 
-    DIF-16.
     And a list of later checkpoints, next to the first round of entries.
     """
     with store.producer(transactional_id="t") as producer:

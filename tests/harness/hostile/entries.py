@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-from tests.harness.corruption.run import original
+from tests.harness.corruption.worlds import world
 from tests.harness.hostile.schemas import schema_text
 from tests.harness.hostile.texts import value
 from tests.helpers import keys
@@ -50,7 +50,7 @@ def mutate(rng: random.Random, document: Any) -> Any:
 
 def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
     """One more entry at the end of a chain, made of mutated events of earlier entries."""
-    objects = dict(original(chains, parts).objects)
+    objects = dict(world("plain", chains, parts).objects)
     chain = rng.randrange(chains)
     names = sorted(key for key in objects if key.startswith(keys.entries(chain)))
     documents = [json.loads(line_of(objects[name])) for name in names]
@@ -73,7 +73,7 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
 
 def forged_checkpoint(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
     """The newest checkpoint of a chain with a mutated head, and no entry before it to compare with."""
-    objects = dict(original(chains, parts).objects)
+    objects = dict(world("plain", chains, parts).objects)
     heads = sorted(key for key in objects if key.endswith("/head.json"))
     key = rng.choice(heads)
     document = json.loads(objects[key])
