@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.world import Process, World
-from txnstore.errors import CorruptionError, StorageError, TxnStoreError
+from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError, TxnStoreError
 from txnstore.testing.faults import SimulatedCrash
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ class Actor(ABC):
                 self.live(process)
                 if self.rng.random() < 0.5:
                     process.storage.crash()  # It ends without waiting for its work in the background.
-            except (SimulatedCrash, Interrupted, CorruptionError) as error:
-                if isinstance(error, CorruptionError) and not self.world.explains(error):
+            except (SimulatedCrash, Interrupted, CorruptionError, StoreNotFoundError) as error:
+                if isinstance(error, TxnStoreError) and not self.world.explains(error):
                     raise
                 if process is not None:
                     process.storage.crash()
@@ -106,7 +106,7 @@ class Actor(ABC):
     def check_expected(
         self, process: Process, what: str, error: TxnStoreError, expected: Sequence[type[TxnStoreError]]
     ) -> None:
-        """Report an error that this call should not raise here. An entry that is missing ends the process."""
+        """Report an error that this call should not raise here. Damage that the world has made ends the process."""
         if self.world.explains(error):
             process.storage.crash()
             raise SimulatedCrash(f"{process.name} ends: {error}") from error

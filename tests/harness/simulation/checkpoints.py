@@ -31,3 +31,7 @@ class Written:
             self._parts.add(key)
         elif index_range(key) is not None:
             self._parts.add(key)
+
+    def forget(self, key: str) -> None:
+        """A loss of power has taken the object back."""
+        self._parts.discard(key)

@@ -6,11 +6,10 @@ and epoch; the coordinator's decision gives its outcome.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.harness.history import Decision
-from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import PASSING
 from tests.helpers import keys
 from txnstore.chain.payload import decode_entry
@@ -68,8 +67,8 @@ class Journal:
         return found
 
 
-def read_journal(bucket: Bucket, chains: int) -> Journal:
-    """The journal of all chains."""
+def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
+    """The journal of all chains. ``archive``: all entries and segments that were ever written."""
     journal = Journal()
     foreign: set[tuple[str, TxnId]] = set()
     for chain in range(chains):
@@ -77,7 +76,7 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
         ends: dict[str, int] = {}
         decided: set[TxnId] = set()
         current: dict[str, str] = {}
-        for event in _events(bucket, chain):
+        for event in _events(archive, chain):
             match event:
                 case TopicCreated(topic=topic) if topic.name == PASSING:
                     current[topic.name] = topic.topic_id
@@ -86,7 +85,7 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
                 case OffsetsCommitted(group=group):
                     journal.offsets += [(group, item) for item in event.offsets if item.topic == PASSING]
                 case BatchAppended():
-                    _appended(journal, bucket, ends, decided, event, _key(event, current))
+                    _appended(journal, archive, ends, decided, event, _key(event, current))
                 case MarkerWritten():
                     key = _key(event, current)
                     _marker(journal, ends, event, key)
@@ -133,10 +132,10 @@ def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Itera
             yield f"stray-marker: {txn} in {key}, but its transaction is in {sorted(lives)}"
 
 
-def _events(bucket: Bucket, chain: int) -> Iterator[object]:
-    for key in sorted(bucket.archive):
+def _events(archive: Mapping[str, bytes], chain: int) -> Iterator[object]:
+    for key in sorted(archive):
         if key.startswith(keys.entries(chain)):
-            yield from decode_entry(key, bucket.archive[key]).events
+            yield from decode_entry(key, archive[key]).events
 
 
 def life(name: str, number: int, topic_id: str) -> str:
@@ -151,7 +150,12 @@ def _key(event: BatchAppended | MarkerWritten, lives: dict[str, str]) -> str:
 
 
 def _appended(
-    journal: Journal, bucket: Bucket, ends: dict[str, int], decided: set[TxnId], event: BatchAppended, key: str
+    journal: Journal,
+    archive: Mapping[str, bytes],
+    ends: dict[str, int],
+    decided: set[TxnId],
+    event: BatchAppended,
+    key: str,
 ) -> None:
     batch = event.batch
     _take(journal, ends, key, batch.base_offset, batch.limit)
@@ -159,7 +163,7 @@ def _appended(
     if txn is not None and ((key, txn) in journal.markers or txn in decided):
         journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
     segment = batch.segment
-    data = bucket.archive[segment.object][segment.start : segment.start + segment.size]
+    data = archive[segment.object][segment.start : segment.start + segment.size]
     table = codec.decode(data, segment.format, ["key", "value"])
     for place, row in enumerate(table.to_pylist()):
         value = int(row["value"]) if row["value"] is not None else None

@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from tests.harness.simulation.storage import Mishap
+from tests.harness.simulation.storage import COMMON, Mishap
 from txnstore.chain.log import CHECKPOINT_EVERY
 
 #: All actors, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
@@ -53,6 +53,8 @@ SHORTENERS = ("shorten:o/1", "shorten:o/2")
 SHARERS = ("share:h/1", "share:h/2", "share:h/3")
 #: They delete the history of the chains, and sleep meanwhile.
 FORGETTERS = ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "napscan:k/5")
+#: It loses objects in the middle of what is numbered, and puts them back.
+LOSERS = ("lose:b/1",)
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -71,7 +73,9 @@ class Settings:
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
     ``parts``: whether small segments are read by parts, as large ones are. ``lease_ms``: how long a process trusts its
     look at the boundary of a chain; 0: as long as it does outside of the simulation. ``inline``: whether small commits
-    are inlined, or their segments are objects and packs.
+    are inlined, or their segments are objects and packs. ``syncs``: the share of writes whose sync fails. ``losses``: how
+    often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that return
+    an earlier version. ``elsewhere``: the share of creates that something else answers, and ten times that of GETs.
     """
 
     seed: int
@@ -80,7 +84,7 @@ class Settings:
     operations: int = 6
     pace_ms: int = 500
     partitions: int = 2
-    mishaps: tuple[Mishap, ...] = tuple(Mishap)
+    mishaps: tuple[Mishap, ...] = COMMON
     rate: float = 0.05
     skew_ms: int = 5_000
     jumps: float = 0.01
@@ -91,6 +95,10 @@ class Settings:
     parts: bool = False
     lease_ms: int = 0
     inline: bool = True
+    syncs: float = 0.0
+    losses: int = 0
+    old_hints: float = 0.0
+    elsewhere: float = 0.0
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -126,7 +134,9 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
     forgets = random.Random(f"forgetters/{seed}").random() < 0.25
     if forgets:
         actors += FORGETTERS
-    mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
+    if random.Random(f"losers/{seed}").random() < 0.25:
+        actors += LOSERS
+    mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,
         chains=drawn if chains is None else chains,
@@ -144,6 +154,10 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         parts=random.Random(f"parts/{seed}").random() < 0.15,
         lease_ms=random.Random(f"leases/{seed}").choice((10_000, 60_000)) if forgets else 0,
         inline=random.Random(f"inline/{seed}").random() < 0.7,
+        syncs=random.Random(f"syncs/{seed}").choice((0.0, 0.0, 0.02, 0.1)),
+        losses=random.Random(f"losses/{seed}").choice((0, 1, 2)),
+        old_hints=random.Random(f"old hints/{seed}").choice((0.0, 0.0, 0.3)),
+        elsewhere=random.Random(f"elsewhere/{seed}").choice((0.0, 0.0, 0.0, 0.03)),
     )
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0

@@ -17,6 +17,7 @@ from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
+from tests.harness.simulation.losing import Loser, put_back
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
 from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
@@ -60,6 +61,7 @@ _KINDS: dict[str, type[Actor]] = {
     "forget": Forgetter,
     "nap": Napper,
     "napscan": NappingScanner,
+    "lose": Loser,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -109,19 +111,23 @@ def _look(world: World) -> Iterator[str]:
     """All anomalies at the end."""
     world.scheduler.now += _A_LONG_TIME_MS
     world.away = Away()
+    put_back(world)
     try:
         recoverer = world.honest()
         _decide_prepared(recoverer)
         recoverer.recover()
         store = world.honest()
-        journal = read_journal(world.bucket, world.settings.chains)
+        journal = read_journal(world.bucket.archive, world.settings.chains)
         yield from journal.anomalies
         yield from world.bucket.anomalies
         history = world.history.operations
         yield from checks.outcomes(history, journal)
         yield from checks.fences(history, journal)
-        yield from checks.polls(history, journal)
-        yield from checks.snapshots(history, journal)
+        for archive, operations in world.power.eras(history):
+            before = journal if archive is None else read_journal(archive, world.settings.chains)
+            yield from checks.polls(operations, before)
+            yield from checks.snapshots(operations, before)
+        history = world.power.lasting(history)
         yield from checks.ends(history)
         yield from checks.deletions(history, journal)
         yield from checks.shortened(world, journal)

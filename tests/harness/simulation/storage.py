@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.harness.simulation.checkpoints import Written
 from tests.harness.simulation.creates import Creates, Interrupted
+from tests.harness.simulation.durability import Change, Content, Unsynced
 from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers import keys
 from txnstore.chain import boundary
@@ -59,7 +61,16 @@ class Mishap(StrEnum):
     """The process pauses for longer than every timeout, before or after the effect, and continues without noticing."""
     CRASH = "crash"
     """The process dies, before or after the effect."""
+    SYNC = "sync"
+    """A write is done, and the sync of its folder fails (Unknown): it is visible, and a loss of power takes it back."""
+    ELSEWHERE = "elsewhere"
+    """Something else answers: a create is refused or has an unknown outcome with nothing done, a GET returns garbage."""
+    OLD = "old"
+    """A GET of a hint returns an earlier version of it."""
 
+
+#: The faults that settings draw together; those after them have settings of their own.
+COMMON = tuple(mishap for mishap in Mishap if mishap not in (Mishap.SYNC, Mishap.ELSEWHERE, Mishap.OLD))
 
 #: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
 HIDDEN, INTERRUPTED = "hidden", "interrupted"
@@ -96,19 +107,78 @@ class Bucket(MemoryStore):
         self.heads: dict[int, int] = {}
         self.anomalies: list[str] = []
         self._checkpoints = Written()
+        self._unsynced = Unsynced()
+        self._syncs = True
+        #: All versions of each hint.
+        self.hints: dict[str, list[bytes]] = {}
+        #: The objects that were lost, and not put back yet.
+        self.lost: dict[str, tuple[bytes, int]] = {}
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         created = super().put_if_absent(key, data)
         sequence = keys.entry_sequence(key) if created else None
-        if sequence is not None and key not in self.archive:  # Else it has the name of an entry that was deleted.
-            self.heads[keys.chain_number(key) or 0] = sequence
+        is_entry = sequence is not None and key not in self.archive
+        if is_entry:  # Else it has the name of an entry that was deleted.
+            self.heads[keys.chain_number(key) or 0] = sequence or 0
             self.archive[key] = data
+        self._changed(key, None, changed=created, is_entry=is_entry)
         return created
 
     def delete(self, names: Sequence[str]) -> None:
         if self.lasting:
             self.anomalies += [f"deleted-entry: {key} is needed" for key in names if not self._may_go(key)]
+        before = {key: self._objects.get(key) for key in names}
         super().delete(names)
+        for key in names:
+            if before[key] is not None:  # Else its folder is not touched.
+                self._changed(key, before[key])
+
+    @contextmanager
+    def syncs_fail(self) -> Iterator[None]:
+        """The writes inside the block are visible, and not synced."""
+        self._syncs = False
+        try:
+            yield
+        finally:
+            self._syncs = True
+
+    def _changed(self, key: str, before: Content, *, changed: bool = True, is_entry: bool = False) -> None:
+        if self._syncs:
+            self._unsynced.sync(key)
+        elif changed:
+            self._unsynced.add(key, before, self.now_ms(), is_entry=is_entry)
+
+    def is_unsynced(self, key: str) -> bool:
+        """Whether a loss of power would take back what the name has now."""
+        return key in self._unsynced
+
+    def lose(self, key: str) -> None:
+        """The object is lost: nobody has deleted it."""
+        self.lost[key] = self._objects[key]
+        super().delete([key])
+
+    def put_back(self, key: str) -> None:
+        """Put the lost object back from a copy, whatever has its name now."""
+        content = self.lost.pop(key)
+        self._insert(key, content[0])
+        self._objects[key] = content
+
+    def lose_power(self) -> dict[str, Change]:
+        """Take back what was not synced; returns that, by name."""
+        changes = self._unsynced.take()
+        for key, change in changes.items():
+            super().delete([key])
+            if change.before is not None:
+                self._insert(key, change.before[0])
+                self._objects[key] = change.before
+                continue
+            self._checkpoints.forget(key)
+            if change.is_entry:
+                del self.archive[key]
+        for chain in {keys.chain_number(key) or 0 for key, change in changes.items() if change.is_entry}:
+            left = (key for key in self.archive if keys.chain_number(key) == chain)
+            self.heads[chain] = max((keys.entry_sequence(key) or 0 for key in left), default=0)
+        return changes
 
     def _may_go(self, key: str) -> bool:
         """Whether the key is not an entry, or a boundary after it is old enough and checkpoints after it are left."""
@@ -122,7 +192,9 @@ class Bucket(MemoryStore):
             for item in self.list(f"{chain}boundaries/")
             if item.modified_ms <= limit
         ]
-        heads = [keys.checkpoint_sequence(item.key) or 0 for item in self.list(f"{chain}checkpoints/")]
+        saved = [item.key for item in self.list(f"{chain}checkpoints/")]
+        saved += [key for key in self.lost if key.startswith(f"{chain}checkpoints/")]  # Lost after the vacuum's list.
+        heads = [keys.checkpoint_sequence(key) or 0 for key in saved]
         return sequence <= max(found, default=0) and sum(head >= sequence for head in heads) > 1
 
     def put(self, key: str, data: bytes) -> None:
@@ -133,7 +205,11 @@ class Bucket(MemoryStore):
                 self.anomalies.append(f"rewritten-entry: {key} is no longer what its writer created")
         else:
             self.anomalies += self._checkpoints.add(key, data)
+        before = self._objects.get(key)
         super().put(key, data)
+        self._changed(key, before)
+        if key.startswith(keys.HINTS):
+            self.hints.setdefault(key, []).append(data)
 
 
 class SimulatedStorage:
@@ -154,6 +230,10 @@ class SimulatedStorage:
         self.creates = creates
         #: Set by the world, in a part of the runs.
         self.holes: Holes | None = None
+        #: Called when a sync has failed.
+        self.sync_failed: Callable[[], None] = bool
+        #: Gets the keys that were answered with garbage.
+        self.garbled: set[str] = set()
         self._outage_until = 0
         self._outage_prefix = ""
         self._scheduler = scheduler
@@ -221,8 +301,19 @@ class SimulatedStorage:
         except ObjectNotFoundError as error:
             self._end(step, mishap, HIDDEN if isinstance(error, _HiddenError) else "nothing")
             raise
+        if mishap in (Mishap.OLD, Mishap.ELSEWHERE) and isinstance(answer, bytes):
+            answer = self._other(key, answer, mishap)
         self._end(step, mishap, _told(answer))
         return answer
+
+    def _other(self, key: str, answer: bytes, mishap: Mishap) -> Any:
+        """Other bytes than those that the object has."""
+        if mishap is Mishap.OLD:
+            return self._rng.choice(self.bucket.hints.get(key) or [answer])
+        self.garbled.add(key)
+        place = self._rng.randrange(len(answer) or 1)
+        flipped = answer[:place] + bytes([answer[place] ^ 1]) + answer[place + 1 :] if answer else b"?"
+        return self._rng.choice((b"<html>Sign in to the network</html>", answer[:place], flipped))
 
     def _write(self, operation: str, key: str, call: Callable[[], T]) -> T:
         step, mishap = self._begin(operation, key)
@@ -236,6 +327,17 @@ class SimulatedStorage:
         if operation == "put_if_absent" and self.creates.interrupt(call):
             self._end(step, mishap, INTERRUPTED)
             raise Interrupted(f"simulated interrupt of {operation} {key}")
+        if mishap is Mishap.ELSEWHERE:
+            self._end(step, mishap, "elsewhere")
+            if self._rng.random() < 0.5:
+                return False  # type: ignore[return-value]
+            raise UnknownOutcomeError(f"simulated answer of something else to {operation} {key}")
+        if mishap is Mishap.SYNC:
+            with self.bucket.syncs_fail():
+                call()
+            self.sync_failed()
+            self._end(step, mishap, "unknown")
+            raise UnknownOutcomeError(f"simulated failure of the sync after {operation} {key}")
         if mishap is Mishap.LATE:
             self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
             self._end(step, mishap, "unknown")

@@ -8,16 +8,17 @@ from functools import partial
 
 from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.holes import Holes
+from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_runtime
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
 from tests.harness.simulation.storage import Bucket, Mishap, SimulatedStorage, Step
-from tests.helpers.keys import FixedRuntime
+from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CorruptionError
+from txnstore.errors import CorruptionError, StoreNotFoundError
 from txnstore.runtime import Runtime
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
@@ -28,6 +29,7 @@ SOURCE, SIDE, TARGET = "source", "side", "target"
 PASSING = "passing"
 #: A topic that is cleaned by key.
 KEYED = "keyed"
+_WRITES = frozenset({"put", "put_if_absent", "delete"})
 
 
 @dataclass(slots=True)
@@ -75,14 +77,17 @@ class World:
         self.followed: set[tuple[str, TopicPartition, str]] = set()
         #: The entries that a process did not find for a while.
         self.hidden: set[str] = set()
+        #: The objects that were lost for a while, and those that a process was given other bytes for.
+        self.lost: set[str] = set()
+        self.garbled: set[str] = set()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
         self.site.bucket.lasting = False
         #: The outage for all processes.
         self.away = Away()
+        self.power = Power(self.scheduler, self.rng("power"), settings, (self.bucket, self.site.bucket))
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
-        self._storages: list[SimulatedStorage] = []
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
             keyed = (KEYED,) if any(name.startswith("keys:") for name in settings.actors) else ()
@@ -137,11 +142,13 @@ class World:
         rng = self.rng(name)
         settings = self.settings
         creates = Creates(self.scheduler, rng, settings.interrupts, self.anomalies)
-        mishap = partial(self._mishap, rng)
+        mishap = partial(self._mishap, rng, self.rng(f"{name}/apart"))
         storage = SimulatedStorage(bucket or self.bucket, self.scheduler, name, rng, mishap, self.trace, creates)
         if settings.hidden and bucket is None:
             storage.holes = Holes(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
-        self._storages.append(storage)
+        storage.sync_failed = self.power.sync_failed
+        storage.garbled = self.garbled
+        self.power.storages.append(storage)
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
         runtime = simulated_runtime(self.scheduler, rng, clock, kind)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
@@ -152,9 +159,13 @@ class World:
         return process
 
     def explains(self, error: BaseException) -> bool:
-        """Whether the error names an entry that a process did not find for a while."""
-        text = str(error) if isinstance(error, CorruptionError) else ""
-        return "is missing" in text and any(key in text for key in self.hidden)
+        """Whether the error names an object that a process did not find for a while, or was given other bytes for."""
+        text = str(error) if isinstance(error, (CorruptionError, StoreNotFoundError)) else ""
+        if "is missing" in text and any(key in text for key in self.hidden):
+            return True
+        # Who does not find a boundary takes entries that were deleted for missing ones.
+        named = {key.partition("boundaries/")[0] for key in self.lost} | self.garbled
+        return any(key in text for key in named)
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -162,19 +173,28 @@ class World:
 
     def end(self) -> None:
         """Kill all processes: a request that any of them makes after the run raises."""
-        for storage in self._storages:
-            storage.crash()
+        self.power.end_all()
 
     def _incarnation(self, name: str) -> str:
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        return f"{name}#{self._incarnations[name]}"
+        full = f"{name}#{self._incarnations[name]}"
+        self.power.began(full)
+        return full
 
-    def _mishap(self, rng: random.Random, operation: str, key: str) -> Mishap | None:
+    def _mishap(self, rng: random.Random, apart: random.Random, operation: str, key: str) -> Mishap | None:
         settings, away = self.settings, self.away
         if self.scheduler.now < away.until and key.startswith(away.prefix) and operation in away.operations:
             return away.mishap
         # Most requests only read; mishaps of writes matter more.
         rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
-        if not settings.mishaps or rng.random() >= rate:
-            return None
-        return rng.choice(settings.mishaps)
+        if settings.mishaps and rng.random() < rate:
+            return rng.choice(settings.mishaps)
+        if settings.syncs and operation in _WRITES and apart.random() < settings.syncs:
+            return Mishap.SYNC
+        if settings.old_hints and operation == "get" and key.startswith(HINTS):
+            return Mishap.OLD if apart.random() < settings.old_hints else None
+        # Creates are few, and their answers matter more.
+        if settings.elsewhere and operation in ("get", "put_if_absent"):
+            share = settings.elsewhere / (10 if operation == "get" else 1)
+            return Mishap.ELSEWHERE if apart.random() < share else None
+        return None

@@ -1,0 +1,73 @@
+"""Objects that are lost in the middle of what is numbered: entries, boundaries, checkpoints, index files; and hints.
+
+Whoever needs a lost object may report it (``CorruptionError`` with its key), or do without it. Nothing else may happen:
+no read that succeeds lacks an acknowledged record, and nothing is acknowledged that others do not find when the object
+is there again. So each lost object is put back later, as from a backup, and the checks need no exceptions but that error.
+
+A chain cannot notice that its newest entry is missing, so that one is not lost. It makes sure of the names after its
+head only after some time without a look, so an entry must be older than that (:data:`_TRUST_MS`), and no clock may jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.storage import Bucket
+from tests.harness.simulation.world import Process, World
+from tests.helpers import keys
+from txnstore.storage.base import ObjectInfo
+
+#: Longer than a chain trusts its last look at the head.
+_TRUST_MS = 10_000
+
+
+class Loser(Actor):
+    """Loses an object, and puts it back after a while."""
+
+    def run(self) -> None:
+        bucket = self.world.bucket
+        while self.next_operation():
+            self.pause(self.rng.choice((5_000, 60_000, 1_000_000)))
+            choice = sorted(lossy(bucket, entries=not self.world.settings.jumps))
+            if not choice:
+                continue
+            kind = self.rng.choice(sorted({kind for kind, _ in choice}))
+            key = self.rng.choice([key for each, key in choice if each == kind])
+            bucket.lose(key)
+            self.world.lost.add(key)
+            self.pause(self.rng.choice((2_000, 30_000, 1_500_000)))
+            put_back(self.world)
+
+    def live(self, process: Process) -> None:
+        """It has no process."""
+
+
+def put_back(world: World) -> None:
+    """Put all lost objects back."""
+    for key in list(world.bucket.lost):
+        world.bucket.put_back(key)
+
+
+def lossy(bucket: Bucket, *, entries: bool) -> Iterator[tuple[str, str]]:
+    """The kinds and keys of the objects that may be lost now; ``entries``: also entries."""
+    for item in bucket.list(keys.CHAINS):
+        kind = _kind(bucket, item)
+        if kind is not None and (entries or kind != "entry"):
+            yield kind, item.key
+
+
+def _kind(bucket: Bucket, item: ObjectInfo) -> str | None:
+    key, chain = item.key, keys.chain_number(item.key) or 0
+    if bucket.is_unsynced(key):
+        return None
+    if key.startswith(keys.HINTS):
+        return "hint"
+    sequence = keys.entry_sequence(key)
+    if sequence is not None:
+        old = item.modified_ms <= bucket.now_ms() - _TRUST_MS
+        return "entry" if old and sequence < bucket.heads.get(chain, 0) else None
+    number = keys.boundary_number(key)
+    if number is not None:
+        return "boundary" if bucket.list(keys.boundary(chain, number + 1), limit=1) else None
+    return "index" if keys.index_range(key) is not None else "checkpoint"
