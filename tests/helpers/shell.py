@@ -142,9 +142,10 @@ def in_threads(count: int, work: Callable[[int], T]) -> list[T | Exception]:
 class Gate:
     """A request that is held: ``reached`` is set when it has arrived; :meth:`open` lets it pass."""
 
-    def __init__(self, times: int | None = None) -> None:
+    def __init__(self, times: int | None = None, after: int = 0) -> None:
         self.reached = threading.Semaphore(0)
         self._open = threading.Event()
+        self._passing = threading.Semaphore(after)
         self._left = threading.Semaphore(times) if times is not None else None
 
     def wait_for(self, count: int = 1) -> None:
@@ -158,6 +159,8 @@ class Gate:
 
     def pass_through(self) -> None:
         """What the request does."""
+        if self._passing.acquire(blocking=False):
+            return
         if self._left is not None and not self._left.acquire(blocking=False):
             return
         self.reached.release()
@@ -171,9 +174,9 @@ class GatedStore:
         self.inner = inner
         self._gates: list[tuple[str, str, Gate]] = []
 
-    def hold(self, operation: str, key_contains: str = "", times: int | None = None) -> Gate:
-        """A gate for the requests of this kind from now on: for all of them, or for the first ``times``."""
-        gate = Gate(times)
+    def hold(self, operation: str, key_contains: str = "", times: int | None = None, after: int = 0) -> Gate:
+        """A gate for the requests of this kind from now on: all of them, or the first ``times``; ``after`` so many."""
+        gate = Gate(times, after)
         self._gates.append((operation, key_contains, gate))
         return gate
 

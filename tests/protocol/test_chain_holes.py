@@ -10,8 +10,9 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, names_in_bucket, new_store, runtime, topic
+from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.errors import CorruptionError
+from txnstore.errors import CorruptionError, UnknownOutcomeError
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -126,6 +127,75 @@ def test_an_entry_written_over_is_noticed_by_the_next_commit(clock: ManualClock)
         with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} was altered"):
             ours.submit(CreateTopic(topic("next")))
         assert names_in_bucket(bucket) == ["mine", "b"]
+
+
+class Suspending(MemoryStore):
+    """The process is suspended in its next request of a kind, and something happens before that has its effect."""
+
+    meanwhile: dict[str, Callable[[], object]] = {}  # noqa: RUF012 - replaced by the test
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._suspend("get")
+        return super().get(key, start, end)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._suspend("put_if_absent")
+        return super().put_if_absent(key, data)
+
+    def _suspend(self, operation: str) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, {}
+        if operation in meanwhile:
+            meanwhile[operation]()
+        else:
+            self.meanwhile = meanwhile
+
+
+def _lose_one_of_three(clock: ManualClock, bucket: MemoryStore, theirs: Chain) -> None:
+    """Another process commits, the first of its entries is lost, and a minute passes."""
+    first = keys.entry(0, theirs.state.sequence + 1)
+    for name in ("a", "b", "c"):
+        theirs.submit(CreateTopic(topic(name)))
+    clock.advance(PAUSE)
+    bucket.delete([first])
+
+
+def test_an_entry_of_a_process_that_was_suspended_in_its_commit_is_not_acknowledged(clock: ManualClock) -> None:
+    """Its look at the head was recent when it began, but not when its entry got the name of one that was lost."""
+    bucket = Suspending(clock=clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        ours.submit(CreateTopic(topic("first")))
+        theirs.refresh()
+        bucket.meanwhile = {"put_if_absent": lambda: _lose_one_of_three(clock, bucket, theirs)}
+        with pytest.raises(UnknownOutcomeError, match=f"{keys.entry(0, 2)} may not be one of the chain") as raised:
+            ours.submit(CreateTopic(topic("mine")))
+        assert f"{keys.entry(0, 2)} was altered" in str(raised.value)
+        assert ours.state.sequence == 1
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 2)} was altered"):
+            ours.submit(CreateTopic(topic("next")))
+
+
+def test_an_entry_of_a_process_that_was_suspended_in_its_commit_is_acknowledged_if_others_follow_it(
+    clock: ManualClock,
+) -> None:
+    bucket = Suspending(clock=clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        bucket.meanwhile = {"put_if_absent": lambda: clock.advance(PAUSE)}
+        ours.submit(CreateTopic(topic("first")))
+        theirs.submit(CreateTopic(topic("a")))
+        bucket.meanwhile = {"put_if_absent": lambda: clock.advance(PAUSE)}
+        ours.submit(CreateTopic(topic("second")))
+        assert names_in_bucket(bucket) == ["first", "a", "second"]
+
+
+def test_a_look_that_was_suspended_makes_sure_of_the_head(clock: ManualClock) -> None:
+    """It asked for one name only, because the last look was recent; the entry with that name was lost meanwhile."""
+    bucket = Suspending(clock=clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        ours.submit(CreateTopic(topic("first")))
+        theirs.refresh()
+        bucket.meanwhile = {"get": lambda: _lose_one_of_three(clock, bucket, theirs)}
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 2)} is missing, but later entries exist"):
+            ours.refresh()
 
 
 class LongLook(MemoryStore):

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.shell import Gate, GatedStore, a_chain, names_in_bucket, topic
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.errors import StorageError, StoreError, UnknownOutcomeError
+from txnstore.errors import StorageError, StoreError, TopicExistsError, UnknownOutcomeError
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
 
@@ -127,6 +127,35 @@ def _hold(gated: GatedStore, chain: Chain) -> tuple[Gate, threading.Thread]:
     work.start()
     gate.wait_for()
     return gate, work
+
+
+class Garbling(MemoryStore):
+    """The answer to the next create is lost, and something else answers the GET after it."""
+
+    next = False
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        created = super().put_if_absent(key, data)
+        if self.next:
+            raise UnknownOutcomeError("the answer is lost")
+        return created
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        data = super().get(key, start, end)
+        garbled, self.next = self.next, False
+        return b"<html>Sign in</html>" if garbled else data
+
+
+def test_bytes_that_cannot_be_read_leave_the_outcome_unknown() -> None:
+    """They may be those of the process itself: the command is in the chain."""
+    bucket = Garbling()
+    with a_chain(bucket) as chain:
+        bucket.next = True
+        with pytest.raises(UnknownOutcomeError, match="may exist: .* truncated or altered"):
+            chain.submit(CreateTopic(topic("a")))
+        with pytest.raises(TopicExistsError):
+            chain.submit(CreateTopic(topic("a")))
+        assert names_in_bucket(bucket) == ["a"]
 
 
 def test_readers_do_not_wait_for_a_writer() -> None:

@@ -148,7 +148,9 @@ def test_many_callers_let_the_next_leader_go_first(
         following = pool.submit(chain.submit, CreateTopic(topic("c")))
         assert leaders.acquire(timeout=240)
         clock.advance(60_000)
-        look = gated.hold("get")  # After so long the next leader looks at the head before it decides.
+        # After so long the leader looks at three names before its callers have their answers, and the next leader looks
+        # at the head before it decides.
+        look = gated.hold("get", after=3)
         next_write = gated.hold("put_if_absent", keys.entry(0, 2))
         write.open()
         look.wait_for()

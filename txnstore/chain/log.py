@@ -24,6 +24,7 @@ from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoint import Saved, interval
 from txnstore.chain.codec import check
 from txnstore.chain.drafts import Drafts
+from txnstore.chain.entries import entry_in
 from txnstore.chain.identity import Identity
 from txnstore.chain.index import FAN
 from txnstore.chain.keys import Keys
@@ -37,7 +38,7 @@ from txnstore.chain.turns import Turns
 from txnstore.chain.waiting import Attempt, Leader, Waiter, error_of, is_unwritten, take
 from txnstore.core.commands import Command
 from txnstore.core.state import State, first_state
-from txnstore.errors import ReadOnlyError, StorageError, UnknownOutcomeError
+from txnstore.errors import CorruptionError, ReadOnlyError, StorageError, UnknownOutcomeError
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
@@ -170,8 +171,12 @@ class Chain:
         follow = partial(self._tail.follow, size=size, until=until, sure=sure)
         while not self._or_begin_again(partial(follow, self.state, self._publish, window=window)):
             window = None
-        if until is None:
-            self._looked_at = now
+        if until is not None:
+            return
+        if not sure and self._is_stale(self._runtime.clock()):
+            # It was not at the beginning of the look: this process was suspended within it.
+            return self._catch_up(1, sure=True)
+        self._looked_at = now
 
     def _is_stale(self, now: int) -> bool:
         """Whether the last look at the head, or the last commit, is so long ago that an entry may be missing since."""
@@ -352,16 +357,29 @@ class Chain:
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
         self._check_in_time(attempt)
-        self._undecided = None
         # The lines are compared: a vacuum may have deleted the payload of an entry that was written long ago.
         if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):
-            state = self.state
-            if state.sequence < attempt.entry.sequence:
-                self._publish(self._tail.fold(state, found))
+            self._undecided, state = None, self.state
+            try:
+                if state.sequence < attempt.entry.sequence:
+                    self._publish(self._tail.fold(state, found))
+            except CorruptionError:
+                if not self._is_readable(found, attempt.entry.sequence):
+                    self._undecided = attempt  # Nobody knows whose bytes they are.
+                raise
             return False
+        self._check_followers(attempt)
+        self._undecided = None
         keep(self._objects, attempt.claim.key, payload_of(found))
         self._publish(attempt.state)
         self._looked_at = now
+        return True
+
+    def _is_readable(self, data: bytes, sequence: int) -> bool:
+        try:
+            entry_in(data, self._keys, self.number, sequence)
+        except CorruptionError:
+            return False
         return True
 
     def _check_in_time(self, attempt: Attempt) -> None:
@@ -374,6 +392,21 @@ class Chain:
             self._undecided = None
             why = "this process was suspended, and entries of that time are deleted by now"
             raise UnknownOutcomeError(f"{attempt.claim.key} may not be one of the chain: {why}")
+
+    def _check_followers(self, attempt: Attempt) -> None:
+        """Raise :class:`UnknownOutcomeError` if the slot of an entry may be that of an entry that was lost.
+
+        The last look at the head, which has found no later entry, is too long ago if this process was suspended since.
+        What follows now must follow this entry.
+        """
+        if not self._is_stale(self._runtime.clock()):
+            return
+        try:
+            self._tail.follow(attempt.state, lambda _: None, 1, sure=True)
+        except (CorruptionError, StorageError, OvertakenError) as error:
+            if isinstance(error, CorruptionError):
+                self._undecided = None  # The next look at the head reports it.
+            raise UnknownOutcomeError(f"{attempt.claim.key} may not be one of the chain: {error}") from error
 
     def _pause(self, tries: int) -> None:
         self.metrics.retries += 1
