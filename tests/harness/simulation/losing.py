@@ -20,15 +20,20 @@ from txnstore.storage.base import ObjectInfo
 
 #: Longer than a chain trusts its last look at the head.
 _TRUST_MS = 10_000
+_ROUNDS = 12
 
 
 class Loser(Actor):
     """Loses an object, and puts it back after a while."""
 
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.left = _ROUNDS
+
     def run(self) -> None:
         bucket = self.world.bucket
         while self.next_operation():
-            self.pause(self.rng.choice((5_000, 60_000, 1_000_000)))
+            self.pause(self.rng.choice((500, 5_000, 60_000, 500_000)))
             choice = sorted(lossy(bucket, entries=not self.world.settings.jumps))
             if not choice:
                 continue
@@ -36,7 +41,7 @@ class Loser(Actor):
             key = self.rng.choice([key for each, key in choice if each == kind])
             bucket.lose(key)
             self.world.lost.add(key)
-            self.pause(self.rng.choice((2_000, 30_000, 1_500_000)))
+            self.pause(self.rng.choice((500, 2_000, 30_000, 1_500_000)))
             put_back(self.world)
 
     def live(self, process: Process) -> None:

@@ -46,9 +46,7 @@ class Power:
         buckets: That of the run, and others.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, rng: random.Random, settings: Settings, buckets: Sequence[Bucket]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, rng: random.Random, settings: Settings, buckets: Sequence[Bucket]) -> None:
         self.storages: list[SimulatedStorage] = []
         self.losses: list[Loss] = []
         self._scheduler = scheduler

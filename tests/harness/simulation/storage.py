@@ -62,7 +62,8 @@ class Mishap(StrEnum):
     CRASH = "crash"
     """The process dies, before or after the effect."""
     SYNC = "sync"
-    """A write is done, and the sync of its folder fails (Unknown): it is visible, and a loss of power takes it back."""
+    """A write is done, and the sync of its folder fails (Unknown): it is visible, and a loss of power takes it back.
+    Sometimes no sync of the process succeeds for a while."""
     ELSEWHERE = "elsewhere"
     """Something else answers: a create is refused or has an unknown outcome with nothing done, a GET returns garbage."""
     OLD = "old"
@@ -75,6 +76,7 @@ COMMON = tuple(mishap for mishap in Mishap if mishap not in (Mishap.SYNC, Mishap
 #: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
 HIDDEN, INTERRUPTED = "hidden", "interrupted"
 
+WRITES = frozenset({"put", "put_if_absent", "delete"})
 _FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
 _FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
 
@@ -236,6 +238,7 @@ class SimulatedStorage:
         self.garbled: set[str] = set()
         self._outage_until = 0
         self._outage_prefix = ""
+        self._no_sync_until = 0
         self._scheduler = scheduler
         self._process = process
         self._rng = rng
@@ -360,7 +363,11 @@ class SimulatedStorage:
         """The mishap of this request: the one drawn for it, or a current outage."""
         if self._scheduler.now < self._outage_until and key.startswith(self._outage_prefix):
             return Mishap.OUTAGE
+        if self._scheduler.now < self._no_sync_until and operation in WRITES:
+            return Mishap.SYNC
         mishap = self._mishap(operation, key)
+        if mishap is Mishap.SYNC and self._rng.random() < 0.3:
+            self._no_sync_until = self._scheduler.now + self._rng.choice((1_000, 5_000, 40_000))
         if mishap is Mishap.OUTAGE:
             if operation != "put_if_absent":
                 return None  # Otherwise a store of many chains could never be opened.

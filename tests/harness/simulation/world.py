@@ -14,7 +14,7 @@ from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_run
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
-from tests.harness.simulation.storage import Bucket, Mishap, SimulatedStorage, Step
+from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedStorage, Step
 from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
@@ -29,7 +29,6 @@ SOURCE, SIDE, TARGET = "source", "side", "target"
 PASSING = "passing"
 #: A topic that is cleaned by key.
 KEYED = "keyed"
-_WRITES = frozenset({"put", "put_if_absent", "delete"})
 
 
 @dataclass(slots=True)
@@ -189,7 +188,7 @@ class World:
         rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
         if settings.mishaps and rng.random() < rate:
             return rng.choice(settings.mishaps)
-        if settings.syncs and operation in _WRITES and apart.random() < settings.syncs:
+        if settings.syncs and operation in WRITES and apart.random() < settings.syncs:
             return Mishap.SYNC
         if settings.old_hints and operation == "get" and key.startswith(HINTS):
             return Mishap.OLD if apart.random() < settings.old_hints else None
