@@ -151,7 +151,7 @@ def test_bytes_that_cannot_be_read_leave_the_outcome_unknown() -> None:
     bucket = Garbling()
     with a_chain(bucket) as chain:
         bucket.next = True
-        with pytest.raises(UnknownOutcomeError, match="may exist: .* truncated or altered"):
+        with pytest.raises(UnknownOutcomeError, match=r"may exist: .* truncated or altered"):
             chain.submit(CreateTopic(topic("a")))
         with pytest.raises(TopicExistsError):
             chain.submit(CreateTopic(topic("a")))

@@ -40,7 +40,7 @@ from txnstore.core.commands import Command
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError, ReadOnlyError, StorageError, UnknownOutcomeError
 from txnstore.runtime import LATEST_MS, Runtime
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, make_durable
 from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
 
@@ -98,6 +98,8 @@ class Chain:
         self._drafts = Drafts(keys, number, writer_id, runtime)
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
         self._looked_at: int | None = None
+        #: The last entry that is known to be durable, with all before it; on most storages all that is visible is.
+        self._durable = 0
         self._undecided: Attempt | None = None
         self._waiting: deque[Waiter] = deque()
         # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
@@ -171,12 +173,11 @@ class Chain:
         follow = partial(self._tail.follow, size=size, until=until, sure=sure)
         while not self._or_begin_again(partial(follow, self.state, self._publish, window=window)):
             window = None
-        if until is not None:
-            return
-        if not sure and self._is_stale(self._runtime.clock()):
+        if until is None and not sure and self._is_stale(self._runtime.clock()):
             # It was not at the beginning of the look: this process was suspended within it.
-            return self._catch_up(1, sure=True)
-        self._looked_at = now
+            self._catch_up(1, sure=True)
+        elif until is None:
+            self._looked_at = now
 
     def _is_stale(self, now: int) -> bool:
         """Whether the last look at the head, or the last commit, is so long ago that an entry may be missing since."""
@@ -302,6 +303,7 @@ class Chain:
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
+                    self._make_durable(self.state)
                     break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
             leader.offers(len(waiters))
@@ -372,7 +374,7 @@ class Chain:
         self._undecided = None
         keep(self._objects, attempt.claim.key, payload_of(found))
         self._publish(attempt.state)
-        self._looked_at = now
+        self._looked_at, self._durable = now, attempt.entry.sequence
         return True
 
     def _is_readable(self, data: bytes, sequence: int) -> bool:
@@ -420,5 +422,15 @@ class Chain:
         self._check_writable("written")
         state = self.refresh()
         if state.sequence > 0:
+            self._make_durable(state)
             self._saver.save(state)
         return state.sequence
+
+    def _make_durable(self, state: State) -> None:
+        """Make sure that the entries of a state survive a power cut, before something is answered or saved by them.
+
+        Those that others wrote may only be visible. What this process has written itself is durable.
+        """
+        if state.sequence > self._durable:
+            make_durable(self._objects, [self._keys.entry(self.number, state.sequence)])
+            self._durable = state.sequence

@@ -73,9 +73,9 @@ class Settings:
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
     ``parts``: whether small segments are read by parts, as large ones are. ``lease_ms``: how long a process trusts its
     look at the boundary of a chain; 0: as long as it does outside of the simulation. ``inline``: whether small commits
-    are inlined, or their segments are objects and packs. ``syncs``: the share of writes whose sync fails. ``losses``: how
-    often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that return
-    an earlier version. ``elsewhere``: the share of creates that something else answers, and ten times that of GETs.
+    are inlined, or their segments are objects and packs. ``syncs``: the share of writes whose sync fails. ``losses``:
+    how often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that
+    return an earlier version. ``elsewhere``: the share of creates that something else answers, ten times that of GETs.
     """
 
     seed: int

@@ -65,7 +65,7 @@ class Mishap(StrEnum):
     """A write is done, and the sync of its folder fails (Unknown): it is visible, and a loss of power takes it back.
     Sometimes no sync of the process succeeds for a while."""
     ELSEWHERE = "elsewhere"
-    """Something else answers: a create is refused or has an unknown outcome with nothing done, a GET returns garbage."""
+    """Something else answers: a create is refused, or of unknown outcome, and not done; a GET returns garbage."""
     OLD = "old"
     """A GET of a hint returns an earlier version of it."""
 
@@ -76,7 +76,7 @@ COMMON = tuple(mishap for mishap in Mishap if mishap not in (Mishap.SYNC, Mishap
 #: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
 HIDDEN, INTERRUPTED = "hidden", "interrupted"
 
-WRITES = frozenset({"put", "put_if_absent", "delete"})
+WRITES = frozenset({"put", "put_if_absent", "delete", "sync"})
 _FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
 _FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
 
@@ -134,6 +134,11 @@ class Bucket(MemoryStore):
         for key in names:
             if before[key] is not None:  # Else its folder is not touched.
                 self._changed(key, before[key])
+
+    def sync(self, names: Sequence[str]) -> None:
+        """Sync the folders of these names, if that succeeds."""
+        for key in names:
+            self._changed(key, None, changed=False)
 
     @contextmanager
     def syncs_fail(self) -> Iterator[None]:
@@ -404,6 +409,14 @@ class SimulatedStorage:
     def _check_alive(self) -> None:
         if self.dead:
             raise SimulatedCrash(f"{self._process} died")
+
+
+class SimulatedFolder(SimulatedStorage):
+    """A storage that can be asked to sync objects, as a folder can: :func:`txnstore.storage.base.make_durable` does."""
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """Sync the folders of objects; those that do not exist are ignored."""
+        self._write("sync", " ".join(keys), lambda: self.bucket.sync(keys))
 
 
 class _HiddenError(ObjectNotFoundError):

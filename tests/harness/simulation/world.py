@@ -14,7 +14,7 @@ from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_run
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
-from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedStorage, Step
+from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step
 from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
@@ -142,7 +142,8 @@ class World:
         settings = self.settings
         creates = Creates(self.scheduler, rng, settings.interrupts, self.anomalies)
         mishap = partial(self._mishap, rng, self.rng(f"{name}/apart"))
-        storage = SimulatedStorage(bucket or self.bucket, self.scheduler, name, rng, mishap, self.trace, creates)
+        kind_of_storage = SimulatedFolder if settings.syncs else SimulatedStorage
+        storage = kind_of_storage(bucket or self.bucket, self.scheduler, name, rng, mishap, self.trace, creates)
         if settings.hidden and bucket is None:
             storage.holes = Holes(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
         storage.sync_failed = self.power.sync_failed
