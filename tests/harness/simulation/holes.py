@@ -65,7 +65,10 @@ class Holes:
         """Whether this GET does not find the entry; called when it takes effect."""
         sequence = entry_sequence(key)
         if sequence is None:
-            return _is_saved(key) and self._rng.random() < self._share and not self._is_needed(key)
+            hidden = _is_saved(key) and self._rng.random() < self._share and not self._is_needed(key)
+            if hidden:
+                self._hidden.add(key)
+            return hidden
         chain = _chain(key)
         head = self._bucket.heads.get(chain, 0)
         # A window is read in any order, while entries are written: each absent name may end the look. The name of the

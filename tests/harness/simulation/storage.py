@@ -103,6 +103,8 @@ class Bucket(MemoryStore):
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock=clock)
         self.archive: dict[str, bytes] = {}
+        #: When each entry was created.
+        self.created: dict[str, int] = {}
         #: Whether the store in it is never deleted.
         self.lasting = True
         #: The newest entry of each chain.
@@ -123,6 +125,7 @@ class Bucket(MemoryStore):
         if is_entry:  # Else it has the name of an entry that was deleted.
             self.heads[keys.chain_number(key) or 0] = sequence or 0
             self.archive[key] = data
+            self.created[key] = self.now_ms()
         self._changed(key, None, changed=created, is_entry=is_entry)
         return created
 

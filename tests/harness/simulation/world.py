@@ -18,7 +18,7 @@ from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFo
 from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CorruptionError, StoreNotFoundError
+from txnstore.errors import StorageError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
@@ -160,8 +160,10 @@ class World:
 
     def explains(self, error: BaseException) -> bool:
         """Whether the error names an object that a process did not find for a while, or was given other bytes for."""
-        text = str(error) if isinstance(error, (CorruptionError, StoreNotFoundError)) else ""
-        if "is missing" in text and any(key in text for key in self.hidden):
+        if not isinstance(error, TxnStoreError) or isinstance(error, StorageError):
+            return False
+        text = str(error)
+        if any(key in text for key in self.hidden):
             return True
         # Who does not find a boundary takes entries that were deleted for missing ones.
         named = {key.partition("boundaries/")[0] for key in self.lost} | self.garbled
