@@ -18,6 +18,7 @@ from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
 from tests.mutants.of_packs import PACKS
 from tests.mutants.of_past import PAST
+from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
@@ -354,5 +355,6 @@ MUTANTS = (
         *INDEX,
         *PAST,
         *TURNS,
+        *POWER,
     ),
 )

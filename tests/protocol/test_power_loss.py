@@ -10,7 +10,7 @@ from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, commit, new_store, rows
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.errors import StorageError, UnknownOutcomeError
+from txnstore.errors import StorageError, TopicExistsError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
@@ -61,6 +61,30 @@ def test_refusal_because_of_an_entry_that_is_not_flushed_waits_for_the_flush() -
         chain.refresh()
         with pytest.raises(Exception, match="exists already"):
             chain.submit(CreateTopic(topic("ours")))
+        assert objects.unsynced == []
+
+
+def test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush() -> None:
+    objects = FaultStore(MemoryStore(), on(Fault.UNSYNCED, "put_if_absent", times=None))
+    with a_chain(objects) as theirs, a_chain(objects) as ours:
+        with pytest.raises(UnknownOutcomeError):
+            theirs.submit(CreateTopic(topic("theirs")))
+        assert objects.unsynced
+        with pytest.raises(TopicExistsError):
+            ours.submit(CreateTopic(topic("theirs")))
+        assert objects.unsynced == []
+
+
+def test_checkpoint_has_only_entries_that_are_durable() -> None:
+    """A power cut would leave the checkpoint of an entry that is gone: readers of entries end before it, and fork."""
+    objects = FaultStore(MemoryStore())
+    with a_chain(objects) as theirs, a_chain(objects) as ours:
+        ours.submit(CreateTopic(topic("ours")))
+        objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+        with pytest.raises(UnknownOutcomeError):
+            theirs.submit(CreateTopic(topic("theirs")))
+        assert objects.unsynced == [keys.entry(0, 2)]
+        assert ours.checkpoint() == 2
         assert objects.unsynced == []
 
 

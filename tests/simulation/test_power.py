@@ -74,7 +74,7 @@ def test_a_deletion_of_nothing_syncs_nothing(bucket: Bucket) -> None:
 
 
 def test_only_reads_that_may_have_seen_what_was_taken_back_are_left_out(scheduler: Scheduler, bucket: Bucket) -> None:
-    power = Power(scheduler, random.Random(1), Settings(1, losses=1), (bucket, Bucket(lambda: 0)))
+    power = Power(scheduler, random.Random(1), Settings(1, losses=1), (bucket, Bucket(lambda: 0)), [])
     power.began("scan#1")
     power._lose()
     power.began("scan#2")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.harness.simulation.actor import Actor
-from tests.harness.simulation.storage import Bucket
+from tests.harness.simulation.storage import OBJECT_LOST, Bucket, Step
 from tests.harness.simulation.world import Process, World
 from tests.helpers import keys
 from txnstore.storage.base import ObjectInfo
@@ -41,6 +41,7 @@ class Loser(Actor):
             key = self.rng.choice([key for each, key in choice if each == kind])
             bucket.lose(key)
             self.world.lost.add(key)
+            self.world.trace.append(Step(self.world.scheduler.now, self.name, "", key, "", OBJECT_LOST))
             self.pause(self.rng.choice((500, 2_000, 30_000, 1_500_000)))
             put_back(self.world)
 

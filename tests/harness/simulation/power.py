@@ -17,7 +17,7 @@ from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.runtime import EPOCH_MS
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
-from tests.harness.simulation.storage import Bucket, SimulatedStorage
+from tests.harness.simulation.storage import POWER_LOST, Bucket, SimulatedStorage, Step
 
 #: Operations by which a client has only read, and their values when they are invoked.
 _READS: Mapping[str, Any] = {"poll": [("poll",)], "snapshot": None, "ends": None}
@@ -44,15 +44,24 @@ class Power:
         rng: The randomness of the losses.
         settings: How many losses there are at most.
         buckets: That of the run, and others.
+        trace: Gets the losses.
     """
 
-    def __init__(self, scheduler: Scheduler, rng: random.Random, settings: Settings, buckets: Sequence[Bucket]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        rng: random.Random,
+        settings: Settings,
+        buckets: Sequence[Bucket],
+        trace: list[Step],
+    ) -> None:
         self.storages: list[SimulatedStorage] = []
         self.losses: list[Loss] = []
         self._scheduler = scheduler
         self._rng = rng
         self._left = settings.losses
         self._buckets = buckets
+        self._trace = trace
         self._eras: dict[str, int] = {}
 
     def began(self, process: str) -> None:
@@ -67,6 +76,7 @@ class Power:
 
     def _lose(self) -> None:
         self.end_all()
+        self._trace.append(Step(self._scheduler.now, "", "", "", "", POWER_LOST))
         archive = dict(self._buckets[0].archive)
         changes, *_ = [bucket.lose_power() for bucket in self._buckets]
         times = [change.at - EPOCH_MS for change in changes.values() if change.is_entry]

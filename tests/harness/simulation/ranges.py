@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from tests.harness.simulation.settings import settings_of
 from tests.harness.simulation.simulation import simulate
-from tests.harness.simulation.storage import HIDDEN, INTERRUPTED
+from tests.harness.simulation.storage import HIDDEN, INTERRUPTED, OBJECT_LOST, POWER_LOST
 from txnstore import BlockedReadWarning
+
+#: Faults that a trace has as an answer.
+_TOLD = frozenset({HIDDEN, INTERRUPTED, POWER_LOST, OBJECT_LOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,6 @@ def one(seed: int, chains: int | None) -> Result:
     with quiet():
         run = simulate(settings_of(seed, chains))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
-    mishaps.update(step.answer for step in run.trace if step.answer in (HIDDEN, INTERRUPTED))
+    mishaps.update(step.answer for step in run.trace if step.answer in _TOLD)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
     return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))

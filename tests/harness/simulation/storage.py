@@ -75,6 +75,8 @@ COMMON = tuple(mishap for mishap in Mishap if mishap not in (Mishap.SYNC, Mishap
 
 #: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
 HIDDEN, INTERRUPTED = "hidden", "interrupted"
+#: What a trace has for a loss of power, and for an object that is lost, which are no requests.
+POWER_LOST, OBJECT_LOST = "power lost", "object lost"
 
 WRITES = frozenset({"put", "put_if_absent", "delete", "sync"})
 _FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})

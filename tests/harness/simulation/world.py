@@ -83,7 +83,7 @@ class World:
         self.site.bucket.lasting = False
         #: The outage for all processes.
         self.away = Away()
-        self.power = Power(self.scheduler, self.rng("power"), settings, (self.bucket, self.site.bucket))
+        self.power = Power(self.scheduler, self.rng("power"), settings, (self.bucket, self.site.bucket), self.trace)
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}

@@ -1,0 +1,117 @@
+"""Faults in what a process believes after a sync has failed, an object was lost, or something else has answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.harness.simulation import Mishap
+from tests.harness.simulation.settings import FORGETTERS, LOSERS
+from tests.mutants.mutant import Mutant
+from tests.mutants.of_history import HISTORY
+from txnstore.chain.log import Chain
+from txnstore.chain.tail import Tail
+from txnstore.storage.base import Claim
+
+_HOLES = "protocol/test_chain_holes.py::"
+_UNDECIDED = "protocol/test_chain_undecided.py::"
+_POWER = "protocol/test_power_loss.py::"
+
+_LOSSES: dict[str, Any] = {"syncs": 0.1, "losses": 4, "operations": 6}
+_GAPS: dict[str, Any] = {
+    "actors": ("producer:a/1", "producer:b/1", "plain:p/1", "committed:r/1", "scan:s/1", *LOSERS),
+    "operations": 12,
+    "pace_ms": 5_000,
+    "jumps": 0.0,
+    "checkpoint_every": 8,
+}
+_OLD_HINTS: dict[str, Any] = {
+    "actors": (*FORGETTERS, "tidy:t/1"),
+    "lease_ms": 10_000,
+    "operations": 12,
+    "old_hints": 0.7,
+}
+
+POWER = (
+    Mutant(
+        "an entry whose sync has failed is acknowledged because it is visible (simulated)",
+        Claim.settle,
+        "if stored is not None and (exists or not visible):",
+        "if stored is not None:",
+        mishaps=(),
+        settings=_LOSSES,
+    ),
+    Mutant(
+        "a refusal rests on an entry of another process that is not durable",
+        Chain._commit,
+        "self._make_durable(self.state)",
+        "pass",
+        test=_POWER + "test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush",
+    ),
+    Mutant(
+        "a checkpoint has an entry of another process that is not durable",
+        Chain.checkpoint,
+        "self._make_durable(state)",
+        "pass",
+        test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
+    ),
+    Mutant(
+        "what another process wrote is durable once this one has written",
+        Chain._make_durable,
+        "if state.sequence > self._durable:",
+        "if not self._durable:",
+        test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
+    ),
+    Mutant(
+        "an entry in the place of a lost one is acknowledged after a suspension",
+        Chain._check_followers,
+        "self._is_stale(self._runtime.clock())",
+        "False",
+        test=_HOLES + "test_an_entry_of_a_process_that_was_suspended_in_its_commit_is_not_acknowledged",
+    ),
+    Mutant(
+        "a look that took long trusts the look before it",
+        Chain._catch_up,
+        "if until is None and not sure and self._is_stale(self._runtime.clock()):",
+        "if False:",
+        test=_HOLES + "test_a_look_that_was_suspended_makes_sure_of_the_head",
+    ),
+    Mutant(
+        "bytes that cannot be read are those of another process",
+        Chain._offer,
+        "if not self._is_readable(found, attempt.entry.sequence):",
+        "if False:",
+        test=_UNDECIDED + "test_bytes_that_cannot_be_read_leave_the_outcome_unknown",
+    ),
+    Mutant(
+        "a gap between entries is the end of a chain (simulated)",
+        Tail._missing,
+        "if all(later is None for later in found):",
+        "if True:",
+        mishaps=(Mishap.SLOW,),
+        settings=_GAPS,
+    ),
+    Mutant(
+        "a name that is said to exist has the bytes of the process itself (simulated)",
+        Claim.settle,
+        "exists = True",
+        "return self.data",
+        mishaps=(),
+        settings={"elsewhere": 0.3, "operations": 6},
+    ),
+    Mutant(
+        "a create that something else has answered is acknowledged (simulated)",
+        Claim.settle,
+        "self.unknown_outcomes += 1",
+        "return self.data",
+        mishaps=(),
+        settings={"elsewhere": 0.3, "operations": 6},
+    ),
+    replace(
+        next(mutant for mutant in HISTORY if mutant.name == "an open trusts the hint to the last boundary"),
+        name="an open trusts an old hint to the last boundary (simulated)",
+        test=None,
+        mishaps=(Mishap.SLOW,),
+        settings=_OLD_HINTS,
+    ),
+)
