@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tests.harness.simulation import Mishap
-from tests.harness.simulation.settings import FORGETTERS, LOSERS
+from tests.harness.simulation.settings import LOSERS
 from tests.mutants.mutant import Mutant
-from tests.mutants.of_history import HISTORY
 from txnstore.chain.log import Chain
 from txnstore.chain.tail import Tail
 from txnstore.storage.base import Claim
@@ -24,12 +22,6 @@ _GAPS: dict[str, Any] = {
     "pace_ms": 5_000,
     "jumps": 0.0,
     "checkpoint_every": 8,
-}
-_OLD_HINTS: dict[str, Any] = {
-    "actors": (*FORGETTERS, "tidy:t/1"),
-    "lease_ms": 10_000,
-    "operations": 12,
-    "old_hints": 0.7,
 }
 
 POWER = (
@@ -106,12 +98,5 @@ POWER = (
         "return self.data",
         mishaps=(),
         settings={"elsewhere": 0.3, "operations": 6},
-    ),
-    replace(
-        next(mutant for mutant in HISTORY if mutant.name == "an open trusts the hint to the last boundary"),
-        name="an open trusts an old hint to the last boundary (simulated)",
-        test=None,
-        mishaps=(Mishap.SLOW,),
-        settings=_OLD_HINTS,
     ),
 )
