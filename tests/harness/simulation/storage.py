@@ -243,7 +243,7 @@ class SimulatedStorage:
         #: Set by the world, in a part of the runs.
         self.holes: Holes | None = None
         #: Called when a sync has failed.
-        self.sync_failed: Callable[[], None] = bool
+        self.sync_failed: Callable[[], object] = bool
         #: Gets the keys that were answered with garbage.
         self.garbled: set[str] = set()
         self._outage_until = 0
