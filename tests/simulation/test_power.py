@@ -103,6 +103,8 @@ def test_what_may_be_lost_is_in_the_middle_and_has_been_there_for_a_while(schedu
     assert kinds() == set(), "entry 1 is too young, boundary 1 is the last one, entry 2 the newest one"
     scheduler.now += 60_000
     bucket.put_if_absent(keys.boundary(0, 2), b"")
+    assert kinds() == {("boundary", keys.boundary(0, 1))}, "a loss of power may take entry 2 back"
+    bucket.sync([keys.entry(0, 2)])
     assert kinds() == {("entry", keys.entry(0, 1)), ("boundary", keys.boundary(0, 1))}
     assert set(lossy(bucket, entries=False)) == {("boundary", keys.boundary(0, 1))}
 

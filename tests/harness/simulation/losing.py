@@ -72,7 +72,9 @@ def _kind(bucket: Bucket, item: ObjectInfo) -> str | None:
     sequence = keys.entry_sequence(key)
     if sequence is not None:
         old = item.modified_ms <= bucket.now_ms() - _TRUST_MS
-        return "entry" if old and sequence < bucket.heads.get(chain, 0) else None
+        # Else a loss of power may make it the newest one.
+        followed = sequence < bucket.heads.get(chain, 0) and not bucket.is_unsynced(keys.entry(chain, sequence + 1))
+        return "entry" if old and followed else None
     number = keys.boundary_number(key)
     if number is not None:
         return "boundary" if bucket.list(keys.boundary(chain, number + 1), limit=1) else None
