@@ -41,7 +41,8 @@ def _quoted(text: str) -> list[str]:
 def _found(base: Path, path: str) -> list[Path]:
     """The files of a path, which may be a pattern or a folder."""
     paths = list(base.glob(path.rstrip("/")))
-    return [file for one in paths for file in ([one] if one.is_file() else sorted(one.rglob("*.[pmr][yds]*")))]
+    files = [file for one in paths for file in ([one] if one.is_file() else sorted(one.rglob("*")))]
+    return [file for file in files if file.is_file() and file.suffix != ".pyc"]
 
 
 def _missing(cell: str, base: Path) -> list[str]:

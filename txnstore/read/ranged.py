@@ -262,6 +262,9 @@ class SegmentNotFoundError(ObjectNotFoundError):
         super().__init__(f"there is no segment {key} of {tp}")
         self.tp, self.key = tp, key
 
+    def __reduce__(self) -> tuple[type[SegmentNotFoundError], tuple[TopicPartition, str]]:
+        return type(self), (self.tp, self.key)  # A task of Spark returns its errors to the driver.
+
 
 def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
     """The error of a segment that does not exist; raise it from a :class:`SegmentNotFoundError`."""
