@@ -19,6 +19,7 @@ from txnstore.compactor.findings import counted
 from txnstore.connection import Connection
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.state import State
+from txnstore.core.transactions.model import MAX_TIMEOUT_MS
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError
 from txnstore.storage.redact import redact
 
@@ -79,6 +80,8 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents)
     document = StoreDocument(store_id=names.store_id, chains=count, created_at=_created_at(connection, names))
     action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
+    # It is in no other object.
+    action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"
     if present is not None:
         damage = f"it names the store {present.store_id}"
         action += f". Nothing of the store {present.store_id} is deleted"

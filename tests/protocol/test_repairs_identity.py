@@ -38,6 +38,7 @@ def test_store_document_is_rebuilt(objects: MemoryStore, clock: ManualClock, dam
     plan = repaired(objects, clock)
     (found,) = plan.repairs
     assert (found.key, found.create) == (keys.STORE, damage is None)
+    assert found.action.endswith("; the largest timeout of transactions is 15 minutes, whatever it was before")
     after = decode(StoreDocument, keys.STORE, objects.get(keys.STORE))
     assert (after.store_id, after.chains) == (before.store_id, before.chains)
 

@@ -417,3 +417,23 @@ def test_only_an_s3_server_can_report_an_absence() -> None:
     for code in ("", "404", "NotFound"):
         with pytest.raises(ForeignAnswerError, match="404 without the error code of S3"):
             check_absence(Answer(404, code))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "secret", "expected"),
+    [
+        (404, "NoSuchKey", "Key", ObjectNotFoundError),
+        (503, "SlowDown", "Slow", StorageError),
+        (403, "SignatureDoesNotMatch", "Signature", StorageRefusedError),
+    ],
+)
+def test_a_secret_that_is_a_part_of_a_code_changes_no_verdict(
+    status: int, code: str, secret: str, expected: type[Exception]
+) -> None:
+    """The code decides as the server sent it; only what is shown is without secrets."""
+    parsed = {"Error": {"Code": code, "Message": f"{secret} is wrong"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    error = map_s3_error(ClientError(parsed, "GetObject"), Kind.READ, "bucket", URL, ("other", secret))
+    assert type(error) is type(map_s3_error(ClientError(parsed, "GetObject"), Kind.READ, "bucket", URL, ()))
+    assert isinstance(error, expected)
+    assert f"{status} {code}" not in str(error)
+    assert error.__cause__ is None

@@ -139,9 +139,8 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
         secrets: Texts that neither the message nor the cause may contain.
     """
     answer = answer_of(error)
-    answer = Answer(answer.status, scrub(answer.code, secrets), scrub(answer.message, secrets))
     problem = (
-        _from_answer(answer, kind, bucket, url)
+        _from_answer(answer, kind, bucket, url, secrets)
         if answer.status is not None
         else _from_client(error, kind, url, secrets)
     )
@@ -163,9 +162,11 @@ def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
     return _from_answer(Answer(_status_of_code(code), code), kind, bucket, url)
 
 
-def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreError:
-    status, code = answer.status or 0, answer.code
-    said = f"the server answered {status} {code}".rstrip() if status else f"the server answered {code}"
+def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Collection[str] = ()) -> TxnStoreError:
+    # The code decides as it is; a secret that happens to be a part of it is replaced only where it is shown.
+    status, code, explanation = answer.status or 0, answer.code, scrub(answer.message, secrets)
+    shown = scrub(code, secrets)
+    said = f"the server answered {status} {shown}".rstrip() if status else f"the server answered {shown}"
     if code == "NoSuchBucket":
         return StorageRefusedError(f"Cannot {kind.value} {url}: the bucket {bucket!r} does not exist. Create it first.")
     if code in _CREDENTIALS or status == 401:
@@ -194,7 +195,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
     if status == 501 and "encryption" in answer.message.lower():
         return StorageRefusedError(
             f"Cannot {kind.value} {url}: the server cannot encrypt as s3_additional_kwargs demands ({said}: "
-            f"{answer.message})."
+            f"{explanation})."
         )
     if status == 501 and kind is Kind.CREATE:
         return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({said}).")
@@ -212,7 +213,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
         return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
     if 200 <= status < 300:
         return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
-    reason = f": {answer.message.rstrip('.')}" if answer.message else ""
+    reason = f": {explanation.rstrip('.')}" if explanation else ""
     return StorageRefusedError(f"Cannot {kind.value} {url}: {said}{reason}.")
 
 
