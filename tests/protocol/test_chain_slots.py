@@ -53,7 +53,7 @@ class World:
         self.theirs.submit(CreateTopic(topic(name)))
 
     def requests(self, since: int = 0) -> list[str]:
-        """Our requests for slot 2 and later ones, by kind."""
+        """Our requests for slot 2 and later ones, by kind; ``sync``, a flush, is one on a file system only."""
         return [request.operation for request in self.faults.requests[since:]]
 
     @property
@@ -342,7 +342,8 @@ def test_s21_a_refusal_is_final_at_the_head_only(world: World) -> None:
     assert "b" not in world.ours.state.topics
     with pytest.raises(TopicExistsError):
         world.commit("a")
-    assert set(world.requests()) == {"get"}
+    assert set(world.requests()) == {"get", "sync"}
+    assert world.requests().count("sync") == 1
     assert world.bucket == ["a", "b"]
     assert "b" in world.ours.state.topics
 
@@ -357,10 +358,12 @@ def test_s22_command_is_decided_again_at_the_new_head(world: World) -> None:
 
 
 def test_s23_a_refusal_costs_one_get_and_no_put(world: World) -> None:
-    """[a] -> [a]: nothing is written for a command that is refused."""
-    with pytest.raises(TopicExistsError):
-        world.commit("a")
-    assert world.requests() == ["get"]
+    """[a] -> [a]: nothing is written for a command that is refused. The entry that refuses it is flushed once."""
+    for requests in (["get", "sync"], ["get"]):
+        since = len(world.requests())
+        with pytest.raises(TopicExistsError):
+            world.commit("a")
+        assert world.requests(since) == requests
     assert world.bucket == ["a"]
 
 
