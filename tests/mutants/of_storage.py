@@ -32,7 +32,7 @@ STORAGE = (
         Chain._settle,
         "if not self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):",
         "if self.state.sequence >= attempt.entry.sequence:",
-        test=f"{_POWER}test_refusal_because_of_an_entry_that_is_not_flushed_waits_for_the_flush",
+        test=f"{_POWER}test_entry_that_a_reader_of_the_process_has_found_is_not_taken_for_durable",
     ),
     Mutant(
         "a create that lost does not flush the content of the object",

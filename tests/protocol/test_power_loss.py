@@ -14,7 +14,7 @@ from txnstore.errors import StorageError, TopicExistsError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
-from txnstore.testing import Fault, FaultStore, ManualClock, on, seeded
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on, seeded
 
 
 def test_acknowledged_commit_survives_a_power_cut() -> None:
@@ -86,6 +86,29 @@ def test_checkpoint_has_only_entries_that_are_durable() -> None:
         assert objects.unsynced == [keys.entry(0, 2)]
         assert ours.checkpoint() == 2
         assert objects.unsynced == []
+
+
+def test_entry_that_an_entry_of_another_chain_follows_from_is_durable(clock: ManualClock) -> None:
+    """Else a power cut takes back what an acknowledged commit rests on, and nobody can read the store."""
+    disk = MemoryStore(clock=clock)
+    new_store(clock, disk, chains=3).close()
+    objects = FaultStore(disk)
+    theirs, ours = (open_on(objects, runtime=runtime(clock)) for _ in range(2))
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        theirs.create_topic("t", partitions=8)
+    assert objects.unsynced, "the topic is only visible"
+    objects.plan = no_faults
+    syncs = len(_syncs(objects))
+    for partition in range(8):
+        commit(ours, [b"%d" % partition], partition=partition)
+    assert 1 <= len(_syncs(objects)) - syncs <= 3, "once for each chain, not for each commit"
+    objects.power_loss()
+    assert len(rows(open_on(disk, runtime=runtime(clock)))) == 8
+
+
+def _syncs(objects: FaultStore) -> list[str]:
+    return [request.key for request in objects.requests if request.operation == "sync"]
 
 
 def test_created_store_survives_a_power_cut() -> None:

@@ -303,9 +303,10 @@ class Chain:
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
-                    self._make_durable(self.state)
+                    self.make_durable(self.state.sequence)
                     break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
+            self._make_seen_durable(attempt)
             leader.offers(len(waiters))
             offered = self._runtime.monotonic()
             if self._offer(attempt):
@@ -422,15 +423,22 @@ class Chain:
         self._check_writable("written")
         state = self.refresh()
         if state.sequence > 0:
-            self._make_durable(state)
+            self.make_durable(state.sequence)
             self._saver.save(state)
         return state.sequence
 
-    def _make_durable(self, state: State) -> None:
-        """Make sure that the entries of a state survive a power cut, before something is answered or saved by them.
+    def make_durable(self, sequence: int) -> None:
+        """Make sure that the entries up to this one survive a power cut, before something rests on them that does.
 
         Those that others wrote may only be visible. What this process has written itself is durable.
         """
-        if state.sequence > self._durable:
-            make_durable(self._objects, [self._keys.entry(self.number, state.sequence)])
-            self._durable = state.sequence
+        if sequence > self._durable:
+            make_durable(self._objects, [self._keys.entry(self.number, sequence)])
+            self._durable = sequence
+
+    def _make_seen_durable(self, attempt: Attempt) -> None:
+        """Make sure that the entries of other chains that an entry follows from survive a power cut."""
+        before = self.state.seen
+        for chain, sequence in attempt.state.seen.items():
+            if sequence > before.get(chain, 0):
+                self._siblings[chain].make_durable(sequence)

@@ -26,7 +26,10 @@ _TOPIC = "t"
 
 
 class Replacer(Actor):
-    """Creates the store, deletes all of its objects, and creates another one. Its requests never fail."""
+    """Creates the store, deletes all of its objects, and creates another one. Its requests never fail.
+
+    What a process of the deleted store writes afterwards is left of that: nothing is created over it (design 0025).
+    """
 
     def run(self) -> None:
         while self.next_operation():
@@ -35,7 +38,7 @@ class Replacer(Actor):
             if self.left > 0:
                 site = self.world.site
                 site.deleted[max(site.sent)] = self.world.scheduler.now
-                site.bucket.delete([item.key for item in site.bucket.list("")])
+                self._delete_all()
                 self.pause(self.rng.choice((1, 3_000, 20_000)))
 
     def live(self, process: Process) -> None:
@@ -44,10 +47,22 @@ class Replacer(Actor):
     def _create(self) -> None:
         world = self.world
         runtime = simulated_runtime(world.scheduler, self.rng, lambda: EPOCH_MS + world.scheduler.now, Runtime)
-        store = create_on(world.site.bucket, 1, runtime=runtime)
+        while True:
+            try:
+                store = create_on(world.site.bucket, 1, runtime=runtime)
+            except CorruptionError as error:
+                if not str(error).startswith("nothing was created at "):
+                    raise
+                self._delete_all()
+            else:
+                break
         store.create_topic(_TOPIC, config={"segment.format": "arrow"})
         world.site.sent[store.store_id] = set()
         world.site.acknowledged[store.store_id] = []
+
+    def _delete_all(self) -> None:
+        bucket = self.world.site.bucket
+        bucket.delete([item.key for item in bucket.list("")])
 
 
 class Tenant(Actor):
