@@ -13,8 +13,9 @@ from tests.harness.simulation.runtime import EPOCH_MS
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.storage import Bucket
+from tests.harness.simulation.world import World
 from tests.helpers import keys
-from txnstore.errors import ObjectNotFoundError
+from txnstore.errors import ObjectNotFoundError, StorageError, UnsoundStoreError
 
 SAVED = keys.checkpoint_head(0, 8)
 
@@ -117,3 +118,25 @@ def test_a_lost_object_is_put_back_as_it_was(scheduler: Scheduler, bucket: Bucke
     bucket.put_back(keys.entry(0, 1))
     assert bucket.stat(keys.entry(0, 1)) == before
     assert bucket.archive[keys.entry(0, 1)] == b"one"
+
+
+@pytest.mark.parametrize(
+    ("lost", "named", "explained"),
+    [
+        (keys.index_file(0, 0, 8), keys.checkpoint_head(0, 8), True),
+        (keys.index_file(0, 0, 8), keys.checkpoints(0), True),
+        (keys.index_file(0, 0, 8), keys.checkpoint_head(1, 8), False),
+        (keys.index_file(0, 0, 8), keys.entry(0, 8), False),
+        (keys.boundary(0, 1), keys.entry(0, 8), True),
+        (keys.boundary(0, 1), keys.entry(1, 8), False),
+        (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 8), True),
+        (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 9), False),
+        (keys.checkpoint_head(0, 8), keys.checkpoints(0), False),
+    ],
+)
+def test_a_lost_object_explains_what_needs_it(lost: str, named: str, explained: bool) -> None:
+    """A checkpoint without one of its index files is no checkpoint; any other object is missed by its name."""
+    world = World(Settings(1, chains=2))
+    world.lost.add(lost)
+    assert world.explains(UnsoundStoreError(f"{named} is damaged")) == explained
+    assert not world.explains(StorageError(f"{named} is damaged"))

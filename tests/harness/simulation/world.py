@@ -15,6 +15,7 @@ from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
 from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step
+from tests.helpers import keys
 from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
@@ -165,9 +166,7 @@ class World:
         text = str(error)
         if any(key in text for key in self.hidden):
             return True
-        # Who does not find a boundary takes entries that were deleted for missing ones.
-        named = {key.partition("boundaries/")[0] for key in self.lost} | self.garbled
-        return any(key in text for key in named)
+        return any(key in text for key in {*map(_blamed, self.lost), *self.garbled})
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -200,3 +199,13 @@ class World:
             share = settings.elsewhere / (10 if operation == "get" else 1)
             return Mishap.ELSEWHERE if apart.random() < share else None
         return None
+
+
+def _blamed(lost: str) -> str:
+    """What an error names whose cause is a lost object: the object, or the folder of others that it blames."""
+    chain, found, _ = lost.partition("boundaries/")
+    if found:
+        return chain  # Entries that were deleted are missing.
+    if keys.index_range(lost) is not None:
+        return f"{lost.rpartition('/')[0]}/"  # No checkpoint that names the index file is complete.
+    return lost
