@@ -145,8 +145,11 @@ def test_a_missing_entry_without_a_later_checkpoint_is_an_error_for_a_sleeper(
     objects.delete([keys.entry(0, number) for number in range(first, first + 4)])
     clock.advance(LEASE_MS)
     for _ in range(2):
-        with pytest.raises(CorruptionError, match=f"no readable checkpoint of entry {first + 3} or a later one"):
+        with pytest.raises(
+            CorruptionError, match=f"no readable checkpoint of entry {first + 3} or a later one"
+        ) as raised:
             reader.topics()
+        assert f"{keys.entry(0, first + 3)} may be deleted, or lost" in str(raised.value)
 
 
 # Stale hints, and backups that were laid over a store -----------------------------------------------------------------

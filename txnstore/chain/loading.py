@@ -169,7 +169,7 @@ class Loader:
         if saved is None or saved.state.sequence < first:
             msg = (
                 f"{self._keys.checkpoints(self._number)} has no readable checkpoint of entry {first} or a later one, "
-                f"and the entries up to {first} may be deleted"
+                f"and the entries up to {self._keys.entry(self._number, first)} may be deleted, or lost"
             )
             raise CorruptionError(msg)
         self._checked(saved)

@@ -77,7 +77,8 @@ class Tenant(Actor):
         return self.world.site
 
     def open_process(self) -> Process:
-        deletions = len(self.site.deleted)
+        # While there is no store, there may be what processes of the deleted one write. It may also be deleted now.
+        deletions = len(self.site.deleted) if self.site.exists else None
         try:
             process = self.world.process(self.name, self.site.bucket, Runtime)
         except (StoreNotFoundError, CorruptionError) as error:

@@ -32,6 +32,7 @@ from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
 from txnstore.admin.transactions import abort_transaction
 from txnstore.core.model import NO_PRODUCER
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import TxnStoreError
 from txnstore.store import Store
 
@@ -114,7 +115,7 @@ def _look(world: World) -> Iterator[str]:
     put_back(world)
     try:
         recoverer = world.honest()
-        _decide_prepared(recoverer)
+        _decide_two_phase(recoverer)
         recoverer.recover()
         store = world.honest()
         journal = read_journal(world.bucket.archive, world.settings.chains)
@@ -145,8 +146,8 @@ def _look(world: World) -> Iterator[str]:
         yield f"broken: {type(error).__name__}: {error}"
 
 
-def _decide_prepared(store: Store) -> None:
-    """Abort the transactions that wait for an external coordinator."""
+def _decide_two_phase(store: Store) -> None:
+    """Abort the transactions of external coordinators, which have no timeout: open and prepared ones (KIP-939)."""
     for txn in store._connection.view().transactions.values():
-        if txn.held != NO_PRODUCER:
+        if txn.held != NO_PRODUCER or (txn.two_phase and txn.state is TxnState.ONGOING):
             abort_transaction(store._connection, txn.transactional_id)

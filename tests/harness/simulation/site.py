@@ -18,3 +18,8 @@ class Site:
     deleted: dict[str, int] = field(default_factory=dict)
     sent: dict[str, set[int]] = field(default_factory=dict)
     acknowledged: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store: the newest one was not deleted."""
+        return bool(self.sent) and max(self.sent) not in self.deleted
