@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.harness.simulation import Mishap
-from tests.harness.simulation.settings import FOLLOWERS, PASSERS, TENANTS
+from tests.harness.simulation.settings import FOLLOWERS, OPERATORS, PASSERS, TENANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
@@ -27,6 +27,9 @@ _FOLLOWED = {
     "mishaps": (Mishap.SLOW,),
     "rate": 0.05,
 }
+
+#: Vacuums without other actors that stop them, and files that are misplaced for longer than their grace period.
+_OPERATED = {"actors": ("producer:a/1", "tidy:t/1", "tidy:t/2", "tidy:t/3", *OPERATORS), "operations": 12}
 
 _OTHERS = {mutant.name: mutant for mutant in (*HEADS, *IDENTITY, *GROUPS)}
 
@@ -51,6 +54,9 @@ WORLDS = (
     _simulated("an offset of a recreated topic is committed", _FOLLOWED, None, chains=3),
     _simulated("an offset that was checked in an old catalog is committed", _FOLLOWED, None, chains=3),
     _simulated("the first offset of a topic does not follow from the catalog", _FOLLOWED, None, chains=3),
+    _simulated("a store is created over what is left of another one", _OPERATED),
+    _simulated("a vacuum deletes what another store names", _OPERATED),
+    _simulated("a process believes the hint of another store", _OPERATED),
     Mutant(
         "a missing checkpoint leaves the entries after it",
         Loader.first,

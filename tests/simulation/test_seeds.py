@@ -39,7 +39,7 @@ def test_many_seeds_show_no_anomaly(first: int) -> None:
     assert sum(result.operations.get("txn info", 0) for result in results) > AT_ONCE / 20
     for mishap in ("error", "lost", "late", "twice", "409", "412", "503", "slow", "outage", "pause", "crash"):
         assert sum(result.mishaps.get(mishap, 0) for result in results) > AT_ONCE / 5, mishap
-    for mishap in ("hidden", "interrupted", "sync", "old", "elsewhere", "object lost"):
+    for mishap in ("hidden", "interrupted", "sync", "old", "elsewhere", "object lost", "operated"):
         assert sum(result.mishaps.get(mishap, 0) for result in results) > AT_ONCE / 20, mishap
 
 

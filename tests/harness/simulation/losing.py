@@ -58,7 +58,7 @@ def put_back(world: World) -> None:
 def lossy(bucket: Bucket, *, entries: bool) -> Iterator[tuple[str, str]]:
     """The kinds and keys of the objects that may be lost now; ``entries``: also entries."""
     for item in bucket.list(keys.CHAINS):
-        kind = _kind(bucket, item)
+        kind = _kind(bucket, item) if keys.store_of(item.key) in (None, keys.STORE_ID) else None
         if kind is not None and (entries or kind != "entry"):
             yield kind, item.key
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from tests.harness.simulation.settings import settings_of
 from tests.harness.simulation.simulation import simulate
-from tests.harness.simulation.storage import HIDDEN, INTERRUPTED, OBJECT_LOST, POWER_LOST
+from tests.harness.simulation.storage import HIDDEN, INTERRUPTED, OBJECT_LOST, OPERATED, POWER_LOST
 from txnstore import BlockedReadWarning
 
 #: Faults that a trace has as an answer.
-_TOLD = frozenset({HIDDEN, INTERRUPTED, POWER_LOST, OBJECT_LOST})
+_TOLD = frozenset({HIDDEN, INTERRUPTED, POWER_LOST, OBJECT_LOST, OPERATED})
 
 
 @dataclass(frozen=True, slots=True)

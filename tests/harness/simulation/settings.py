@@ -55,6 +55,8 @@ SHARERS = ("share:h/1", "share:h/2", "share:h/3")
 FORGETTERS = ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "napscan:k/5")
 #: It loses objects in the middle of what is numbered, and puts them back.
 LOSERS = ("lose:b/1",)
+#: It restores the wrong files, and creates a store over the remains of one.
+OPERATORS = ("operate:p/1",)
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -136,6 +138,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += FORGETTERS
     if random.Random(f"losers/{seed}").random() < 0.25:
         actors += LOSERS
+    if random.Random(f"operators/{seed}").random() < 0.15:
+        actors += OPERATORS
     mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,

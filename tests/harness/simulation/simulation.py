@@ -19,6 +19,7 @@ from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.losing import Loser, put_back
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
+from tests.harness.simulation.operating import Operator
 from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
 from tests.harness.simulation.past import returned
@@ -63,6 +64,7 @@ _KINDS: dict[str, type[Actor]] = {
     "nap": Napper,
     "napscan": NappingScanner,
     "lose": Loser,
+    "operate": Operator,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000

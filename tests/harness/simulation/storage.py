@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,8 +75,8 @@ COMMON = tuple(mishap for mishap in Mishap if mishap not in (Mishap.SYNC, Mishap
 
 #: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
 HIDDEN, INTERRUPTED = "hidden", "interrupted"
-#: What a trace has for a loss of power, and for an object that is lost, which are no requests.
-POWER_LOST, OBJECT_LOST = "power lost", "object lost"
+#: What a trace has for a loss of power, an object that is lost, and a mistake of the operator, which are no requests.
+POWER_LOST, OBJECT_LOST, OPERATED = "power lost", "object lost", "operated"
 
 WRITES = frozenset({"put", "put_if_absent", "delete", "sync"})
 _FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
@@ -174,6 +174,19 @@ class Bucket(MemoryStore):
         content = self.lost.pop(key)
         self._insert(key, content[0])
         self._objects[key] = content
+
+    def has(self, key: str) -> bool:
+        """Whether the object exists."""
+        return key in self._objects
+
+    def place(self, files: Mapping[str, bytes]) -> None:
+        """An operator puts files there; they are durable, and no object that a process has written."""
+        for key, data in files.items():
+            self._insert(key, data)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """An operator removes files."""
+        super().delete(names)
 
     def lose_power(self) -> dict[str, Change]:
         """Take back what was not synced; returns that, by name."""

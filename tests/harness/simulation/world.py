@@ -80,6 +80,8 @@ class World:
         #: The objects that were lost for a while, and those that a process was given other bytes for.
         self.lost: set[str] = set()
         self.garbled: set[str] = set()
+        #: What an error names that an operator has misplaced.
+        self.misplaced: set[str] = set()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
         self.site.bucket.lasting = False
         #: The outage for all processes.
@@ -166,7 +168,7 @@ class World:
         text = str(error)
         if any(key in text for key in self.hidden):
             return True
-        return any(key in text for key in {*map(_blamed, self.lost), *self.garbled})
+        return any(key in text for key in {*map(_blamed, self.lost), *self.garbled, *self.misplaced})
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
