@@ -80,9 +80,13 @@ class Cli:
         self._monkeypatch.setattr(sys, "stdin", _Stream(io.BytesIO(data), terminal=terminal))
         return captured("--store", url or self.url, *arguments, terminal=terminal)
 
-    def ok(self, *arguments: str, stdin: str | bytes = "") -> Result:
+    def ok(self, *arguments: str, stdin: str | bytes = "", warns: str = "") -> Result:
+        """The result of a command that succeeds. ``warns``: the beginning of the one warning that it prints."""
         result = self(*arguments, stdin=stdin)
-        assert (result.status, result.err) == (0, ""), result
+        expected = f"warning: {warns}" if warns else ""
+        assert (result.status, result.err[: len(expected)], result.err.count("\n")) == (0, expected, bool(warns)), (
+            result
+        )
         return result
 
 

@@ -53,10 +53,9 @@ def test_missing_permissions_are_named(
 def test_a_bucket_that_ignores_the_condition_is_refused(
     spark: SparkSession, url: str, request_log: RequestLog, logged_options: dict[str, Any]
 ) -> None:
-    """OBJ-01: it says that it has created the name, although there is one."""
+    """OBJ-01: it creates the name, although there is one."""
     options = storage(logged_options)
-    created = WireFault(Break.STATUS_AFTER, 200, "OK")
-    request_log.plan = lambda request: created if request.conditional else None
+    request_log.plan = lambda request: WireFault(Break.UNCONDITIONAL) if request.conditional else None
     with pytest.raises(Exception, match=r"UnsafeStorageError.*ignores If-None-Match"):
         append(records(spark, 1), url, "t", **options)
     with pytest.raises(UnsafeStorageError, match="ignores If-None-Match"):

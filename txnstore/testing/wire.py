@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ class Break(Enum):
     """The server executes the request; the last byte of its answer is altered, and its length stays."""
     CUT = "cut"
     """The server executes the request; the connection closes before the last byte of its answer."""
+    UNCONDITIONAL = "unconditional"
+    """The server executes the request without its conditions, as one that does not know them."""
     HANG_AFTER = "hang-after"
     """The server executes the request; the response is delayed by ``delay_s``, so that the client's timeout passes."""
 
@@ -91,6 +94,7 @@ class WireRequest:
         return self.headers.get("if-none-match") == "*"
 
 
+_CONDITION = re.compile(rb"(?mi)^if-none-match:[^\r\n]*\r\n")
 WirePlan = Callable[[WireRequest], "WireFault | None"]
 
 
@@ -202,7 +206,8 @@ class RequestLog:
                 if fault is not None and what in (Break.STATUS, Break.ANSWER):
                     response, keep = _injected(fault, head_only=request.method == "HEAD"), True
                 else:
-                    response, keep = await server.ask(message.raw + body, request.method)
+                    raw = _CONDITION.sub(b"", message.raw) if what is Break.UNCONDITIONAL else message.raw
+                    response, keep = await server.ask(raw + body, request.method)
                     if what is Break.ALTER:
                         response = response[:-1] + bytes([response[-1] ^ 1])
                     if fault is not None and what in (Break.STATUS_AFTER, Break.ANSWER_AFTER):
