@@ -95,11 +95,16 @@ def test_topics_of_old_stores_whose_names_differ_in_case_only_are_not_mistaken_f
         store.create_topic("Orders")
     fill(store, "orders", transactions=1)
     with store.duckdb() as con:
-        names = {row["topic"]: row["view"] for row in rows(con, "SELECT topic, view FROM txn.topics")}
-        assert names["orders"] == "orders"
-        assert names["Orders"].lower() != "orders"
-        assert values(con, "SELECT count(*) FROM orders") == [8]
-        assert values(con, f'SELECT count(*) FROM "{names["Orders"]}"') == [0]
+        (older, view), (younger, other) = [
+            (row["topic"], row["view"])
+            for row in rows(con, "SELECT topic, view FROM txn.topics ORDER BY created_at, topic")
+        ]
+        assert (view, other) == (older, f"{younger}#2")
+        counted = {
+            older: values(con, f"SELECT count(*) FROM {older}"),
+            younger: values(con, f'SELECT count(*) FROM "{other}"'),
+        }
+        assert counted == {"orders": [8], "Orders": [0]}
 
 
 def test_an_empty_topic_has_typed_columns(store: Store) -> None:
