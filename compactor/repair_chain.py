@@ -229,7 +229,8 @@ class ChainRepairs:
             later = self._later()
             if not later:
                 return None
-            if later[0] != self.state.sequence + 1:  # Else it was written meanwhile.
+            following = self.state.sequence + 1
+            if later[0] != following and tail.get(following) is None:  # Else it was written meanwhile.
                 return self._loss(self.state.sequence + 1, later, "")
 
     def _later(self) -> list[int]:

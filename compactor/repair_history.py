@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.boundary import NO_BOUNDARY, BoundaryDocument, read_boundary
+from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import encode
 from txnstore.chain.keys import Keys
 from txnstore.compactor.damage import Loss, Repair
@@ -56,6 +57,9 @@ def without_checkpoint(found: Mapping[int, BoundaryDocument | None], newest: int
 def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, last: int) -> Iterator[tuple[int, int]]:
     """The first and the last number of each run of entries of the history that do not exist.
 
+    A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So the last one of
+    each run is asked for.
+
     Args:
         objects: The object store.
         names: The keys of the store.
@@ -67,7 +71,7 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
     while page := objects.list(names.entries(chain), after, _PAGE):
         for number in (keys.entry_sequence(item.key) for item in page):
             if number is not None:
-                if number > before + 1:
+                if number > before + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
                     yield before + 1, number - 1
                 before = number
         if len(page) < _PAGE:

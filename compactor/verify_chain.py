@@ -102,7 +102,7 @@ class ChainVerifier:
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
-        present = self._list_entries()
+        present = self._entries()
         known = self._known.sequence if self._known is not None else 0
         last = max([known, *present, *checkpoints], default=0)
         self._interval = max(1, (last - self._first) // _LOOKS)
@@ -185,6 +185,18 @@ class ChainVerifier:
             message = f"it is missing, although {latest(self._chain)} names it and its index exists"
             self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
         return heads
+
+    def _entries(self) -> set[int]:
+        """The entries that exist.
+
+        A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So they are
+        listed again where there is a gap.
+        """
+        found = self._list_entries()
+        last = max(found, default=0)
+        if len(found) < last and any(number not in found for number in range(self._first + 1, last)):
+            found |= {number for number in self._list_entries() if number <= last}
+        return found
 
     def _list_entries(self) -> set[int]:
         found = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))

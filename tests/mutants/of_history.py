@@ -184,6 +184,13 @@ HISTORY = (
         test=_LOST + "test_a_sleeper_within_its_commit_acknowledges_nothing_although_boundaries_are_lost",
     ),
     Mutant(
+        "an entry that a list has missed is taken for a deleted one",
+        boundary.Boundaries._look_behind,
+        "if not self._has_entry(number)",
+        "if True",
+        test=_LOST + "test_an_entry_that_was_created_while_the_entries_are_listed_is_no_gap",
+    ),
+    Mutant(
         "an open begins with the checkpoint that an old hint names",
         Loader.first,
         "bool(later.result())",

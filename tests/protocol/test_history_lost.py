@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import duckdb
 import pytest
 
@@ -46,6 +48,30 @@ def _lose(objects: MemoryStore, which: str) -> None:
     made = boundaries(objects)
     assert len(made) >= 3
     objects.delete({"first": made[:1], "middle": made[1:2], "last": made[-1:], "all": made}[which])
+
+
+class Racing(Suspending):
+    """The storage of a process that lists the entries while others are created: only the newer one is in the list.
+
+    ``meanwhile``: called once, within a list of entries, which misses the first entry that it creates.
+    ``waits``: the number of lists of entries before that.
+    """
+
+    meanwhile: Callable[[], object] | None = None
+    raced, waits = False, 0
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        if self.meanwhile is None or not prefix.endswith("/entries/"):
+            return self.inner.list(prefix, start_after, limit)
+        if self.waits:
+            self.waits -= 1
+            return self.inner.list(prefix, start_after, limit)
+        before = {item.key for item in self.inner.list(prefix, start_after)}
+        meanwhile, self.meanwhile = self.meanwhile, None
+        meanwhile()
+        self.raced = True
+        missed = next(item.key for item in self.inner.list(prefix, start_after) if item.key not in before)
+        return [item for item in self.inner.list(prefix, start_after) if item.key != missed][:limit]
 
 
 # Processes that slept -------------------------------------------------------------------------------------------------
@@ -150,6 +176,43 @@ def test_a_missing_entry_without_a_later_checkpoint_is_an_error_for_a_sleeper(
         ) as raised:
             reader.topics()
         assert f"{keys.entry(0, first + 3)} may be deleted, or lost" in str(raised.value)
+
+
+@ONE_CHAIN
+def test_an_entry_that_was_created_while_the_entries_are_listed_is_no_gap(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """A list is no snapshot: that of a large local folder misses an entry, and has one that was created after it."""
+    racing = Racing(objects)
+    with open_on(racing, runtime=runtime(clock)) as reader:
+        clock.advance(LEASE_MS)
+        racing.meanwhile = lambda: [store.create_topic(name) for name in ("a", "b", "c")]
+        reader.topics()
+        assert [topic.name for topic in reader.topics()] == ["a", "b", "c", "t"]
+    assert racing.raced
+
+
+@ONE_CHAIN
+def test_a_verification_beside_a_writer_misses_no_entry(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
+    racing = Racing(objects)
+    with open_on(racing, runtime=runtime(clock)) as reader:
+        racing.meanwhile = lambda: [store.create_topic(name) for name in ("a", "b", "c")]
+        assert reader.verify().violations == ()
+    assert racing.raced
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("waits", [0, 1, 2])
+def test_a_recovery_beside_a_writer_finds_nothing_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, waits: int
+) -> None:
+    racing = Racing(objects)
+    racing.waits = waits
+    with open_on(racing, runtime=runtime(clock)) as reader:
+        racing.meanwhile = lambda: [store.create_topic(name) for name in ("a", "b", "c")]
+        plan = plan_repairs(connection_of(reader))
+        assert (plan.repairs, plan.lost, plan.past) == ((), (), ())
+    assert racing.raced
 
 
 # Stale hints, and backups that were laid over a store -----------------------------------------------------------------

@@ -131,14 +131,17 @@ class Boundaries:
     def _look_behind(self, lease: _Lease, sequence: int) -> _Lease:
         """Look for a gap at an entry: where one is, the entries before it were deleted, whatever the boundaries show.
 
-        One list. It needs no boundary, so it finds that the last ones are lost, or that one was created again.
+        One list. It needs no boundary, so it finds that the last ones are lost, or that one was created again. A list
+        is no snapshot: of two entries that are created meanwhile it may have the later one only, so where it has a gap,
+        one HEAD makes sure of it.
         """
         start = self._keys.entry(self._chain, sequence - 1)
         listed = self._objects.list(self._keys.entries(self._chain), start, limit=2)
         numbers = [number for item in listed if (number := entry_sequence(item.key)) is not None]
-        missing = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
-        if missing and missing[-1] > lease.document.sequence:
-            lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing[-1]}))
+        gaps = [after - 1 for before, after in pairwise([sequence - 1, *numbers]) if after > before + 1]
+        missing = next((number for number in reversed(gaps) if not self._has_entry(number)), 0)
+        if missing > lease.document.sequence:
+            lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing}))
             self._lease = lease
         self._looked = True
         return lease
@@ -220,6 +223,13 @@ class Boundaries:
 
     def _read(self, number: int) -> BoundaryDocument:
         return read_boundary(self._objects, self._keys, self._chain, number)
+
+    def _has_entry(self, sequence: int) -> bool:
+        try:
+            self._objects.stat(self._keys.entry(self._chain, sequence))
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _get(self, number: int) -> bytes | None:
         try:
