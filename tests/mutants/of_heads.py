@@ -142,8 +142,8 @@ HEADS = (
     Mutant(
         "a folder that was created again is the old one",
         RootFolder.check,
-        "if os.path.samestat(os.fstat(known), self._path.stat()):",
-        "if Path(self.path).stat():",
+        "os.path.samestat(os.fstat(known), self._path.stat())",
+        "Path(self.path).stat()",
         test="protocol/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
     ),
     Mutant(

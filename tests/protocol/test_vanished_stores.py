@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,27 @@ def test_commit_into_a_store_that_was_created_again_fails(tmp_path: Path) -> Non
                 txn.send("t", b"1")
             assert new.scan("t").to_table().num_rows == 1
             assert new.verify(deep=True).ok
+
+
+_EXIT = """
+import atexit, os, sys
+
+def late():
+    others = [open(os.devnull) for _ in range(8)]  # They get the numbers of the descriptors that are closed by now.
+    print(objects.get("key"))
+
+atexit.register(late)  # Before weakref registers its own, so that it runs after it.
+from txnstore.storage.local import LocalStore
+objects = LocalStore(sys.argv[1])
+objects.put("key", b"value")
+"""
+
+
+def test_the_exit_of_the_interpreter_is_not_taken_for_a_deletion(tmp_path: Path) -> None:
+    """A producer ends its transaction then, and a consumer leaves its group: with several threads and files."""
+    run = [sys.executable, "-c", _EXIT, str(tmp_path / "store")]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("b'value'\n", "")
 
 
 def test_closed_store_opens_the_new_one(tmp_path: Path) -> None:

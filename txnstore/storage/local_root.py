@@ -38,8 +38,8 @@ class RootFolder:
             if known is None:
                 self._remember(os.open(self.path, _FLAGS))
                 return
-            if os.path.samestat(os.fstat(known), self._path.stat()):
-                return
+            if os.path.samestat(os.fstat(known), self._path.stat()) or self._descriptor != known:
+                return  # In the second case another thread has closed the store, and the number may be another file's.
             what = "deleted and created again"
         except FileNotFoundError:
             if known is None:
@@ -57,7 +57,9 @@ class RootFolder:
             close()
 
     def _remember(self, descriptor: int) -> None:
-        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close = finalizer = weakref.finalize(self, os.close, descriptor)
+        # Not before the last use: producers end their transactions, and consumers leave, when the interpreter exits.
+        finalizer.atexit = False
         self._descriptor = descriptor
 
     def __getstate__(self) -> dict[str, Any]:
