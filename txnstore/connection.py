@@ -194,7 +194,11 @@ class Connection:
         hint = read_hint(self.objects, 0)
         data = identity.result()
         if data is None:
-            raise no_document(self.objects)
+            error = no_document(self.objects)
+            # What is left of a store may be that of one which another process has created since.
+            data = read_if_there(self.objects, keys.STORE) if isinstance(error, CorruptionError) else None
+            if data is None:
+                raise error
         document = document_of(data, redact(self.url))
         count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.

@@ -6,7 +6,7 @@ A root can lose its ``store.json``, get that of another store from a backup, or 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -29,6 +29,7 @@ from txnstore.errors import (
     UnsoundStoreError,
 )
 from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -510,3 +511,24 @@ def test_ids_of_stores_are_found_with_a_list_for_each(objects: MemoryStore) -> N
     assert stores(counting) == [keys.STORE_ID, OTHER]
     assert counting.snapshot().list <= 5
     assert stores(objects, passed=OTHER) == [keys.STORE_ID]
+
+
+def test_a_store_that_is_created_while_it_is_opened_has_lost_nothing(clock: ManualClock) -> None:
+    """Its ``store.json`` is missing, and then its first entry is there."""
+
+    class Creating(MemoryStore):
+        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+            if self.absent:
+                self.absent = False
+                self.put(keys.STORE, document)
+                create_on(self, exist_ok=True, runtime=process(clock)).create_topic("t")
+            return super().list(prefix, start_after, limit)
+
+        absent = False
+
+    objects = Creating(clock=clock)
+    with create_on(objects, runtime=process(clock)):
+        document = objects.get(keys.STORE)
+    objects.delete([keys.STORE])
+    objects.absent = True
+    assert [topic.name for topic in reopened(objects, clock).topics()] == ["t"]
