@@ -10,6 +10,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument
 from txnstore.chain.keys import Keys
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
+from txnstore.compactor.findings import counted
 from txnstore.compactor.planned import PlannedObjects
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
 from txnstore.compactor.repair_history import missing_entries
@@ -62,7 +63,7 @@ def plan_repairs(
     """
     if chains is not None:
         check_integer("chains", chains, 1, MAX_CHAINS)
-    document, repair, loss, stores = identify(connection, chains, identity)
+    document, repair, loss, stores, proven = identify(connection, chains, identity)
     if document is None:
         assert loss is not None
         return RepairPlan(lost=(loss,), stores=stores)
@@ -81,7 +82,8 @@ def plan_repairs(
     names, states = Keys(document.store_id), [chain.state for chain in each]
     losses += _missing_heads(connection, names, states)
     plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores=stores)
-    return _tried(connection, names, plan, deep=deep) if plan.opens else plan
+    plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
+    return plan if proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:
@@ -151,6 +153,15 @@ def _tried(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool)
     return replace(plan, lost=(*plan.lost, Loss(names.chains, why, consequence)))
 
 
+def _withheld(plan: RepairPlan, document: Repair, chains: int) -> RepairPlan:
+    """The plan that writes nothing: of a number of chains that nothing shows, what does not open may be the result."""
+    consequence = (
+        f"not written, and nothing else: the store does not open with {counted(chains, 'chain')}, for which no object "
+        "speaks. If it may have another number, give that with --chains; else put back first what is lost besides"
+    )
+    return replace(plan, repairs=(), lost=(Loss(document.key, document.damage, consequence), *plan.lost))
+
+
 def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
     """The plan, with what is damaged besides in the store as it is after the repairs."""
     named = {item.key for item in plan.lost}
@@ -201,5 +212,6 @@ def _check_places(each: list[ChainRepairs]) -> None:
     for chain in each:
         found = misplaced(chain.state)
         if found is not None:
-            msg = f"the store does not have {chain.state.chains} chains: {found} is in chain {chain.state.chain}"
+            state = chain.state
+            msg = f"the store does not have {counted(state.chains, 'chain')}: {found} is in chain {state.chain}"
             raise InvalidConfigError(msg)

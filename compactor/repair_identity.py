@@ -34,12 +34,14 @@ class Identified(NamedTuple):
         repair: How ``store.json`` is written; None if it is there, and is that of this store.
         loss: What cannot be known, so that the store does not open; None if nothing is.
         stores: What is here of each store, if there are several, or it cannot be known which one it is.
+        proven: Whether an object shows the number of chains; else the caller has given it.
     """
 
     document: StoreDocument | None
     repair: Repair | None = None
     loss: Loss | None = None
     stores: tuple[StoreContents, ...] = ()
+    proven: bool = True
 
 
 def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
@@ -69,12 +71,14 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         msg = f"nothing is left of the store {chosen} at {url}: {here}"
         raise InvalidConfigError(msg)
     if present is not None and chosen in (None, present.store_id):
-        return _present(connection, present, ids)
+        return _present(connection, present, ids, chains)
+    if present is not None:
+        damage = f"it names the store {present.store_id}"
     contents = _contents(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
         return Identified(None, None, _undecided(connection, damage, contents), contents)
     names = Keys(chosen or ids[0])
-    count = _count(connection, names, chains)
+    count, proven = _count(connection, names, chains)
     if count is None:
         consequence = f"no checkpoint shows how many chains the store has: give it with --chains, or {_ELSEWHERE}"
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents)
@@ -83,17 +87,22 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     # It is in no other object.
     action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"
     if present is not None:
-        damage = f"it names the store {present.store_id}"
         action += f". Nothing of the store {present.store_id} is deleted"
     repair = Repair(keys.STORE, damage, action, ((keys.STORE, encode(document)),), create=data is None)
-    return Identified(document, repair, None, contents)
+    return Identified(document, repair, None, contents, proven)
 
 
-def _present(connection: Connection, document: StoreDocument, ids: Sequence[str]) -> Identified:
+def _present(connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None) -> Identified:
     """The store that ``store.json`` names, unless the objects here are those of another one."""
     names = Keys(document.store_id)
     contents = _contents(connection, ids) if set(ids) - {document.store_id} else ()
     if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
+        if chains not in (None, document.chains):
+            msg = (
+                f"{keys.STORE} says that the store has {counted(document.chains, 'chain')}, not {chains}, and it can "
+                f"be read. If it is wrong, move it away, and repeat this: {keys.STORE} is written again then"
+            )
+            raise InvalidConfigError(msg)
         return Identified(document, stores=contents)
     if not contents:
         return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. {_of_segments(connection)}"))
@@ -165,19 +174,19 @@ def _newest(connection: Connection, names: Keys, last: int) -> State | None:
     return None
 
 
-def _count(connection: Connection, names: Keys, given: int | None) -> int | None:
-    """The number of chains as a checkpoint has it, else as given; None if neither says so."""
+def _count(connection: Connection, names: Keys, given: int | None) -> tuple[int | None, bool]:
+    """The number of chains as a checkpoint has it, else as given; None if neither says so. Whether it is proven."""
     last = _last_chain(connection, names)
     state = _newest(connection, names, last)
     if state is not None:
         if given not in (None, state.chains):
             msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {given}"
             raise InvalidConfigError(msg)
-        return state.chains
+        return state.chains, True
     if given is not None and given <= last:
         msg = f"the store has more than {given} chain{'s' if given > 1 else ''}: there are entries of chain {last}"
         raise InvalidConfigError(msg)
-    return given
+    return given, False
 
 
 def _created_at(connection: Connection, names: Keys) -> int:

@@ -42,9 +42,12 @@ def checkpoints(objects: MemoryStore) -> list[int]:
     return [int(key.split("/")[-2]) for key in heads]
 
 
-def planned(objects: MemoryStore, clock: ManualClock, chains: int | None = None) -> RepairPlan:
+def planned(
+    objects: MemoryStore, clock: ManualClock, chains: int | None = None, identity: str | None = None
+) -> RepairPlan:
     """The plan of a process that has read nothing yet."""
-    return plan_repairs(Connection(objects, read_only=True, runtime=runtime(clock)), chains)
+    connection = Connection(objects, read_only=True, runtime=runtime(clock))
+    return plan_repairs(connection, chains, identity=identity)
 
 
 def bytes_of(objects: MemoryStore) -> dict[str, bytes]:

@@ -52,7 +52,7 @@ CARE = (
     Mutant(
         "a repair does not try to open the store",
         plan_repairs,
-        "and not _refusal(connection)",
+        "and _opens_whole(connection)",
         "",
         test=f"{_REPAIRS}test_missing_entry_after_the_checkpoint_is_named",
     ),

@@ -25,6 +25,8 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import open_on
 from txnstore.testing import ManualClock
 
+ANOTHER = "00000000-0000-7000-8000-00000000000a"
+
 
 @pytest.fixture
 def objects(clock: ManualClock) -> MemoryStore:
@@ -76,6 +78,42 @@ def test_number_of_chains_is_asked_for_if_no_checkpoint_has_it(clock: ManualCloc
     repair(Connection(objects, runtime=runtime(clock)), planned(objects, clock, chains=1))
     with open_on(objects, runtime=runtime(clock)) as again:
         assert values(again) == [b"a"]
+
+
+@ONE_CHAIN
+def test_wrong_number_of_chains_that_makes_an_entry_invalid_is_not_written(clock: ManualClock, chains: int) -> None:
+    objects = MemoryStore(clock=clock)
+    store = new_store(clock, objects, chains=chains)
+    store.create_topic("a")
+    for number in range(8):  # With two chains, half of their partitions would be in the other one.
+        store.create_topic(f"t{number}")
+        with store.producer() as producer:
+            producer.send(f"t{number}", value=b"x")
+    objects.delete([keys.STORE])
+    plan = planned(objects, clock, chains=2)
+    assert (plan.repairs, plan.opens) == ((), False)
+    assert plan.lost[0].key == keys.STORE
+    assert "does not open with 2 chains" in plan.lost[0].consequence
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    repair(Connection(objects, runtime=runtime(clock)), planned(objects, clock, chains=1))
+    with open_on(objects, runtime=runtime(clock)) as again:
+        assert again.verify().ok
+
+
+def test_number_of_chains_that_store_json_contradicts_is_refused(objects: MemoryStore, clock: ManualClock) -> None:
+    with pytest.raises(InvalidConfigError, match="says that the store has 1 chain, not 2, and it can be read"):
+        planned(objects, clock, chains=2)
+    assert planned(objects, clock, chains=1).repairs == ()
+
+
+def test_document_of_another_store_is_not_said_to_be_missing(clock: ManualClock) -> None:
+    objects = MemoryStore(clock=clock)
+    store = new_store(clock, objects, chains=1)
+    store.create_topic("t")
+    objects.put(keys.STORE, encode(StoreDocument(store_id=ANOTHER, chains=1, created_at=0)))
+    (loss,) = planned(objects, clock, identity=store.store_id).lost
+    assert loss.damage == f"it names the store {ANOTHER}"
+    assert "--chains" in loss.consequence
 
 
 def test_chains_that_were_lost_are_counted(clock: ManualClock) -> None:
