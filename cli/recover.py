@@ -61,7 +61,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         "stores": [asdict(item) for item in plan.stores],
     }
     if dry_run or not plan.opens:
-        verb = "would be" if dry_run else "were"
+        verb = "would be" if dry_run else "was" if len(plan.repairs) == 1 else "were"
         text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
         app.out.result(text, **found, dry_run=dry_run)
         return 1 if plan.lost or (dry_run and plan.repairs) else 0

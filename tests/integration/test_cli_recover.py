@@ -65,6 +65,13 @@ def test_answer_yes_repairs(cli: Cli, hint: Path) -> None:
     assert hint.read_bytes() == sound
 
 
+def test_one_object_was_rebuilt_beside_a_loss(cli: Cli, hint: Path) -> None:
+    (hint.parent.parent.parent / "store.json").unlink()
+    _entry(cli, 3).unlink()
+    result = cli("recover", "--yes", "--chains", "1")
+    assert (result.status, result.out) == (1, "1 object was rebuilt, 1 cannot be\n")
+
+
 def test_lost_entry_is_status_1_and_said(cli: Cli) -> None:
     _entry(cli, 3).unlink()
     result = cli("recover", "--yes")

@@ -343,7 +343,10 @@ def test_names_that_differ_in_case_only_collide(bench: Bench, first: str, second
     """SQL ignores case in names of views, and some file systems in names of folders."""
     store = bench.store
     store.create_topic(first)
-    with pytest.raises(InvalidTopicError, match=f"topic {second!r} collides with topic {first!r}.*lower case"):
+    with pytest.raises(
+        InvalidTopicError,
+        match=f"topic {second!r} collides with topic {first!r}: names must differ in more than .*lower case",
+    ):
         store.create_topic(second)
     with pytest.raises(InvalidTopicError, match="collides"):
         store.create_topic(second, exist_ok=True)

@@ -40,9 +40,10 @@ def create_topic(draft: Draft, command: CreateTopic) -> Topic:
     if other is not None:
         same_case = topic.name.replace(".", "_") == other.replace(".", "_")
         msg = f"topic {topic.name!r} collides with topic {other!r}: " + (
-            "in Kafka, too, names differ in more than '.' and '_'"
+            "names must differ in more than '.' and '_', as in Kafka; choose another one"
             if same_case
-            else "names differ in more than upper and lower case, which SQL and some file systems ignore"
+            else "names must differ in more than upper and lower case, which SQL and some file systems ignore; choose "
+            "another one"
         )
         raise InvalidTopicError(msg)
     if topic.partitions < 1:
