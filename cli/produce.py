@@ -81,6 +81,12 @@ def produce(
                     producer.flush()
                     app.out.note(f"{counted(sent.records, 'record')} sent to {topic!r} before the interrupt")
                 raise
+            except CommandError as error:
+                if transactional_id is not None:
+                    raise
+                producer.flush()
+                msg = f"{error}; {counted(sent.records, 'record')} sent to {topic!r} before it"
+                raise CommandError(msg, error.advice) from error
     how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
         f"{counted(sent.records, 'record')} sent to {topic!r}{how}",

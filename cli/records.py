@@ -117,7 +117,7 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
 
 
 #: The advice for input that cannot be sent.
-ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
+ADVICE = "Correct the input, without what was sent; with --transactional-id all of it is sent, or nothing."
 
 
 def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:

@@ -207,7 +207,7 @@ class UnknownMemberError(GroupError):
 
     kafka_code = 25
     abortable = True
-    advice = "Abort the transaction and poll again; the poll rejoins the group."
+    advice = "Poll again: the poll rejoins the group. Abort the transaction first, if this is an error of one."
 
 
 class FencedInstanceError(GroupError):

@@ -38,6 +38,20 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
     return result.err
 
 
+@pytest.mark.parametrize(("options", "sent"), [([], 4_000), (["--transactional-id", "loader"], 0)])
+def test_error_of_the_input_says_how_many_records_were_sent(cli: Cli, options: list[str], sent: int) -> None:
+    """The lines before it may be in pieces that are sent: whoever corrects the input has to know where to go on."""
+    lines = [json.dumps({"value": "x" * 1_000}) for _ in range(4_000)]
+    error = _refused(cli, 1, "produce", "orders", "--format", "json", *options, stdin="\n".join([*lines, "bad"]))
+    assert "standard input, line 4001: not valid JSON" in error
+    told = re.search(r"; ([0-9,]+) records? sent to 'orders' before it\. Correct the input", error)
+    with txnstore.open(cli.url) as store:
+        stored = store.scan("orders").to_table().num_rows
+    assert stored <= sent
+    assert (told is None) == bool(options)
+    assert told is None or int(told[1].replace(",", "")) == stored
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
