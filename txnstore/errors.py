@@ -48,6 +48,7 @@
     │   ├── UnsoundStoreError              caller     a vacuum was refused: damage, or chains of another store
     │   ├── ReentrantCallError             caller     a signal handler used the store during a call of its thread
     │   └── CorruptionError                fatal      names the object and what was expected
+    │       └── LostIdentityError          fatal      store.json is lost, or that of another store
     └── StorageError                       retriable  the request failed without effect
         ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
         │   └── NoSpaceError               caller     the temporary folder of this machine is full
@@ -377,6 +378,12 @@ class CorruptionError(StoreError):
 
     fatal = True
     advice = "Restore it from a copy; `txnstore recover` rebuilds some, `txnstore verify` names what is affected."
+
+
+class LostIdentityError(CorruptionError):
+    """``store.json`` is lost, or that of another store than the one whose objects are below the root."""
+
+    advice = ""  # The message includes it.
 
 
 class StorageError(TxnStoreError):

@@ -40,7 +40,7 @@ _LOOK = 1.0
 #: Seconds after which the exit waits no longer for threads of libraries, and between two looks at them.
 _LEAVE, _STEP = 5.0, 0.001
 #: Seconds after which a fork waits no longer for imports of other threads, one of which may wait for this thread.
-_IMPORTS = 60.0
+_IMPORTS = 5.0
 
 
 class ForkLock:

@@ -294,8 +294,8 @@ def test_small_segments_are_merged_and_the_old_ones_vacuumed(orders: Cli) -> Non
     assert orders("compact").err == "Nothing to compact\n"
     (kept,) = orders.ok("vacuum", "--yes", "--json").lines
     assert (kept["deleted"], kept["kept_young"], kept["referenced"]) == ([], 3, 1)
-    (would,) = orders("vacuum", "--older-than", "0", "--dry-run", "--json", warns=SHORT).lines
-    (deleted,) = orders("vacuum", "--older-than", "0s", "--yes", "--json", warns=SHORT).lines
+    (would,) = orders.ok("vacuum", "--older-than", "0", "--dry-run", "--json", warns=SHORT).lines
+    (deleted,) = orders.ok("vacuum", "--older-than", "0s", "--yes", "--json", warns=SHORT).lines
     assert would["deleted"] == deleted["deleted"]
     assert len(deleted["deleted"]) == 3
     assert _values(orders) == ["a", "b", "c"]

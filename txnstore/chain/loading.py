@@ -16,7 +16,7 @@ from txnstore.chain.remains import other_store
 from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, StorageError
+from txnstore.errors import CorruptionError, LostIdentityError, StorageError
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Loader:
         left = [key for key in listed if is_of_chain(key)]
         if not left:
             if other:
-                raise CorruptionError(other)
+                raise LostIdentityError(other)
             return
         entries = [number for key in listed if (number := entry_sequence(key)) is not None]
         if not entries:  # They come last in the list.

@@ -12,6 +12,7 @@ from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import CHAINS, HINTS, STORE, TOPICS, Keys
 from txnstore.errors import (
     CorruptionError,
+    LostIdentityError,
     ObjectNotFoundError,
     StoreNotFoundError,
     TxnStoreError,
@@ -100,14 +101,14 @@ def no_document(objects: ObjectStore) -> TxnStoreError:
         f"the store at {url} has lost its {STORE}: {found}. `txnstore recover` shows what that is, and writes {STORE} "
         f"again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, then `txnstore init` begins anew"
     )
-    return CorruptionError(msg)
+    return LostIdentityError(msg)
 
 
 def check_new(objects: ObjectStore) -> None:
     """Refuse to create a store over what is left of another one.
 
     Raises:
-        CorruptionError: Something of a store is here.
+        LostIdentityError: Something of a store is here.
     """
     found = remains(objects)
     if found:
@@ -116,7 +117,7 @@ def check_new(objects: ObjectStore) -> None:
             f"what that is, and writes {STORE} again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, "
             "then create the store"
         )
-        raise CorruptionError(msg)
+        raise LostIdentityError(msg)
 
 
 def other_store(objects: ObjectStore, names: Keys) -> str:
