@@ -60,7 +60,7 @@ PRODUCER = (
     ),
     Mutant(
         "the largest timeout of the store is not obeyed",
-        Connection.submit,
+        Connection._submit,
         "if isinstance(command, InitProducer):",
         "if False:",
         test="protocol/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",
