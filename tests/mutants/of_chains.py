@@ -19,9 +19,10 @@ from txnstore.core.view import View
 _SEND_AHEAD = "    appended = self._send_ahead(command, home, others) if others else {}\n"
 _NAME_LAST = """\
     last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+    submit = self._submit if decided else self._submit_part
     try:
 """
-_DECIDE = "        ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last))\n"
+_DECIDE = "        ended: Ended = self.endings.when_free(producer, lambda: submit(home, last))\n"
 
 #: Faults between chains.
 MANY_CHAINS = (

@@ -103,7 +103,7 @@ GROUPS = (
     Mutant(
         "an offset that was checked in an old catalog is committed",
         groups_offsets._check_catalog,
-        "if new and offsets.catalog < state.seen.get(CATALOG, 0):",
+        "if replacing and offsets.catalog < state.seen.get(CATALOG, 0):",
         "if False:",
         test=_STALE + "test_off_18_offset_of_the_old_topic_replaces_none_of_the_new_one",
     ),
