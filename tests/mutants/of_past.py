@@ -14,8 +14,8 @@ PAST = (
     Mutant(
         "an earlier state begins at a later checkpoint",
         checkpoint.newest,
-        "and (until is None or number <= until)",
-        "",
+        "for number in known if number <= until)",
+        "for number in known)",
         test=_PAST + "test_requests_of_an_earlier_snapshot",
     ),
     Mutant(
