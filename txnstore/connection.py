@@ -205,6 +205,7 @@ class Connection:
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         objects, runtime, later = self.objects, self.runtime, self._in_background
         chains = Chains(objects, names, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
+        chains.identity.was_read(began)
         chains.load(hint)
         self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))
         took, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)

@@ -109,6 +109,36 @@ def test_process_that_never_pauses_notices_as_soon(old: Store, bucket: MemorySto
     assert names(new) == []
 
 
+class Sleeping(MemoryStore):
+    """The process that opens the store is suspended after it has read ``store.json``, and that is swapped meanwhile."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        data = super().get(key, start, end)
+        if key == STORE and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return data
+
+
+def test_process_that_slept_while_it_opened_a_store_looks_again(clock: ManualClock) -> None:
+    """It had read the right ``store.json`` then, and its chains still exist."""
+    bucket = Sleeping(clock=clock)
+    create_on(bucket, runtime=runtime(clock)).close()
+    other = MemoryStore(clock=clock)
+    create_on(other, runtime=Runtime(clock, clock.sleep)).close()
+
+    def swap() -> None:
+        clock.advance(CONFIRM_MS + 1)
+        bucket.put(STORE, other.get(STORE))
+
+    bucket.meanwhile = swap
+    store = open_on(bucket, runtime=runtime(clock))
+    with pytest.raises(StoreNotFoundError):
+        store.create_topic("t")
+
+
 def test_nothing_of_the_old_store_gets_into_the_new_one(
     old: Store, bucket: MemoryStore, clock: ManualClock, chains: int
 ) -> None:

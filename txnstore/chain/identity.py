@@ -63,6 +63,10 @@ class Identity:
         self._pool = pool
         self._confirmed_at = runtime.monotonic()
 
+    def was_read(self, at: int) -> None:
+        """``store.json`` was read for this store after ``at`` (monotonic): since then this process may have slept."""
+        self._confirmed_at = at
+
     def _is_due(self) -> bool:
         """Whether ``store.json`` was last read longer ago than :data:`CONFIRM_MS`."""
         return abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS
