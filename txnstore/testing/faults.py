@@ -144,8 +144,8 @@ class FaultStore:
     After a simulated crash, every request raises :class:`SimulatedCrash`; use ``inner`` to examine the objects. Wrap
     it in a :class:`~txnstore.storage.retry.RetryingStore` to retry reads and plain puts, as in production.
 
-    A write that is answered is flushed, and so is an object of which :meth:`put_if_absent` answers that it exists, as
-    on a local folder (:meth:`~txnstore.storage.local.LocalStore.put_if_absent`).
+    A write that is answered is flushed, and so is an object of which ``put_if_absent`` answers that it exists, as
+    on a local folder (``put_if_absent`` of a local store).
 
     Args:
         inner: The store that requests are forwarded to.
@@ -215,7 +215,7 @@ class FaultStore:
             return sorted(self._unsynced)
 
     def sync(self, keys: Sequence[str]) -> None:
-        """Flush these objects, as :func:`~txnstore.storage.base.make_durable` asks for it; a request like others."""
+        """Flush these objects, as ``make_durable`` asks for it; a request like others."""
         self._write("sync", keys, lambda: None)
 
     def power_loss(self) -> int:
