@@ -289,9 +289,10 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a 412 for the writer's own entry counts as a conflict",
-        Claim.settle,
-        "stored = self._read(objects)",
-        "stored = b''",
+        Chain._offer,
+        "if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):",
+        "if attempt.claim.unknown_outcomes > unknown_before:",
+        test="protocol/test_chain_slots.py",
     ),
     Mutant(
         "a commit of unknown outcome is not repeated",

@@ -238,7 +238,7 @@ GROUPS = (
         Lease.keep,
         "if began - self._renewed_at >= self._session_ms / 2:",
         "if True:",
-        test=_HEARTBEATS + "test_consumer_that_polls_sends_no_heartbeat_more",
+        test=_HEARTBEATS + "test_commits_replace_heartbeats",
     ),
     Mutant(
         "a heartbeat connects to a closed store",

@@ -50,7 +50,6 @@ WORLDS = (
     _simulated("a commit that succeeds shows that the store exists", _SITE),
     _simulated("a reader does not look whether the store exists", _SITE),
     _simulated("any store.json is that of the open store", _SITE),
-    _simulated("a vacuum trusts an earlier look at store.json", _SITE),
     _simulated("an offset of a recreated topic is committed", _FOLLOWED, None, chains=3),
     _simulated("an offset that was checked in an old catalog is committed", _FOLLOWED, None, chains=3),
     _simulated("the first offset of a topic does not follow from the catalog", _FOLLOWED, None, chains=3),
