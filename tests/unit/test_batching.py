@@ -294,6 +294,15 @@ def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
     assert found == [(1, 15), (2, 90), (2, 91), (1, 16), (1, 20)]
 
 
+def test_rows_of_unknown_offsets_have_offset_minus_1() -> None:
+    """As a record: the batch is in the log, but a repeated append no longer finds where."""
+    one, two = batch(), batch()
+    future = TableFuture([part(one, 3, 0, 1), part(two, 0, 2)])
+    one.resolve(landed(-1, 5))
+    two.resolve(landed(0))
+    assert [metadata.offset for metadata in future.result()] == [-1, -1, 0]
+
+
 def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> None:
     one, two = batch(), batch()
     future, calls = TableFuture([part(one, 0, 0), part(two, 0, 1), part(one, 1, 2)]), list[object]()

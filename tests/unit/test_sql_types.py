@@ -6,6 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from txnstore.catalog.schemas import MAX_DEPTH
 from txnstore.errors import UnsupportedFormatError
 from txnstore.sql.types import duckdb_type, literal, quote
 
@@ -37,3 +38,12 @@ def test_each_type_of_a_topic_has_one_in_duckdb(arrow: pa.DataType, sql: str) ->
 def test_a_type_that_no_topic_has_is_refused() -> None:
     with pytest.raises(UnsupportedFormatError, match="duration"):
         duckdb_type(pa.list_(pa.duration("s")))
+
+
+def test_the_deepest_type_of_a_topic_is_the_deepest_in_duckdb() -> None:
+    def nested(levels: int) -> pa.DataType:
+        return pa.int64() if levels == 1 else pa.list_(nested(levels - 1))
+
+    assert duckdb_type(nested(MAX_DEPTH)) == f"BIGINT{'[]' * (MAX_DEPTH - 1)}"
+    with pytest.raises(UnsupportedFormatError, match=f"more than {MAX_DEPTH} levels deep"):
+        duckdb_type(nested(MAX_DEPTH + 1))
