@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Break(Enum):
     CUT = "cut"
     """The server executes the request; the connection closes before the last byte of its answer."""
     UNCONDITIONAL = "unconditional"
-    """The server executes the request without its conditions, as one that does not know them."""
+    """The server executes the request; the answer is that of one that ignores its condition: 200, with an ETag."""
     HANG_AFTER = "hang-after"
     """The server executes the request; the response is delayed by ``delay_s``, so that the client's timeout passes."""
 
@@ -94,7 +94,6 @@ class WireRequest:
         return self.headers.get("if-none-match") == "*"
 
 
-_CONDITION = re.compile(rb"(?mi)^if-none-match:[^\r\n]*\r\n")
 WirePlan = Callable[[WireRequest], "WireFault | None"]
 
 
@@ -206,12 +205,9 @@ class RequestLog:
                 if fault is not None and what in (Break.STATUS, Break.ANSWER):
                     response, keep = _injected(fault, head_only=request.method == "HEAD"), True
                 else:
-                    raw = _CONDITION.sub(b"", message.raw) if what is Break.UNCONDITIONAL else message.raw
-                    response, keep = await server.ask(raw + body, request.method)
-                    if what is Break.ALTER:
-                        response = response[:-1] + bytes([response[-1] ^ 1])
-                    if fault is not None and what in (Break.STATUS_AFTER, Break.ANSWER_AFTER):
-                        response = _injected(fault, head_only=request.method == "HEAD")
+                    response, keep = await server.ask(message.raw + body, request.method)
+                    if fault is not None:
+                        response = _changed(response, fault, body, head_only=request.method == "HEAD")
                 self._answered(request, status_of(response))
                 if what is Break.DROP_AFTER:
                     break
@@ -289,6 +285,18 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         message = message.without("expect")
     return message, await body_of(message, reader)
+
+
+def _changed(response: bytes, fault: WireFault, body: bytes, *, head_only: bool) -> bytes:
+    """The response that a client gets for a request that the server has executed."""
+    if fault.what is Break.ALTER:
+        return response[:-1] + bytes([response[-1] ^ 1])
+    if fault.what is Break.UNCONDITIONAL:
+        etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        return _injected(WireFault(Break.ANSWER, 200, headers=(("ETag", f'"{etag}"'),)), head_only=head_only)
+    if fault.what in (Break.STATUS_AFTER, Break.ANSWER_AFTER):
+        return _injected(fault, head_only=head_only)
+    return response
 
 
 def _injected(fault: WireFault, *, head_only: bool) -> bytes:
