@@ -109,13 +109,13 @@ class Operator(Actor):
         bucket.remove(mine)
 
     def _swap_hint(self) -> None:
-        """A hint is that of another store, until somebody writes it again."""
+        """A hint is that of another store, until a process writes it again."""
         hints = [key for key in self._other if key.startswith(keys.HINTS)]
         key = self.rng.choice(hints)
         self.world.bucket.place({key: self._other[key]})
 
     def _restore_hint(self) -> None:
-        """A hint is an old one, until somebody writes it again."""
+        """A hint is an old one, until a process writes it again."""
         versions = self.world.bucket.hints
         if versions:
             key = self.rng.choice(sorted(versions))

@@ -165,7 +165,7 @@ class Bucket(MemoryStore):
         return key in self._unsynced
 
     def lose(self, key: str) -> None:
-        """The object is lost: nobody has deleted it."""
+        """The object is lost; no process has deleted it."""
         self.lost[key] = self._objects[key]
         super().delete([key])
 
