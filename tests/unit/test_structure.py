@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -201,3 +202,40 @@ def test_late_imports_run_in_another_thread() -> None:
         if missing:
             bare[name] = missing
     assert bare == {}
+
+
+#: The dataclasses that change; all others are frozen.
+CHANGING = {
+    *("App", "Assignment", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched", "Pending"),
+    *(
+        "Polling",
+        "SegmentFindings",
+        "StreamUploaded",
+        "Uploaded",
+        "Waiter",
+        "Work",
+        "_Buffer",
+        "_Content",
+        "_Marks",
+        "_Sent",
+    ),
+}
+#: Those without slots: a cached property needs a dictionary, and Spark pickles messages.
+WITHOUT_SLOTS = {"App", "DemoRun", "Group", "Member", "Runtime", "State", "StreamUploaded", "Transaction", "Uploaded"}
+
+
+def _dataclasses() -> Iterator[tuple[str, dict[str | None, bool]]]:
+    """The name and the options of each dataclass of the product."""
+    files = (path for folder in ("txnstore", "catalog", "compactor", "cli") for path in (ROOT / folder).rglob("*.py"))
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for decorator in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+                call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+                if ast.unparse(call.func) == "dataclass":
+                    yield node.name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+
+
+def test_dataclasses_are_frozen_and_have_slots() -> None:
+    options = list(_dataclasses())
+    assert {name for name, given in options if not given.get("frozen")} == CHANGING
+    assert {name for name, given in options if not given.get("slots")} == WITHOUT_SLOTS

@@ -26,8 +26,9 @@ def main() -> int:
     counts: Counter[str] = Counter()
     for mutant, outcome in outcomes(mutants, given.jobs, given.most):
         counts[outcome] += 1
+        sys.stderr.write(f"\r{counts.total()} of {len(mutants)}")
         if outcome == "survived":
-            sys.stdout.write(f"survived: {mutant}\n")
+            sys.stdout.write(f"\rsurvived: {mutant}\n")
             sys.stdout.flush()
     each = f"{counts['killed']} killed, {counts['survived']} survived"
     sys.stdout.write(f"{counts.total()} mutants of seed {given.seed}: {each}; {unreached} others have no test\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -118,8 +119,10 @@ def _outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
         target.write_text(source, encoding="utf-8")
     if done.returncode == 0:
         return "survived"
-    # A fault that keeps a module from being imported ends the collection: exit status 2.
-    if done.returncode in (1, 2) or done.returncode < 0:
+    # A fault that keeps a module from being imported ends the collection: exit status 2; or 4, because the tests of a
+    # module that is not collected are not found.
+    collected = re.search(r"^\d+ errors? in", done.stdout, re.MULTILINE) is None
+    if done.returncode in (1, 2) or done.returncode < 0 or (done.returncode == 4 and not collected):
         return "killed"
     msg = f"pytest left with {done.returncode} for {mutant}:\n{done.stdout}\n{done.stderr}"
     raise RuntimeError(msg)
