@@ -280,6 +280,24 @@ def test_damage_stops_no_other_topic_and_no_expiration(store: Store, clock: Manu
         store.delete_topic(name)
 
 
+@pytest.mark.usefixtures("own_objects")
+def test_the_damage_of_one_topic_can_be_reported_beside_what_was_compacted(store: Store) -> None:
+    """OBJ-13: the command line shows both."""
+    for name in ("a", "b"):
+        store.create_topic(name)
+        for value in (b"1", b"2"):
+            with store.producer("p").transaction() as txn:
+                txn.send(name, value)
+    [victim, _] = connection_of(store).view().find_partition(TopicPartition("a", 0)).batches
+    connection_of(store).objects.delete([victim.segment.key])
+    errors: list[Exception] = []
+    report = store.compact(on_error=errors.append)
+    assert report.merges == 1
+    [error] = errors
+    assert isinstance(error, CorruptionError)
+    assert victim.segment.key in str(error)
+
+
 def test_a_topic_that_is_deleted_during_a_merge_is_a_conflict(
     store: Store, objects: HookStore, clock: ManualClock
 ) -> None:
