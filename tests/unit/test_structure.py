@@ -229,7 +229,9 @@ def _dataclasses() -> Iterator[tuple[str, dict[str | None, bool]]]:
     files = (path for folder in ("txnstore", "catalog", "compactor", "cli") for path in (ROOT / folder).rglob("*.py"))
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for decorator in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for decorator in node.decorator_list:
                 call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
                 if ast.unparse(call.func) == "dataclass":
                     yield node.name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
