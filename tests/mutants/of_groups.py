@@ -234,6 +234,13 @@ GROUPS = (
         test=_HEARTBEATS + "test_static_member_that_does_not_poll_stays_until_its_lease_ends",
     ),
     Mutant(
+        "a static member that polls again sends no heartbeats",
+        Lease.due,
+        "self.overdue or",
+        "",
+        test=_HEARTBEATS + "test_static_member_that_polls_before_its_lease_ends_sends_heartbeats_again",
+    ),
+    Mutant(
         "a timer renews the lease beside the polls",
         Lease.keep,
         "if began - self._renewed_at >= self._session_ms / 2:",

@@ -239,6 +239,31 @@ def test_static_member_that_does_not_poll_stays_until_its_lease_ends(bench: Benc
     assert sorted(_settle(slow, other)) == [[0, 1], [2, 3]]
 
 
+def test_auto_commit_of_the_poll_after_the_interval_names_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """That poll commits before it joins again: the warning that it is refused has the reason."""
+    _fill(bench.store, "a")
+    slow = _member(bench.store, enable_auto_commit=True, auto_commit_interval=1.0)
+    assert slow.poll()
+    bench.timers.pass_time(302)
+    caplog.clear()
+    assert slow.poll(), "it joins again, at the committed offsets"
+    (refused,) = [item.getMessage() for item in caplog.records if item.getMessage().startswith("not committed")]
+    assert "did not poll for 300 s (max_poll_interval)" in refused
+
+
+def test_static_member_that_polls_before_its_lease_ends_sends_heartbeats_again(bench: Bench) -> None:
+    """Also if its lease was renewed shortly before: the next work may be long, too."""
+    slow = _member(bench.store, group_instance_id="one", max_poll_interval=100.0)
+    other = _member(bench.other(), max_poll_interval=100.0)
+    _settle(slow, other)
+    slow.poll()
+    bench.wait(101, other)
+    slow.poll()
+    bench.wait(90, other)
+    assert [_numbers(slow), _numbers(other)] == [[0, 1], [2, 3]]
+    slow.commit({PARTS[0]: 0})
+
+
 def test_interval_shorter_than_the_session_timeout(bench: Bench) -> None:
     consumer = _member(bench.store, max_poll_interval=5.0)
     consumer.poll()

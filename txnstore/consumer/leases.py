@@ -76,7 +76,8 @@ class Lease:
         self._renewed_at = self._looked_at = runtime.monotonic()
         self._polled_at: int | None = None  # None during a poll.
         self._failure: Exception | None = None
-        #: Whether the member has left because its consumer did not poll.
+        #: Whether the consumer did not poll for too long: the member has left, or, a static one, sends no heartbeats.
+        #: Set until a member joins or the lease is renewed, so that a commit which fails until then can say why.
         self.overdue = False
 
     def end_heartbeats(self) -> None:
@@ -101,7 +102,7 @@ class Lease:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        self._polled_at, self.overdue = None, False
+        self._polled_at = None
 
     def end_poll(self) -> None:
         """A poll returns, or an iteration returns a record: the application works on it from now on."""
@@ -111,6 +112,7 @@ class Lease:
         """A command that was submitted at ``at`` (ms, monotonic) has renewed the lease."""
         self._renewed_at = self._looked_at = at
         self._seen_at = -1
+        self.overdue = False
         self._arm()
 
     def note(self, member: Member) -> None:
@@ -124,7 +126,8 @@ class Lease:
     @property
     def due(self) -> bool:
         """Whether a poll has to renew the lease."""
-        return self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
+        # After a silence, the timer of a static member is off; a renewal sets it again.
+        return self.overdue or self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
 
     # The timer's thread -----------------------------------------------------------------------------------------------
 
