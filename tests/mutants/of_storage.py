@@ -42,6 +42,13 @@ STORAGE = (
         test=f"{_LOCAL}test_losing_create_flushes_the_existing_object",
     ),
     Mutant(
+        "a deletion flushes only what it finds",
+        LocalStore.delete,
+        "for path in paths}",
+        "for path in paths if False}",
+        test=f"{_LOCAL}test_repeated_deletion_flushes_what_the_first_one_could_not",
+    ),
+    Mutant(
         "a vacuum deletes what objects replace that are not flushed",
         vacuum,
         "_make_durable(connection, view, checkpoints.kept, past)",

@@ -246,6 +246,40 @@ def test_sync_flushes_objects_and_the_names_of_their_folders(
         store.sync(["a/b/1"])
 
 
+def test_repeated_deletion_flushes_what_the_first_one_could_not(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object is not visible any more, and a power cut may bring it back: a repetition must not succeed for that."""
+    store.put("a/1", b"1")
+    flushes = Flushes(monkeypatch, lambda path: path.endswith("/a"))
+    for _ in range(2):
+        with pytest.raises(UnknownOutcomeError, match="survives a crash"):
+            store.delete(["a/1"])
+    flushes.broken = lambda _: False
+    store.delete(["a/1", "nowhere/x", "a/file/y"])
+    assert f"{store.root}/a" in flushes.done
+
+
+def test_repeated_deletion_flushes_what_was_deleted_before_another_one_failed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/1", "b/1"):
+        store.put(key, b"1")
+    flushes, unlink = Flushes(monkeypatch), os.unlink
+
+    def failing(path: str) -> None:
+        if path.endswith("/b/1"):
+            raise OSError(errno.EIO, "I/O error")
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing)
+        with pytest.raises(StorageError):
+            store.delete(["a/1", "b/1"])
+    store.delete(["a/1", "b/1"])
+    assert flushes.done == [f"{store.root}/a", f"{store.root}/b"]
+
+
 def test_folder_above_the_root_that_was_not_flushed_is_flushed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

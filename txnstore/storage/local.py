@@ -130,12 +130,7 @@ class LocalStore:
             while len(path := os.path.dirname(path)) >= len(self.root):
                 folders.add(path)
         for folder in sorted(folders):
-            try:
-                fsync_folder(folder)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise map_sync_error(error, folder) from error
+            self._sync_folder(folder)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
@@ -149,23 +144,18 @@ class LocalStore:
         return found
 
     def delete(self, keys: Sequence[str]) -> None:
-        folders: set[str] = set()
-        for path in [self._path(key) for key in keys]:
+        paths = [self._path(key) for key in keys]
+        for path in paths:
             try:
                 os.unlink(path)
-                folders.add(os.path.dirname(path))
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError as error:
                 if not os.path.isdir(path):  # A folder is not an object: there is nothing to delete.
                     raise map_os_error(error, "delete", path) from error
-        for folder in sorted(folders):
-            try:
-                fsync_folder(folder)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise map_sync_error(error, folder) from error
+        # Also the folders of missing objects: an earlier attempt may have deleted one, and failed before its flush.
+        for folder in sorted({os.path.dirname(path) for path in paths}):
+            self._sync_folder(folder)
             self._remove_empty(folder)
 
     def _remove_empty(self, folder: str) -> None:
@@ -361,6 +351,15 @@ class LocalStore:
             return
         except OSError as error:
             raise map_sync_error(error, path) from error
+
+    def _sync_folder(self, folder: str) -> None:
+        """Flush the names in a folder, if it exists."""
+        try:
+            fsync_folder(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise map_sync_error(error, folder) from error
 
     def _sync_name(self, path: str) -> None:
         try:
