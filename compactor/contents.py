@@ -28,6 +28,7 @@ class StoreContents:
         newest_ms: When the newest of these objects was written, by the storage's clock.
         topics: The number of records of each topic as the chains have it; None if they cannot be read.
         damage: Why they cannot be read; empty if they can.
+        total_chains: The number of chains that the store was created with, as a checkpoint shows; None if none does.
     """
 
     store_id: str
@@ -38,6 +39,13 @@ class StoreContents:
     newest_ms: int
     topics: dict[str, int] | None = field(default=None)
     damage: str = ""
+    total_chains: int | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that chooses this store, with all that it must be given."""
+        number = "" if self.total_chains is not None else " --chains N"
+        return f"txnstore recover --identity {self.store_id}{number}"
 
     def __str__(self) -> str:
         saved = f"checkpoints of {some(map(str, self.checkpoints))}" if self.checkpoints else "no checkpoint"
@@ -64,7 +72,7 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
     Args:
         connection: The connection to the root; it need not be loaded.
         store_id: The id of the store.
-        chains: The number of its chains, as far as it is known; None: as many as have objects.
+        chains: The number of its chains, as a checkpoint shows; None: as many as have objects are read.
     """
     names = Keys(store_id)
     items = connection.objects.list(names.chains)
@@ -80,6 +88,7 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
         newest_ms=max((item.modified_ms for item in items), default=0),
         topics=_topics(view) if view is not None else None,
         damage=damage,
+        total_chains=chains,
     )
 
 

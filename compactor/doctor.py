@@ -8,10 +8,18 @@ from txnstore.compactor.doctor_debt import chain_findings, group_findings, segme
 from txnstore.compactor.doctor_storage import storage_findings
 from txnstore.compactor.findings import DoctorReport, Finding, Severity, counted
 from txnstore.compactor.foreign import foreign_stores
+from txnstore.compactor.repair_identity import recover_command
 from txnstore.compactor.soundness import about, unsound
 from txnstore.compactor.vacuum import vacuum
 from txnstore.connection import Connection
-from txnstore.errors import ReadOnlyError, StorageError, StoreNotFoundError, TxnStoreError, UnsoundStoreError
+from txnstore.errors import (
+    CorruptionError,
+    ReadOnlyError,
+    StorageError,
+    StoreNotFoundError,
+    TxnStoreError,
+    UnsoundStoreError,
+)
 
 #: So many objects of garbage, and more than objects in use, give a warning.
 _MUCH_GARBAGE = 1_000
@@ -44,7 +52,10 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     if probe and connection.read_only:
         msg = f"the store {connection.url} was opened read_only, so its storage cannot be probed"
         raise ReadOnlyError(msg)
-    return DoctorReport((*storage_findings(connection, probe=probe), *_of_the_store(connection)))
+    storage = tuple(storage_findings(connection, probe=probe))
+    if any(item.name == "read" and item.severity is Severity.BAD for item in storage):
+        return DoctorReport(storage)  # The store does not open for the reason that is named there.
+    return DoctorReport((*storage, *_of_the_store(connection)))
 
 
 def _of_the_store(connection: Connection) -> Iterator[Finding]:
@@ -53,7 +64,7 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
     except StoreNotFoundError:
         raise
     except TxnStoreError as error:
-        command = "" if isinstance(error, StorageError) else "txnstore recover"
+        command = recover_command(connection) if isinstance(error, CorruptionError) else ""
         yield Finding("chains", "opens", Severity.BAD, f"the store cannot be read: {error}", command)
         return
     before = [*_identity(connection), *_soundness(connection)]

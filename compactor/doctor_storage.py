@@ -10,6 +10,7 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.past import SKEW_MS
 from txnstore.chain.remains import no_document
 from txnstore.compactor.findings import Finding, Severity, lasting
+from txnstore.compactor.repair_identity import recover_command
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
 from txnstore.storage.bucket import BucketSettings, bucket_settings
@@ -57,9 +58,9 @@ def _read(connection: Connection) -> Finding:
         if data is None:
             raise no_document(connection.objects)
         document_of(data, redact(connection.url))
-    except (CorruptionError, UnsupportedFormatError) as error:
-        return _finding("read", Severity.BAD, str(error), "txnstore recover")
-    except StorageError as error:
+    except CorruptionError as error:
+        return _finding("read", Severity.BAD, str(error), recover_command(connection))
+    except (StorageError, UnsupportedFormatError) as error:
         return _finding("read", Severity.BAD, str(error))
     return _finding("read", Severity.OK, "objects can be read")
 

@@ -63,10 +63,11 @@ def plan_repairs(
     """
     if chains is not None:
         check_integer("chains", chains, 1, MAX_CHAINS)
-    document, repair, loss, stores, proven = identify(connection, chains, identity)
+    identified = identify(connection, chains, identity)
+    document, repair, stores = identified.document, identified.repair, identified.stores
     if document is None:
-        assert loss is not None
-        return RepairPlan(lost=(loss,), stores=stores)
+        assert identified.loss is not None
+        return RepairPlan(lost=(identified.loss,), stores=stores)
     each = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, each))
@@ -83,7 +84,7 @@ def plan_repairs(
     losses += _missing_heads(connection, names, states)
     plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores=stores)
     plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
-    return plan if proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
+    return plan if identified.proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:

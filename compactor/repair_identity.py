@@ -20,7 +20,7 @@ from txnstore.connection import Connection
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.state import State
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS
-from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError
+from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, TxnStoreError
 from txnstore.storage.redact import redact
 
 _ELSEWHERE = "put an older version or a copy of it back"
@@ -35,6 +35,7 @@ class Identified(NamedTuple):
         loss: What cannot be known, so that the store does not open; None if nothing is.
         stores: What is here of each store, if there are several, or it cannot be known which one it is.
         proven: Whether an object shows the number of chains; else the caller has given it.
+        choices: Those of ``stores`` that it may be, while the document cannot be known.
     """
 
     document: StoreDocument | None
@@ -42,6 +43,7 @@ class Identified(NamedTuple):
     loss: Loss | None = None
     stores: tuple[StoreContents, ...] = ()
     proven: bool = True
+    choices: tuple[StoreContents, ...] = ()
 
 
 def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
@@ -76,12 +78,16 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         damage = f"it names the store {present.store_id}"
     contents = _contents(connection, ids) if len(ids) > 1 else ()
     if chosen is None and len(ids) != 1:
-        return Identified(None, None, _undecided(connection, damage, contents), contents)
+        return Identified(None, None, _undecided(connection, damage, contents), contents, choices=contents)
     names = Keys(chosen or ids[0])
     count, proven = _count(connection, names, chains)
     if count is None:
-        consequence = f"no checkpoint shows how many chains the store has: give it with --chains, or {_ELSEWHERE}"
-        return Identified(None, None, Loss(keys.STORE, damage, consequence), contents)
+        least = counted(_last_chain(connection, names) + 1, "chain")
+        given = f"give it with --chains ({least} at least)"
+        consequence = f"no checkpoint shows how many chains the store has: {given}, or {_ELSEWHERE}"
+        contents = contents or _contents(connection, ids)
+        choices = tuple(item for item in contents if item.store_id == names.store_id)
+        return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
     document = StoreDocument(store_id=names.store_id, chains=count, created_at=_created_at(connection, names))
     action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
     # It is in no other object.
@@ -90,6 +96,19 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         action += f". Nothing of the store {present.store_id} is deleted"
     repair = Repair(keys.STORE, damage, action, ((keys.STORE, encode(document)),), create=data is None)
     return Identified(document, repair, None, contents, proven)
+
+
+def recover_command(connection: Connection) -> str:
+    """The command for a store that does not open, with all that it must be given; where there is a choice, one that
+    only shows it.
+    """
+    try:
+        choices = identify(connection, None, None).choices
+    except TxnStoreError:
+        choices = ()
+    if len(choices) > 1:
+        return "txnstore recover --dry-run"
+    return choices[0].command if choices else "txnstore recover"
 
 
 def _present(connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None) -> Identified:
@@ -106,21 +125,29 @@ def _present(connection: Connection, document: StoreDocument, ids: Sequence[str]
         return Identified(document, stores=contents)
     if not contents:
         return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. {_of_segments(connection)}"))
-    each = "; ".join(str(item) for item in contents)
-    return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. Here is {each}"), contents)
+    choices = tuple(item for item in contents if item.store_id != document.store_id)
+    loss = Loss(keys.STORE, why, f"the store does not open. {_choices(choices)}")
+    return Identified(None, None, loss, contents, choices=choices)
 
 
 def _undecided(connection: Connection, damage: str, contents: Sequence[StoreContents]) -> Loss:
     """The loss of ``store.json`` where there are chains of no store, or of several."""
     if contents:
-        each = "; ".join(str(item) for item in contents)
-        return Loss(keys.STORE, damage, f"which store this is cannot be known: choose with --identity. {each}")
+        return Loss(keys.STORE, damage, f"which store this is cannot be known: choose it. {_choices(contents)}")
     if not (left := remains(connection.objects)):
         if damage == "it is missing":
             raise no_document(connection.objects)
         left = "nothing of a store is here"
     consequence = f"which store this is cannot be known: {left}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
     return Loss(keys.STORE, damage, f"{consequence}. {_of_segments(connection)}")
+
+
+def _choices(contents: Sequence[StoreContents]) -> str:
+    """What is here of each store, and the command that chooses it."""
+    each = "; ".join(f"{item} (`{item.command}`)" for item in contents)
+    if all(item.total_chains is not None for item in contents):
+        return f"Here is {each}"
+    return f"Here is {each}. N is the number of chains that the store was created with, which no checkpoint shows"
 
 
 def _of_segments(connection: Connection) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from tests.helpers import keys
 from tests.helpers.chains import partitions_of
 from tests.helpers.compaction import DAY_MS, abort, begin, commit, new_store, reopen, runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.damage import sealed
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.chain.codec import LatestDocument, encode
+from txnstore.chain.codec import LatestDocument, StoreDocument, encode
 from txnstore.compactor import DoctorReport, Finding, Severity, doctor
 from txnstore.compactor.doctor_debt import _MANY_SEGMENTS
 from txnstore.connection import Connection
@@ -245,10 +247,38 @@ def test_store_that_cannot_be_opened_is_bad(store: Store, objects: MemoryStore) 
     assert _found(report, "read").severity is Severity.OK
 
 
-def test_damaged_identity_is_bad(store: Store, objects: MemoryStore) -> None:
-    objects.put(keys.STORE, objects.get(keys.STORE)[:-9])
+def _bad(objects: MemoryStore) -> list[tuple[str, str]]:
     report = doctor(Connection(objects, read_only=True))
-    assert [_found(report, name).severity for name in ("read", "opens")] == [Severity.BAD] * 2
+    return [(item.name, item.command) for item in report.findings if item.severity is Severity.BAD]
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("damage", [None, b'{"version":1,"store'])
+def test_lost_or_damaged_identity_is_named_once(store: Store, objects: MemoryStore, damage: bytes | None) -> None:
+    """With the command that writes it again, which must be given the number of chains without a checkpoint."""
+    objects.delete([keys.STORE]) if damage is None else objects.put(keys.STORE, damage)
+    assert _bad(objects) == [("read", f"txnstore recover --identity {store.store_id} --chains N")]
+    objects.put(keys.STORE, encode(StoreDocument(store_id=store.store_id, chains=1, created_at=0)))
+    store.checkpoint()
+    objects.delete([keys.STORE]) if damage is None else objects.put(keys.STORE, damage)
+    assert _bad(objects) == [("read", "txnstore recover")]
+
+
+@ONE_CHAIN
+def test_identity_of_another_store_has_the_command_that_chooses(store: Store, objects: MemoryStore) -> None:
+    other, third = "018bcfe5-6800-7259-8652-237b4f65d4d9", "018bcfe5-6800-7259-8652-237b4f65d4da"
+    store.checkpoint()
+    objects.put(keys.STORE, encode(StoreDocument(store_id=other, chains=1, created_at=0)))
+    assert _bad(objects) == [("opens", f"txnstore recover --identity {store.store_id}")]
+    objects.put(f"chains/{third}/0000/entries/00000000000000000001.json", b"x")
+    assert _bad(objects) == [("opens", "txnstore recover --dry-run")]
+
+
+def test_identity_of_a_newer_format_has_no_command(store: Store, objects: MemoryStore) -> None:
+    document = json.loads(objects.get(keys.STORE)) | {"version": 99}
+    del document["checksum"]
+    objects.put(keys.STORE, sealed(json.dumps(document, separators=(",", ":")).encode()))
+    assert _bad(objects) == [("read", "")]
 
 
 def test_storage_that_does_not_answer_is_a_finding(store: Store, objects: MemoryStore) -> None:

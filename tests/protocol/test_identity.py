@@ -256,6 +256,27 @@ def test_store_document_of_another_store_is_noticed(store: Store, objects: Memor
         assert again.verify(deep=True).ok
 
 
+@pytest.mark.parametrize("chains", [1, 3])
+def test_young_store_is_chosen_with_one_attempt(
+    store: Store, objects: MemoryStore, clock: ManualClock, chains: int
+) -> None:
+    """Without a checkpoint nothing shows how many chains it has: the plan names both options."""
+    mine = store.store_id
+    swapped(objects, clock)
+    command = f"`txnstore recover --identity {mine} --chains N`"
+    assert command in planned(objects, clock).lost[0].consequence
+    with pytest.raises(CorruptionError, match=f"recover --identity {mine}.*whether --chains must be given"):
+        reopened(objects, clock)
+    assert f"({chains} chain{'s' if chains > 1 else ''} at least)" in planned(objects, clock, mine).lost[0].consequence
+    objects.put(f"chains/{OTHER}/0000/entries/00000000000000000001.json", b"x")
+    objects.delete([keys.STORE])
+    for store_id in (mine, OTHER):
+        assert f"`txnstore recover --identity {store_id} --chains N`" in planned(objects, clock).lost[0].consequence
+    plan = plan_repairs(Connection(objects, runtime=process(clock)), chains, identity=mine)
+    repair(Connection(objects, runtime=process(clock)), plan)
+    assert values(reopened(objects, clock)) == [b"a"]
+
+
 def test_empty_store_beside_another_one_is_kept_if_it_is_the_right_one(
     store: Store, objects: MemoryStore, clock: ManualClock
 ) -> None:

@@ -131,8 +131,8 @@ def other_store(objects: ObjectStore, names: Keys) -> str:
         return (
             f"{STORE} names the store {names.store_id}, which is empty, but there are chains of the store{several} "
             f"{', '.join(others)}: {STORE} may be that of another store. `txnstore recover --identity {others[0]}` "
-            f"shows what that store holds, and writes its {STORE}; if {names.store_id} is right, `txnstore vacuum "
-            f"--foreign {others[0]}` deletes what is left of the other one"
+            f"shows what that store holds, whether --chains must be given, too, and writes its {STORE}; if "
+            f"{names.store_id} is right, `txnstore vacuum --foreign {others[0]}` deletes what is left of the other one"
         )
     for key, store_id in sorted(hints_of_others(objects, names.store_id).items()):
         return (
