@@ -116,6 +116,15 @@ class Output:
         for text in describe(partitions, wall_clock_ms(), read_only=True).values():
             self.warning(text)
 
+    def foreign(self, store_ids: Iterable[str]) -> None:
+        """Report the chains of other stores; the exit status says it, too."""
+        from txnstore.chain.keys import Keys
+        from txnstore.compactor.foreign import choice
+
+        for each in store_ids:
+            shows = "`txnstore recover --dry-run` shows what it holds"
+            self.error(f"{Keys(each).chains} belongs to another store: {shows}. {choice(each)}")
+
     def error(self, message: str, advice: str = "") -> None:
         """Print an error with advice, in one line, to standard error."""
         text = " ".join(message.split())

@@ -41,7 +41,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are read
     only with --deep, which also names altered records. Safe at any time. If there are chains of several stores, it
     shows what each of them holds; --identity chooses one, and deletes nothing of the others. The exit status is 1 if
-    something is lost, or a transaction could not be completed.
+    something is lost, a transaction could not be completed, or there are chains of another store.
     """
     from txnstore.compactor import plan_repairs, repair
 
@@ -59,12 +59,14 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         "lost": [asdict(item) for item in plan.lost],
         "past": [asdict(item) for item in plan.past],
         "stores": [asdict(item) for item in plan.stores],
+        "foreign": plan.foreign,
     }
     if dry_run or not plan.opens:
         verb = "would be" if dry_run else "was" if len(plan.repairs) == 1 else "were"
         text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
         app.out.result(text, **found, dry_run=dry_run)
-        return 1 if plan.lost or (dry_run and plan.repairs) else 0
+        app.out.foreign(plan.foreign)
+        return 1 if plan.lost or plan.foreign or (dry_run and plan.repairs) else 0
     with app.open() as store, app.progress("recovering"):
         report = store.recover()
     text = (
@@ -76,7 +78,8 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     app.out.result(rebuilt + lost + text, **asdict(report), **found)
     for name, reason in report.failed:
         app.out.error(f"{name} could not be completed: {reason}")
-    return 1 if report.failed or plan.lost else 0
+    app.out.foreign(plan.foreign)
+    return 1 if report.failed or plan.lost or plan.foreign else 0
 
 
 def _confirm(plan: RepairPlan, *, yes: bool) -> None:

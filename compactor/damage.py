@@ -53,12 +53,14 @@ class RepairPlan:
         past: Damaged objects that nothing needs but earlier snapshots and a verification of the history: nothing that
             is stored now is lost with them.
         stores: What is here of each store, if there are several, or ``store.json`` does not show which one it is.
+        foreign: The ids of those that are not this store, as it is after the repairs.
     """
 
     repairs: tuple[Repair, ...] = ()
     lost: tuple[Loss, ...] = ()
     past: tuple[Loss, ...] = ()
     stores: tuple[StoreContents, ...] = ()
+    foreign: tuple[str, ...] = ()
 
     @property
     def opens(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from txnstore.chain.keys import CHAINS, HINTS, Keys, store_of
+from txnstore.chain.keys import CHAINS, HINTS, STORE, Keys, store_of
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 #: The number of objects per list; one list covers most stores.
@@ -61,6 +61,14 @@ def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
             youngest = max(known.youngest_ms, item.modified_ms)
             found[store_id] = replace(known, objects=known.objects + 1, youngest_ms=youngest)
     return found
+
+
+def choice(store_id: str) -> str:
+    """What can be done about the chains of another store."""
+    return (
+        f"If {STORE} should name that store: `txnstore recover --identity {store_id}`; if it is of no use any more: "
+        f"`txnstore vacuum --foreign {store_id}` deletes its chains. Until then no vacuum deletes anything"
+    )
 
 
 def foreign_chains(objects: ObjectStore, keys: Keys) -> tuple[str, ...]:

@@ -68,12 +68,14 @@ def plan_repairs(
     if document is None:
         assert identified.loss is not None
         return RepairPlan(lost=(identified.loss,), stores=stores)
+    foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
     each = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, each))
     if repair is None and all(survey.sound for survey in surveys) and _opens_whole(connection):
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
-        return _looked_through(connection, RepairPlan(lost=missing + _lost_now(connection), stores=stores), deep=deep)
+        plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
+        return _looked_through(connection, plan, deep=deep)
     found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(each)
@@ -82,7 +84,8 @@ def plan_repairs(
     losses = tuple(item for item in found if isinstance(item, Loss))
     names, states = Keys(document.store_id), [chain.state for chain in each]
     losses += _missing_heads(connection, names, states)
-    plan = RepairPlan(repairs, losses + lost_segments(connection.objects, names, states), stores=stores)
+    losses += lost_segments(connection.objects, names, states)
+    plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
     plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
     return plan if identified.proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
 

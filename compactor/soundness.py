@@ -13,7 +13,7 @@ from typing import NamedTuple
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
 from txnstore.compactor.findings import counted
-from txnstore.compactor.foreign import ForeignStore
+from txnstore.compactor.foreign import ForeignStore, choice
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
 from txnstore.connection import Connection
 from txnstore.core.state import State
@@ -127,7 +127,5 @@ def about(names: Keys, store_id: str, other: ForeignStore) -> str:
     written = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
     return (
         f"{Keys(store_id).chains} belongs to another store ({written}), and segments that the store {names.store_id} "
-        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. If {keys.STORE} "
-        f"should name the other one: `txnstore recover --identity {store_id}`; if that is of no use any more: "
-        f"`txnstore vacuum --foreign {store_id}` deletes its chains"
+        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. {choice(store_id)}"
     )

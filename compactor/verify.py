@@ -37,8 +37,8 @@ class VerifyReport:
         segments: The number of segments checked.
         bytes_read: The bytes of entries and, after a deep verification, segments that were read.
         deep: Whether the content of segments was read.
-        foreign: The prefixes of chains of other stores. They are no violation; while they are there, no vacuum deletes
-            anything.
+        foreign: The prefixes of chains of other stores. They violate no invariant of this one; while they are there, no
+            vacuum deletes anything, and the command line ends with status 1.
         rules: How often each rule of each invariant was checked, and violated.
     """
 

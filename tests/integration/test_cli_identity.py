@@ -91,7 +91,15 @@ def test_chains_of_another_store_go_on_request_only(cli: Cli, root: Path, tmp_pa
     refused = cli("vacuum", "--older-than", "0", "--force", "--yes")
     assert (refused.status, f"vacuum --foreign {theirs}" in " ".join(refused.err.split())) == (1, True)
     assert cli("doctor").status == 1
-    assert f"txnstore vacuum --foreign {theirs}" in " ".join(cli.ok("verify").out.split())
+    for arguments in (["verify"], ["recover"], ["recover", "--dry-run"]):
+        result = cli(*arguments)
+        text = " ".join(result.err.split())
+        assert (result.status, f"chains/{theirs}/ belongs to another store" in text) == (1, True), arguments
+        assert text.index(f"`txnstore recover --identity {theirs}`") < text.index(
+            f"`txnstore vacuum --foreign {theirs}`"
+        )
+    for command in ("verify", "recover"):
+        assert theirs in str(cli(command, "--json").lines[0]["foreign"])
     kept = cli("vacuum", "--foreign", theirs, stdin="n\n", terminal=True)
     assert (kept.status, f"of {theirs}?" in " ".join(kept.err.split())) == (1, True)
     assert cli("vacuum", "--foreign", theirs).status == 2, "there is no terminal to ask"
@@ -99,7 +107,21 @@ def test_chains_of_another_store_go_on_request_only(cli: Cli, root: Path, tmp_pa
     assert _objects(root) == before
     assert cli.ok("vacuum", "--foreign", theirs, "--yes").out.startswith("Deleted 1 object ")
     assert cli.ok("vacuum", "--yes").status == 0
+    assert (cli.ok("recover").err, cli.ok("verify").err) == ("", "")
     assert cli("vacuum", "--foreign", theirs, "--yes").status == 1
+
+
+def test_choice_of_a_store_names_the_chains_of_the_other_one(cli: Cli, root: Path, tmp_path: Path) -> None:
+    """It is made, and the status says that there is something left to decide."""
+    with txnstore.create(tmp_path / "full") as full:
+        full.create_topic("theirs")
+        full.checkpoint()
+        theirs, mine = full.store_id, _id(root)
+    shutil.copytree(tmp_path / "full" / "chains" / theirs, root / "chains" / theirs)
+    result = cli("recover", "--identity", theirs, "--yes")
+    assert (result.status, result.out.startswith("2 objects rebuilt")) == (1, True)
+    assert f"chains/{mine}/ belongs to another store" in " ".join(result.err.split())
+    assert [row["topic"] for row in cli.ok("topic", "list", "--json").lines] == ["theirs"]
 
 
 def test_short_grace_period_is_warned_about_without_a_question(cli: Cli) -> None:
