@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from txnstore.chain import keys
@@ -13,6 +14,7 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.remains import hints_of_others, no_document
 from txnstore.compactor.deleting import delete
+from txnstore.compactor.findings import counted
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.history import DEFAULT_HISTORY, History, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
@@ -25,7 +27,7 @@ from txnstore.core.log.model import PLACE
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, ReadOnlyError, StoreNotFoundError
+from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageFullError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_milliseconds
@@ -187,6 +189,7 @@ def vacuum(
         UnsoundStoreError: The store is not sound, or there are chains of another one; nothing is deleted.
         CorruptionError: The store does not open; nothing is deleted.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
+        StorageFullError: The disk is full, also after what needs no entry was deleted; the message says what was.
         StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
     """
     grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
@@ -207,21 +210,6 @@ def vacuum(
     checkpoints = old_checkpoints(connection, now - grace_ms, past)
     probes = objects.list(f"{PROBE_FOLDER}/")
     view = _view_after_lists(connection)
-    if not dry_run and has_stale_copies(view):
-        copy_all(connection.chains)
-        view = connection.view(refresh=False)
-    if not dry_run:
-        _make_durable(connection, view, checkpoints.kept, past)
-    gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)}
-    named = _Named(view, gone)
-    while True:
-        garbage = _choose(connection, named, page, now, grace_ms, tally)
-        tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
-        following = next(segments, None)
-        if following is None:
-            break
-        page = following
-        named.refresh(_view_after_lists(connection))
     leftovers = [
         *checkpoints.unneeded,
         # A running probe whose object is deleted would report a safe storage as unsafe.
@@ -229,28 +217,65 @@ def vacuum(
     ]
     tally.found += len(checkpoints.found) + len(probes)
     tally.delete(leftovers)
-    if not dry_run:
-        delete(objects, leftovers)
-
-    def dropped_before(dropped: Collection[str]) -> set[str]:
-        return _dropped_before(connection, named.view, dropped, grace_ms)
-
-    ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
-    payloads = old_payloads(connection.keys, named.view, ends, dropped_before)
     swept = 0
     if not dry_run:
-        _forget(connection, [*payloads.forgotten, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
-        swept = _finish(connection, grace_ms, expire=expire)
-    announced = 0
-    for chain, candidate in zip(past, checkpoints.candidates, strict=True):
-        tally.find(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
-        announced += announce(connection, chain, candidate, dry_run=dry_run)
-    # Last: a storage may refuse that entries are overwritten.
-    tally.find(delete_payloads(connection, payloads.free, dry_run=dry_run))
+        # First what no entry has to announce: on a full disk, that frees the space for the entries.
+        _make_durable(connection, view, checkpoints.kept, past)
+        delete(objects, leftovers)
+        swept = _sweep(objects, max(grace_ms, _SWEEP_MS))
+    with _naming_what_was_deleted(tally, swept):
+        if not dry_run and has_stale_copies(view):
+            copy_all(connection.chains)
+            view = connection.view(refresh=False)
+        gone = {
+            key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)
+        }
+        named = _Named(view, gone)
+        while True:
+            garbage = _choose(connection, named, page, now, grace_ms, tally)
+            tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
+            following = next(segments, None)
+            if following is None:
+                break
+            page = following
+            named.refresh(_view_after_lists(connection))
+
+        def dropped_before(dropped: Collection[str]) -> set[str]:
+            return _dropped_before(connection, named.view, dropped, grace_ms)
+
+        ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
+        payloads = old_payloads(connection.keys, named.view, ends, dropped_before)
+        if not dry_run:
+            _forget(connection, [*payloads.forgotten, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
+            if expire:
+                expire_due(connection.chains, connection.runtime.clock())
+            connection.check_storage()
+        announced = 0
+        for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+            tally.find(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
+            announced += announce(connection, chain, candidate, dry_run=dry_run)
+        # Last: a storage may refuse that entries are overwritten.
+        tally.find(delete_payloads(connection, payloads.free, dry_run=dry_run))
     report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
     return report
+
+
+@contextmanager
+def _naming_what_was_deleted(tally: _Tally, swept: int) -> Iterator[None]:
+    """Add to the error of a full disk what a vacuum has deleted, and what it needs to go on."""
+    try:
+        yield
+    except StorageFullError as error:
+        report = tally.report(swept=swept, announced=0, dry_run=False)
+        msg = (
+            f"{error} The vacuum has deleted {counted(report.objects, 'object')} of {report.bytes:,} bytes and "
+            f"{counted(swept, 'temporary file')}. The rest is deleted only after an entry has announced it, which "
+            "takes a few kilobytes: free so much beside the store, or enlarge the disk or the quota, then repeat the "
+            "vacuum"
+        )
+        raise StorageFullError(msg) from error
 
 
 def _check(connection: Connection, *, force: bool) -> None:
@@ -310,13 +335,6 @@ def _store_id(connection: Connection) -> str:
     if data is None:
         raise no_document(connection.objects)
     return document_of(data, connection.url).store_id
-
-
-def _finish(connection: Connection, grace_ms: int, *, expire: bool) -> int:
-    """Expire unused state, sweep; the number of temporary files."""
-    if expire:
-        expire_due(connection.chains, connection.runtime.clock())
-    return _sweep(connection.objects, max(grace_ms, _SWEEP_MS))
 
 
 class _Named:

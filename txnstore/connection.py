@@ -32,7 +32,14 @@ from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError, StoreExistsError, TxnStoreError
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    StorageFullError,
+    StorageRefusedError,
+    StoreExistsError,
+    TxnStoreError,
+)
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
@@ -204,7 +211,10 @@ class Connection:
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         objects, runtime, later = self.objects, self.runtime, self._in_background
-        chains = Chains(objects, names, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
+        chains = Chains(
+            objects, names, count, runtime, self.pool, workers,
+            read_only=self.read_only, background=later, check_storage=self.check_storage,
+        )  # fmt: skip
         chains.identity.was_read(began)
         chains.load(hint)
         self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))
@@ -303,18 +313,28 @@ class Connection:
         tried.update((txn.producer_id, now) for txn in (unblock(self.coordinator, found) if writable else found))
         return writable
 
-    def _is_writable(self) -> bool:
-        """Whether the storage is safe to write to; only a connection that was made to read has not checked it yet."""
-        if self._checked:
-            return True
-        try:
+    def check_storage(self) -> None:
+        """Check that the storage creates a name once, unless that is known. Each chain does it before it writes.
+
+        A connection that was made to read, or on a full disk, has not checked it yet.
+
+        Raises:
+            UnsafeStorageError: It does not.
+            StorageError: It cannot be checked.
+        """
+        if not self._checked:
             probe_once(self.objects, self.runtime.new_id)
+            self._checked = True
+
+    def _is_writable(self) -> bool:
+        """Whether the storage is safe to write to."""
+        try:
+            self.check_storage()
         except TxnStoreError as error:
             _LOG.warning(
                 "an expired transaction blocks readers; it cannot be ended: %s", error, extra={"error": str(error)}
             )
             return False
-        self._checked = True
         return True
 
     # Statistics and maintenance ---------------------------------------------------------------------------------------
@@ -449,11 +469,14 @@ def _max_timeout_ms(seconds: float) -> int:
 
 def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Connection:
     """Connect to the store on these objects, and read it; :func:`txnstore.open` says how."""
-    connection = Connection(objects, read_only=read_only, runtime=runtime)
+    connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False)
     connection.load()
     if not read_only:
         try:
-            probe_once(objects, connection.runtime.new_id)
+            connection.check_storage()
+        except StorageFullError as error:
+            # What is stored can be read, and a vacuum may free some space; a write checks the storage first.
+            _LOG.warning("opened on a full disk: %s", error, extra={"url": redact(objects.url), "error": str(error)})
         except StorageRefusedError as error:
             # What the store holds could be read: it is the permission to write that is missing.
             msg = f"{error} Without permission to write, open the store with read_only=True."

@@ -51,6 +51,7 @@
     │       └── LostIdentityError          fatal      store.json is lost, or that of another store
     └── StorageError                       retriable  the request failed without effect
         ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
+        │   ├── StorageFullError           caller     the disk of the storage is full, or its quota is used up
         │   └── NoSpaceError               caller     the temporary folder of this machine is full
         ├── ObjectNotFoundError            internal   a GET or a stat of a key that does not exist
         ├── DamagedObjectError             internal   the bytes of an answer do not match their checksum
@@ -398,6 +399,12 @@ class StorageRefusedError(StorageError):
 
     retriable = False
     advice = "Repair what the message names, then try again."
+
+
+class StorageFullError(StorageRefusedError):
+    """The disk of the storage is full, or its quota is used up. A vacuum may free some (docs/howto/maintenance.md)."""
+
+    advice = ""  # The message includes it.
 
 
 class NoSpaceError(StorageRefusedError):

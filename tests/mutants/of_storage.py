@@ -42,6 +42,14 @@ STORAGE = (
         test=f"{_LOCAL}test_losing_create_flushes_the_existing_object",
     ),
     Mutant(
+        "a store that was opened on a full disk is written to unprobed",
+        Chain._check_writable,
+        "self._check_storage()",
+        "pass",
+        test="protocol/test_bad_storage.py::"
+        "test_store_that_was_opened_on_a_full_disk_is_not_written_to_before_it_is_probed",
+    ),
+    Mutant(
         "a deletion flushes only what it finds",
         LocalStore.delete,
         "for path in paths}",

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 import txnstore
-from txnstore.errors import StorageError, StorageRefusedError
+from txnstore.errors import StorageError, StorageFullError, StorageRefusedError, UnsafeStorageError
+from txnstore.storage import probe
+from txnstore.storage.local import LocalStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on, open_on
 from txnstore.testing import Break, RequestLog, WireFault
 from txnstore.testing.servers import storage_options
 
@@ -99,6 +103,114 @@ def test_a_full_disk(tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch)
             txn.send("t", b"later")
         assert values_in(tmp_path / "store") == [b"later"]
         producer.close()
+
+
+class Disk(Quota):
+    """A full disk that another process looks at, which has not probed it: deletions free their bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(0)
+        self._unlink = os.unlink
+        monkeypatch.setattr(os, "write", self)
+        monkeypatch.setattr(os, "unlink", self.unlink)
+        monkeypatch.setattr(probe, "_proven", set())
+
+    def unlink(self, path: str) -> None:
+        status = Path(path).stat()
+        self._unlink(path)
+        self.left += status.st_size if status.st_nlink == 1 else 0
+
+
+def _with_garbage(path: Path) -> Path:
+    """A store with four checkpoints, and an object that no chain names."""
+    with txnstore.create(path) as store:
+        store.create_topic("t", config={"inline.bytes": 0})
+        for number in range(4):
+            with store.producer() as producer:
+                producer.send("t", b"%d" % number, partition=0)
+            store.checkpoint()
+    orphan = path / "topics" / "t" / "0" / "orphan.parquet"
+    orphan.write_bytes(bytes(100_000))
+    return orphan
+
+
+def test_vacuum_frees_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store opens; old checkpoints need no entry, and make the space for the entry that announces segments."""
+    orphan = _with_garbage(tmp_path / "store")
+    with monkeypatch.context() as full:
+        disk = Disk(full)
+        with txnstore.open(tmp_path / "store") as store:
+            assert "opened on a full disk" in caplog.text
+            assert store.scan("t").to_table().num_rows == 4
+            with pytest.raises(StorageFullError, match="the disk is full"):
+                store.create_topic("u")
+            report = store.vacuum(0, history=0)
+            assert {kind.kind.split("/")[0] for kind in report.kinds} == {"chains", "topics"}
+            assert not orphan.exists()
+            assert disk.left > 100_000
+            store.create_topic("u")
+    assert values_in(tmp_path / "store") == [b"0", b"1", b"2", b"3"]
+
+
+def test_vacuum_that_cannot_announce_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that needs an announcement is deleted without it."""
+    orphan = _with_garbage(tmp_path / "store")
+    with monkeypatch.context() as full:
+        disk = Disk(full)
+        with txnstore.open(tmp_path / "store") as store:
+            full.setattr(os, "unlink", disk._unlink)  # What it deletes frees nothing: snapshots of the disk keep it.
+            with pytest.raises(StorageFullError, match=r"The vacuum has deleted \d+ objects? of .*a few kilobytes"):
+                store.vacuum(0, history=0)
+            assert orphan.exists()
+    assert values_in(tmp_path / "store") == [b"0", b"1", b"2", b"3"]
+
+
+class Unproven(MemoryStore):
+    """Full, or one that lets a name be created twice."""
+
+    identity = None
+    state = "sound"
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if self.state == "full":
+            raise StorageFullError("the disk is full")
+        if self.state == "unsafe":
+            self.put(key, data)
+            return True
+        return super().put_if_absent(key, data)
+
+
+def test_store_that_was_opened_on_a_full_disk_is_not_written_to_before_it_is_probed() -> None:
+    objects = Unproven()
+    create_on(objects).create_topic("t")
+    objects.state = "full"
+    store = open_on(objects)
+    entries = len(objects.list("chains/"))
+    objects.state = "unsafe"
+    calls: list[Callable[[], object]] = [lambda: store.create_topic("u"), store.checkpoint]
+    for call in calls:
+        with pytest.raises(UnsafeStorageError):
+            call()
+    assert len(objects.list("chains/")) == entries
+    objects.state = "sound"
+    store.create_topic("u")
+    assert [topic.name for topic in open_on(objects).topics()] == ["t", "u"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_clock_of_a_disk_that_takes_no_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    store = LocalStore(tmp_path)
+    before = store.now_ms()
+
+    def full(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        now = store.now_ms()
+    assert before <= now <= store.now_ms()
 
 
 def values_in(path: Path) -> list[bytes]:

@@ -38,6 +38,7 @@ class Chains:
             executors must differ from ``requests``.
         read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
         background: Returns the executor that writes checkpoints; None: the committing thread writes them.
+        check_storage: Called before each write; raises if the storage is not known to create a name once.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Chains:
         *,
         read_only: bool = False,
         background: Callable[[], Executor] | None = None,
+        check_storage: Callable[[], None] = lambda: None,
     ) -> None:
         self._objects = objects
         self.keys = keys
@@ -70,6 +72,7 @@ class Chains:
                 identity=self.identity,
                 siblings=self._chains,
                 background=background,
+                check_storage=check_storage,
             )
             self._chains.append(chain)
         self._runtime = runtime

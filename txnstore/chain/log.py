@@ -78,6 +78,7 @@ class Chain:
         identity: Identity | None = None,
         siblings: Sequence[Chain] | None = None,
         background: Callable[[], Executor] | None = None,
+        check_storage: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.metrics = ChainMetrics()
@@ -87,6 +88,7 @@ class Chain:
         self._runtime = runtime
         self._siblings = siblings if siblings is not None else (self,)
         self._read_only = read_only
+        self._check_storage = check_storage
         writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
         self.state = first_state(number, chains)
@@ -286,6 +288,7 @@ class Chain:
         if self._read_only:
             msg = f"the store {self._objects.url} was opened with read_only=True; nothing can be {what}"
             raise ReadOnlyError(msg)
+        self._check_storage()
 
     def _commit(self, waiters: list[Waiter], leader: Leader) -> State | None:
         began = self._runtime.monotonic()

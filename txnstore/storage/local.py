@@ -14,7 +14,13 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 
-from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnsafeStorageError
+from txnstore.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StorageFullError,
+    StorageRefusedError,
+    UnsafeStorageError,
+)
 from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
 from txnstore.storage.fsync import fsync_file, fsync_folder
 from txnstore.storage.local_root import RootFolder
@@ -184,7 +190,8 @@ class LocalStore:
     def now_ms(self) -> int:
         """Return the file system's clock: the modification time of a new temporary file in the root, in milliseconds.
 
-        On a network drive this is the server's clock, as for every ``modified_ms``.
+        On a network drive this is the server's clock, as for every ``modified_ms``. Where no file can be created,
+        because the disk is full, the root itself is touched.
 
         Raises:
             ObjectNotFoundError: The root does not exist; the call does not create it.
@@ -196,7 +203,11 @@ class LocalStore:
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"There is no folder {self.root}.") from error
         except OSError as error:
-            raise map_os_error(error, "read the clock of the file system in", self.root) from error
+            problem = map_os_error(error, "read the clock of the file system in", self.root)
+            if isinstance(problem, StorageFullError):
+                os.utime(self.root)
+                return os.stat(self.root).st_mtime_ns // 1_000_000
+            raise problem from error
         try:
             return os.fstat(descriptor).st_mtime_ns // 1_000_000
         finally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 
-from txnstore.errors import StorageError, StorageRefusedError, UnknownOutcomeError, UnsafeStorageError
+from txnstore.errors import StorageError, StorageFullError, StorageRefusedError, UnknownOutcomeError, UnsafeStorageError
 
-_REFUSED = {
+_FULL = {
     errno.ENOSPC: "the disk is full. Free some space there, then repeat the call",
     errno.EDQUOT: "the disk quota is used up. Free some space there, then repeat the call",
+}
+_REFUSED = {
     errno.EROFS: "the file system is read-only. Mount it writable or choose another folder",
     errno.EACCES: "permission denied. Give this user the right to read and write there, or choose another folder",
     errno.EPERM: "the operation is not permitted for this user. Choose another folder",
@@ -25,9 +27,13 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 def map_os_error(error: OSError, action: str, path: str) -> StorageError:
     """The error for a failed ``action`` (``"read"``, ``"write"``, …) on ``path`` that had no effect.
 
-    Failures that persist until their cause is repaired become a :class:`~txnstore.errors.StorageRefusedError`; others
-    (an I/O error, too many open files, a lost network drive) a retriable :class:`~txnstore.errors.StorageError`.
+    A full disk is a :class:`~txnstore.errors.StorageFullError`. Other failures that persist until their cause is
+    repaired become a :class:`~txnstore.errors.StorageRefusedError`; the rest (an I/O error, too many open files, a lost
+    network drive) a retriable :class:`~txnstore.errors.StorageError`.
     """
+    full = _FULL.get(error.errno or 0)
+    if full is not None:
+        return StorageFullError(f"Cannot {action} {path}: {full}.")
     reason = _REFUSED.get(error.errno or 0)
     if reason is not None:
         return StorageRefusedError(f"Cannot {action} {path}: {reason}.")
