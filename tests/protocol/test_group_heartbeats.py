@@ -251,17 +251,29 @@ def test_auto_commit_of_the_poll_after_the_interval_names_it(bench: Bench, caplo
     assert "did not poll for 300 s (max_poll_interval)" in refused
 
 
-def test_static_member_that_polls_before_its_lease_ends_sends_heartbeats_again(bench: Bench) -> None:
-    """Also if its lease was renewed shortly before: the next work may be long, too."""
-    slow = _member(bench.store, group_instance_id="one", max_poll_interval=100.0)
-    other = _member(bench.other(), max_poll_interval=100.0)
+def test_heartbeats_begin_again_with_a_poll_after_the_interval(bench: Bench) -> None:
+    """Also if the lease was renewed just before the interval was over, so that no poll would have to renew it yet."""
+    slow, other = _member(bench.store, group_instance_id="one"), _member(bench.other())
     _settle(slow, other)
     slow.poll()
-    bench.wait(101, other)
+    bench.wait(302, other)
     slow.poll()
-    bench.wait(90, other)
-    assert [_numbers(slow), _numbers(other)] == [[0, 1], [2, 3]]
+    bench.wait(299, other)
     slow.commit({PARTS[0]: 0})
+    assert [_numbers(slow), _numbers(other)] == [[0, 1], [2, 3]]
+
+
+def test_heartbeats_begin_again_after_a_leave_that_failed(bench: Bench) -> None:
+    consumer = _member(bench.store, max_poll_interval=30.0)
+    consumer.poll()
+    bench.timers.pass_time(29)
+    bench.objects.error = StorageRefusedError("no permission")
+    bench.timers.pass_time(3)
+    bench.objects.error = None
+    with pytest.raises(StorageRefusedError):
+        consumer.poll()
+    consumer.poll()
+    assert bench.puts(lambda: bench.timers.pass_time(29)) > 0
 
 
 def test_interval_shorter_than_the_session_timeout(bench: Bench) -> None:

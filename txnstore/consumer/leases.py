@@ -75,6 +75,7 @@ class Lease:
         self._seen_at = -1
         self._renewed_at = self._looked_at = runtime.monotonic()
         self._polled_at: int | None = None  # None during a poll.
+        self._is_timed = False
         self._failure: Exception | None = None
         #: Whether the consumer did not poll for too long: the member has left, or, a static one, sends no heartbeats.
         #: Set until a member joins or the lease is renewed, so that a commit which fails until then can say why.
@@ -125,9 +126,8 @@ class Lease:
 
     @property
     def due(self) -> bool:
-        """Whether a poll has to renew the lease."""
-        # After a silence, the timer of a static member is off; a renewal sets it again.
-        return self.overdue or self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
+        """Whether a poll has to renew the lease: a third of it is over, or no timer will renew it after the poll."""
+        return not self._is_timed or self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
 
     # The timer's thread -----------------------------------------------------------------------------------------------
 
@@ -140,9 +140,11 @@ class Lease:
             wait_ms = self._renewed_at + self._session_ms / 2 - now
         # A poll that returns later does not set the timer again: look at least that often.
         wait_ms = min(wait_ms, self._max_poll_ms if polled_at is None else polled_at + self._max_poll_ms - now + 1)
-        if self._timer is None:
-            self._timer = self.connection.runtime.timer(partial(_keep, weakref.ref(self)))
-        self._timer.set(max(wait_ms, 1.0) / 1000)
+        timer = self._timer  # The consumer's thread may end the heartbeats while the timer's thread is here.
+        if timer is None:
+            timer = self._timer = self.connection.runtime.timer(partial(_keep, weakref.ref(self)))
+        timer.set(max(wait_ms, 1.0) / 1000)
+        self._is_timed = True
 
     def keep(self) -> None:
         """Renew the lease if no poll and no commit has; leave the group if the consumer has not polled for too long.
@@ -150,6 +152,7 @@ class Lease:
         Writes nothing after the consumer or the connection is closed. What the next poll finds in the chain, or another
         heartbeat may do better, is left to them; any other error is kept for the next poll.
         """
+        self._is_timed = False
         member_id, view = self.member_id, self.connection.known()
         if view is None or not self.is_open:
             return
