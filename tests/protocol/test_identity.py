@@ -25,6 +25,7 @@ from txnstore.connection import Connection
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,
+    LostIdentityError,
     StoreNotFoundError,
     UnsoundStoreError,
 )
@@ -553,3 +554,34 @@ def test_a_store_that_is_created_while_it_is_opened_has_lost_nothing(clock: Manu
     objects.delete([keys.STORE])
     objects.absent = True
     assert [topic.name for topic in reopened(objects, clock).topics()] == ["t"]
+
+
+def test_a_process_that_slept_over_the_files_of_two_stores_looks_again(clock: ManualClock) -> None:
+    """``store.json`` is that of another store; while the chains of that are listed, they are there, and then not."""
+    other = MemoryStore(clock=clock)
+    with create_on(other, runtime=process(clock)) as store:
+        store.create_topic("t")
+    copied = {item.key: other.get(item.key) for item in other.list("")}
+    names = Keys(json.loads(copied[keys.STORE])["store_id"])
+
+    class Copied(MemoryStore):
+        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+            if prefix != names.chain(0) or self.looked:
+                return super().list(prefix, start_after, limit)
+            self.looked = True
+            for key, data in copied.items():
+                self.put(key, data)
+            try:
+                return super().list(prefix, start_after, limit)
+            finally:
+                self.delete([key for key in copied if key != keys.STORE])
+
+        looked = False
+
+    objects = Copied(clock=clock)
+    with create_on(objects, runtime=process(clock)) as store:
+        store.create_topic("mine")
+    objects.put(keys.STORE, copied[keys.STORE])
+    with pytest.raises(LostIdentityError, match="which is empty, but there are chains of the store"):
+        reopened(objects, clock)
+    assert objects.looked

@@ -97,8 +97,11 @@ class Loader:
             self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
         return Start(self._checked(saved), window, interval, hinted)
 
-    def check(self, start: Start, state: State) -> None:
+    def check(self, start: Start, state: State) -> bool:
         """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
+
+        Returns:
+            False if an empty chain was written to since: it must be read, and checked again.
 
         Raises:
             CorruptionError: It does, or the entry that the hint names is another one.
@@ -106,19 +109,24 @@ class Loader:
         """
         if start.interval is not None and start.interval.result() is not None and state.sequence < self._every:
             raise self._ends_before(state, f"entry {self._every} exists")
-        if state.sequence == 0:
-            self._check_empty(state)
+        if state.sequence == 0 and not self._is_empty(state):
+            return False
         hinted = start.hinted
         if hinted.store_id and hinted.sequence > state.sequence:
             raise self._ends_before(state, f"{latest(self._number)} names the checkpoint of entry {hinted.sequence}")
         if hinted.entry_hash and (start.saved is None or start.saved.state.sequence < hinted.sequence):
             self._check_hinted_entry(hinted)
+        return True
 
-    def _check_empty(self, state: State) -> None:
+    def _is_empty(self, state: State) -> bool:
         """Make sure that nothing is left of a chain that seems to be empty, and for the catalog, of another store.
 
         What else is below the root is looked at first: if it is another process's that uses this store, the list of the
-        chain, which comes later, has the entries of that process.
+        chain, which comes later, has the entries of that process. Those alone do not explain what else is there: this
+        process may have been suspended while files of two stores were put here and removed.
+
+        Returns:
+            False if the chain was written to since.
         """
         other = other_store(self._objects, self._keys) if self._number == CATALOG else ""
         listed = [item.key for item in self._objects.list(self._keys.chain(self._number), limit=_PAGE)]
@@ -126,13 +134,14 @@ class Loader:
         if not left:
             if other:
                 raise LostIdentityError(other)
-            return
+            return True
         entries = [number for key in listed if (number := entry_sequence(key)) is not None]
         if not entries:  # They come last in the list.
             last = self._objects.list(self._keys.entries(self._number), limit=1)
             entries = [number for item in last if (number := entry_sequence(item.key)) is not None]
-        if entries[:1] != [1]:  # Else the chain was written to since.
+        if entries[:1] != [1]:
             raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{left[0]} exists")
+        return False
 
     def _check_hinted_entry(self, hinted: LatestDocument) -> None:
         """Compare the entry that the hint names, whose checkpoint could not be read, so that entries were folded."""

@@ -137,15 +137,17 @@ class Chain:
                 self.state = saved.state
 
     def _or_begin_again(self, step: Callable[[], object]) -> bool:
-        """True if the step was done; False if the chain was loaded again, as entries may have been deleted."""
+        """Whether the step is done: it did not return False, and the chain was not loaded again.
+
+        It is loaded again if entries after the known state may have been deleted.
+        """
         try:
-            step()
+            return step() is not False
         except OvertakenError:
             self._begin(self._loader.again())
             number = self.boundaries.number_at(self.state.sequence)
             self._note("entries deleted, chain loaded again", self.state.sequence, logging.INFO, boundary=number)
             return False
-        return True
 
     def refresh(self, until: int | None = None) -> State:
         """Read new entries and return the state at the head. Costs one GET if there are none.
