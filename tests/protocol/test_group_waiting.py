@@ -207,6 +207,6 @@ def test_exit_is_not_delayed_by_members_of_other_processes(clock: ManualClock) -
     other = open_on(connection_of(store).counts.inner, runtime=FixedRuntime(clock, clock.sleep))
     consumer = other.consumer(["t"], group="g")
     consumer.poll()
+    assert consumer.assignment() == [TopicPartition("t", 0)]
     consumer.close()
     assert store.group("g").members == ()
-    assert consumer.assignment() == [TopicPartition("t", 0)]

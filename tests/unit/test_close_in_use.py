@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.helpers.connections import connection_of
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import create, create_on
+from txnstore.store import Store, create, create_on
 
 
 def test_transaction_continues_after_its_store_is_closed() -> None:
@@ -23,6 +26,35 @@ def test_transaction_continues_after_its_store_is_closed() -> None:
     store.close()
     assert [record.value for record in consumer.poll()] == [b"before", b"after"]
     store.close()
+
+
+#: Calls of a store that only look, and those that write, each with its arguments.
+CALLS: dict[str, tuple[Any, ...]] = {
+    "alter_topic": ("t", 2), "checkpoint": (), "compact": (), "consumer": ("t",), "create_topic": ("u",),
+    "delete_records": ({("t", 0): 1},), "delete_topic": ("t",), "doctor": (), "duckdb": (), "expire": (),
+    "find_hanging": (), "groups": (), "metrics": (), "offsets": ("t", 0), "producer": (), "producers": ("t", 0),
+    "prometheus": (), "recover": (), "retain": (), "scan": ("t",), "snapshot": (), "sql": ("select * from t",),
+    "topic": ("t",), "topics": (), "transactions": (), "vacuum": (0,), "verify": (), "fence_producers": (["id"],),
+    "transaction": ("id",), "transaction_history": ("id",), "abort_transaction": ("id",), "group": ("g",),
+    "delete_group": ("g",), "abort_hanging": ("t", 0, 1), "reset_offsets": ("g", "earliest", ["t"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_each_call_of_a_closed_store_connects_again(name: str) -> None:
+    store = create_on(MemoryStore())
+    store.create_topic("t")
+    with store.producer("id") as producer, producer.transaction():
+        producer.send("t", b"a", partition=0)
+    store.reset_offsets("g", "earliest", ["t"])
+    store.close()
+    getattr(store, name)(*CALLS[name])
+    store.close()
+
+
+def test_all_calls_of_a_store_are_tried() -> None:
+    methods = {each for each in dir(Store) if not each.startswith("_") and callable(getattr(Store, each))}
+    assert methods - set(CALLS) == {"close", "compact_rounds", "instrument", "refresh"}, "these go on with others"
 
 
 def test_store_works_for_callers_during_close() -> None:

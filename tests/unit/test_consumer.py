@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -210,12 +211,31 @@ def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
 def test_closed_consumer_raises(store: Store) -> None:
     with store.consumer(["t"], group="g") as consumer:
         consumer.poll()
-    for call in (consumer.poll, consumer.poll_table, consumer.commit, consumer.lag, consumer.end_offsets):
-        with pytest.raises(ConsumerClosedError):
-            call()
-    with pytest.raises(ConsumerClosedError):
-        consumer.seek(T0, 0)
+    assert "closed" in repr(consumer)
+    assert consumer.waiting_for == ()
+    assert list(consumer) == []
     consumer.close()
+
+
+#: The arguments of the methods of a consumer that need some.
+CONSUMER_CALLS: dict[str, tuple[Any, ...]] = {
+    "assign": (T0,), "committed": (T0,), "offsets_for_times": ({T0: 0},), "position": (T0,), "seek": (T0, 0),
+    "subscribe": ("t",),
+}  # fmt: skip
+
+
+def _methods(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
+
+
+@pytest.mark.parametrize("name", sorted(_methods(Consumer) - {"close"}))
+def test_closed_consumer_refuses_each_call(store: Store, name: str) -> None:
+    """As Kafka's ``acquireAndEnsureOpen``, which begins each method of ``ClassicKafkaConsumer``."""
+    consumer = store.consumer(["t"], group="g")
+    consumer.poll()
+    consumer.close()
+    with pytest.raises(ConsumerClosedError):
+        getattr(consumer, name)(*CONSUMER_CALLS.get(name, ()))
 
 
 @pytest.mark.usefixtures("own_objects")

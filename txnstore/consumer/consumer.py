@@ -327,7 +327,9 @@ class Consumer(PartitionReader):
 
         Raises:
             InvalidConfigError: The consumer has no group, or has auto-commit on (OFF-19).
+            ConsumerClosedError: The consumer is closed: it has left its group.
         """
+        self._check_open()
         return self._group("take part in a transaction").metadata()
 
     @property
@@ -342,10 +344,13 @@ class Consumer(PartitionReader):
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    def _open(self, *, polls: bool = False) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             msg = "this consumer is closed"
             raise ConsumerClosedError(msg)
+
+    def _open(self, *, polls: bool = False) -> None:
+        self._check_open()
         self._poller.restore()
         if not polls or self._pid != os.getpid():
             self._poller.wake()

@@ -41,6 +41,10 @@ class PartitionReader(ABC):
     _shared: ConsumerGroup | None
 
     @abstractmethod
+    def _check_open(self) -> None:
+        """Raise if the consumer is closed."""
+
+    @abstractmethod
     def _open(self, *, polls: bool = False) -> None:
         """Check that the consumer is open; after a fork, drop what belongs to the parent process.
 
@@ -65,6 +69,7 @@ class PartitionReader(ABC):
             InvalidConfigError: Partitions were assigned by hand; :meth:`unsubscribe` first.
             InvalidTopicError: A topic has a name that no topic can have.
         """
+        self._check_open()
         names = [topics] if isinstance(topics, str) else check_names("topics", topics)
         names = [check_topic_name(name) for name in names]
         if not names:
@@ -94,6 +99,7 @@ class PartitionReader(ABC):
             InvalidConfigError: Topics are subscribed; :meth:`unsubscribe` first.
             InvalidTopicError: A topic has a name that no topic can have.
         """
+        self._check_open()
         tps = _flat(partitions)
         for tp in tps:
             check_topic_name(tp.topic)
@@ -110,6 +116,7 @@ class PartitionReader(ABC):
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads, in order."""
+        self._check_open()
         return sorted(self._positions.assigned)
 
     # Positions --------------------------------------------------------------------------------------------------------
@@ -173,6 +180,7 @@ class PartitionReader(ABC):
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
+        self._check_open()
         return {tp for tp, part in self._positions.assigned.items() if part.paused}
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
