@@ -19,6 +19,7 @@ from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pi
 if TYPE_CHECKING:
     from txnstore.catalog.description import Topic
     from txnstore.producer import Producer
+    from txnstore.store import Store
 
 _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 
@@ -80,6 +81,8 @@ def produce(
                 if transactional_id is None:
                     producer.flush()
                     app.out.note(f"{counted(sent.records, 'record')} sent to {topic!r} before the interrupt")
+                else:
+                    app.out.note(_end(store, producer, transactional_id, sent))
                 raise
             except CommandError as error:
                 if transactional_id is not None:
@@ -94,6 +97,30 @@ def produce(
         records=sent.records,
         transactional_id=transactional_id,
     )
+
+
+def _end(store: Store, producer: Producer, transactional_id: str, sent: _Sent) -> str:
+    """Abort the transaction that an interrupt has left, and say what became of it, as its chain has it."""
+    from txnstore.core.transactions.model import TxnState
+    from txnstore.errors import TxnStoreError
+
+    name = f"the transaction of {transactional_id!r}"
+    limit = "it is aborted at its timeout, a minute after it began"
+    try:
+        producer.close()
+    except TxnStoreError as error:
+        why = f" ({' '.join(str(error).split())})"
+    else:
+        why = ""
+    try:
+        state = store.transaction(transactional_id).state
+    except TxnStoreError as error:
+        return f"{name} may be open or committed: {' '.join(str(error).split())} Unless it is committed, {limit}"
+    if state in (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT):
+        return f"{name} was committed before the interrupt: {counted(sent.records, 'record')} sent"
+    if state is TxnState.ONGOING:
+        return f"{name} could not be aborted{why}; {limit}. None of its records is visible"
+    return f"{name} was aborted: none of its records is visible"
 
 
 def _hint(reading: Reading, transactional_id: str | None) -> str:

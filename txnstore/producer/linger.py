@@ -22,7 +22,10 @@ _LOG = logging.getLogger(__name__)
 _AGAIN = 1.0
 #: Seconds that the exit of the interpreter waits for the records of producers that were not closed.
 _PATIENCE = 10.0
-_LOST = "a producer was not closed, and records of it were not written: %s"
+_OPEN_AT_EXIT = "a producer was not closed"
+_LOST = f"{_OPEN_AT_EXIT}, and records of it were not written: %s"
+_ABORTED = f"{_OPEN_AT_EXIT}: its open transaction was aborted, with all records that were sent in it"
+_NOT_ABORTED = f"{_OPEN_AT_EXIT}, and its open transaction could not be aborted, which its timeout does: %s"
 
 
 class Flushing(Protocol):
@@ -110,24 +113,23 @@ class Linger:
     def finish(self) -> None:
         """Close the sender if its records linger, or if its open transaction would block readers until its timeout.
 
-        Logs a loss of records.
+        Logs what is lost with that: an abort, also of records that were flushed, or records that were not written.
         """
         sender = self._sender()
         if sender is None or self._stopped or self._pid != os.getpid():
             return
-        reason: object = None
         aborts = sender.holds_transaction
         if self._seconds is not None or aborts:
             try:
                 sender.close()
             except Exception as error:  # noqa: BLE001 - no caller can handle it
-                reason = error
-            else:
-                reason = "its open transaction was aborted" if aborts else None
-        if reason is None and sender.has_more:
+                _LOG.warning(_NOT_ABORTED if aborts else _LOST, error, extra={"error": str(error)})
+                return
+        if aborts:
+            _LOG.warning(_ABORTED)
+        elif sender.has_more:
             reason = "flush, commit or close it before the process ends"
-        if reason is not None:
-            _LOG.warning(_LOST, reason, extra={"error": str(reason)})
+            _LOG.warning(_LOST, reason, extra={"error": reason})
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
