@@ -535,6 +535,20 @@ def test_ids_of_stores_are_found_with_a_list_for_each(objects: MemoryStore) -> N
     assert stores(objects, passed=OTHER) == [keys.STORE_ID]
 
 
+@pytest.mark.parametrize("name", ["0-{:05}.txt", "0000/{:05}", "0-{:05}/x", "README/é{:05}", "0-{:05}/~x"])
+def test_objects_of_others_cost_a_list_for_many(objects: MemoryStore, name: str) -> None:
+    """Between the chains of two stores, and before them; the hints are behind all ids."""
+    for number in range(2_500):
+        objects.put(f"chains/{name.format(number)}", b"")
+        objects.put(f"chains/1{name.format(number)}", b"")
+    for each in (OTHER, keys.STORE_ID):
+        objects.put(Keys(each).entry(0, 1), b"")
+    objects.put(keys.latest(0), b"")
+    counting = CountingStore(objects)
+    assert stores(counting) == [keys.STORE_ID, OTHER]
+    assert counting.snapshot().list <= 12
+
+
 def test_a_store_that_is_created_while_it_is_opened_has_lost_nothing(clock: ManualClock) -> None:
     """Its ``store.json`` is missing, and then its first entry is there."""
 

@@ -13,6 +13,8 @@ from txnstore.store import create
 from txnstore.store import open as open_store
 
 LOST = "a producer was not closed, and records of it were not written: "
+ABORTED = "a producer was not closed: its open transaction was aborted, with all records that were sent in it"
+NOT_ABORTED = "a producer was not closed, and its open transaction could not be aborted, which its timeout does: "
 SCRIPT = """
 import sys, txnstore
 store = txnstore.open(sys.argv[1])
@@ -68,11 +70,18 @@ def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -
 def test_open_transaction_is_aborted_when_the_interpreter_exits(tmp_path: Path, chains: int, end: str) -> None:
     """API-11: it would block readers until its timeout; another process reads what was committed after it at once."""
     said = _run(tmp_path, "'id'", "producer.begin_transaction()", end, chains=chains)
-    assert said == f"{LOST}its open transaction was aborted\n"
+    assert said == f"{ABORTED}\n"
     with open_store(tmp_path / "store") as store:
         assert store.transaction("id").state is TxnState.COMPLETE_ABORT
         store.producer().send("t", b"next").result()
         assert _stored(tmp_path) == [b"next"]
+
+
+def test_abort_that_fails_at_exit_is_no_loss_of_records_that_were_flushed(tmp_path: Path) -> None:
+    end = "producer.flush(); import shutil; shutil.rmtree(sys.argv[1])"
+    said = _run(tmp_path, "'id'", "producer.begin_transaction()", end)
+    assert said.startswith(NOT_ABORTED)
+    assert "were not written" not in said
 
 
 @pytest.mark.slow
