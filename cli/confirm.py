@@ -19,7 +19,10 @@ def yes_option(function: F) -> F:
 
 
 def asks(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
-    """Whether the command has to ask before it acts. Call it first: a refused command makes no request.
+    """Whether the command has to ask before it acts.
+
+    Call it first: a refused command makes no request. Only where the command is about one thing by its name, call it
+    after that has been found: that there is none is said before anything is asked for.
 
     Args:
         action: What the command does, as in ``delete topic 'orders'``.

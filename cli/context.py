@@ -120,6 +120,23 @@ class App:
         return self.counted
 
 
+#: Words of Kafka's commands for those of ours.
+_KAFKA = {"describe": "show", "describe-producers": "producers", "describe-transactions": "show"}
+
+
+class Nouns(click.Group):
+    """The commands of a noun; one under Kafka's name is refused with ours."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        ours = _KAFKA.get(args[0], "")
+        if ours in self.commands and args[0] not in self.commands:
+            msg = f"No such command {args[0]!r}: here it is `{ctx.command_path} {ours}`"
+            raise click.UsageError(msg, ctx)
+        return super().resolve_command(ctx, args)
+
+
 pass_app = click.make_pass_decorator(App, ensure=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.context import App, Nouns, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import parse_position
 
@@ -21,7 +21,7 @@ _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pen
 _RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
-@click.group()
+@click.group(cls=Nouns)
 def group() -> None:
     """List, show, reset and delete consumer groups."""
 
@@ -94,7 +94,6 @@ def reset(
         msg = "--partition needs one --topic"
         raise click.UsageError(msg)
     to = parse_position(target, "--to", wall_clock_ms())
-    must_ask = asks(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
         found = store.reset_offsets(
             name, "earliest" if isinstance(to, int) else to, topics=topics or None, dry_run=True
@@ -114,7 +113,7 @@ def reset(
             {"group": name, "topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "offset": at}
             for tp, at in chosen.items()
         ]
-        if must_ask and rows:
+        if asks(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run) and rows:
             app.out.plan(rows, _RESET_COLUMNS)
             new = "" if before else " It has none yet."
             ask(f"Set the committed offsets of group {name!r} to these?{new}")
@@ -142,10 +141,9 @@ def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
 @pass_app
 def delete(app: App, name: str, yes: bool) -> None:
     """Delete the group NAME with its offsets; it must have no live members. Shows the offsets, and asks."""
-    must_ask = asks(f"delete group {name!r}", yes=yes)
     with app.open() as store:
         found = store.group(name)
-        if must_ask:
+        if asks(f"delete group {name!r}", yes=yes):
             app.out.plan(_offsets(found), _OFFSET_COLUMNS)
             ask(f"Delete group {name!r} with these offsets? This cannot be undone.")
         store.delete_group(name)

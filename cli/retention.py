@@ -76,11 +76,11 @@ def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bo
     from txnstore.connection import open_connection
 
     tp = TopicPartition(name, partition)
-    must_ask = asks(f"delete records of {tp}", yes=yes, dry_run=dry_run)
     with app.progress("opening the store"):
         connection = open_connection(app.objects(), read_only=dry_run)
     with connection:
-        if must_ask:
+        connection.view(refresh=False).find_partition(tp)
+        if asks(f"delete records of {tp}", yes=yes, dry_run=dry_run):
             plan = delete(connection, {tp: offset}, dry_run=True)[tp]
             if plan.new_log_start > plan.log_start:
                 app.out.plan(_rows([plan]), _COLUMNS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
+from txnstore.cli.context import App, Nouns, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LIST_COLUMNS = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
 
 
-@click.group()
+@click.group(cls=Nouns)
 def topic() -> None:
     """Create, list, show, alter and delete topics."""
 
@@ -157,10 +157,9 @@ def alter(
 @pass_app
 def delete(app: App, name: str, yes: bool) -> None:
     """Delete the topic NAME and all of its records. Shows what it has, and asks."""
-    must_ask = asks(f"delete topic {name!r}", yes=yes)
     with app.open() as store:
         store.topic(name)
-        if must_ask:
+        if asks(f"delete topic {name!r}", yes=yes):
             view = store.snapshot().view
             app.out.plan([row for row in _summaries(view) if row["topic"] == name], _LIST_COLUMNS)
             groups = sorted(key for key, group in view.groups.items() if any(tp.topic == name for tp in group.offsets))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.context import App, Nouns, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
 from txnstore.core.routing import chain_of_producer
@@ -31,7 +31,7 @@ _HANGING_COLUMNS = [
 ]  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Nouns)
 def txn() -> None:
     """Show transactions, abort hanging ones, fence producers."""
 
@@ -129,9 +129,12 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
         raise click.UsageError(msg)
     topic, number = _partition(partition) if partition is not None else ("", 0)
     what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
-    must_ask = asks(f"abort the transaction of {what}", yes=yes)
     with app.open() as store:
-        if must_ask:
+        if transactional_id is not None:
+            store.transaction(transactional_id)
+        else:
+            store.offsets(topic, number)
+        if asks(f"abort the transaction of {what}", yes=yes):
             _ask_to_abort(app, store, transactional_id, topic, number, producer_id)
         if transactional_id is not None:
             ended = store.abort_transaction(transactional_id)

@@ -254,7 +254,7 @@ class UnknownTopicOrPartitionError(CatalogError):
     """The topic does not exist, or it has no such partition."""
 
     kafka_code = 3
-    advice = "Create the topic first, or check its name and partition count."
+    advice = "Check the name and the number, or add what is missing first."
 
 
 class TopicExistsError(CatalogError):

@@ -69,10 +69,37 @@ def test_yes_on_the_terminal_and_by_option_do_the_same(cli: Cli, arguments: list
     assert _state(cli) != before
 
 
-@pytest.mark.parametrize("arguments", [*(arguments for arguments, _ in COMMANDS), ["vacuum"]])
+@pytest.mark.parametrize("arguments", [["txn", "fence", "job"], ["expire"], ["retain"], ["vacuum"]])
 def test_without_a_terminal_it_is_refused_before_the_store_is_opened(cli: Cli, arguments: list[str]) -> None:
-    result = cli(*arguments, url=cli.url + "-missing")
+    assert cli(*arguments, url=cli.url + "-missing").status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["topic", "delete", "ordres"], "there is no topic 'ordres'; the store has orders; did you mean 'orders'?"),
+        (["topic", "delete-records", "nosuch", "0", "2"], "there is no topic 'nosuch'"),
+        (["topic", "delete-records", "orders", "9", "2"], "topic 'orders' has no partition 9"),
+        (["group", "delete", "nosuch"], "nosuch"),
+        (["group", "reset-offsets", "g", "--topic", "nosuch", "--to", "earliest"], "there is no topic 'nosuch'"),
+        (["txn", "abort", "nosuch"], "nosuch"),
+        (["txn", "abort", "--partition", "nosuch-0", "--producer-id", "1"], "there is no topic 'nosuch'"),
+    ],
+)
+def test_what_does_not_exist_is_said_before_a_confirmation_is_asked_for(
+    cli: Cli, arguments: list[str], says: str
+) -> None:
+    for yes in ([], ["--yes"]):
+        result = cli(*arguments, *yes)
+        assert (result.status, says in result.err, "--yes" in result.err) == (1, True, False), result.err
+
+
+@pytest.mark.parametrize("arguments", [*(arguments for arguments, _ in COMMANDS), ["vacuum"]])
+def test_without_a_terminal_it_is_refused(cli: Cli, arguments: list[str]) -> None:
+    before = _state(cli)
+    result = cli(*arguments)
     assert (result.status, result.out) == (2, "")
+    assert _state(cli) == before
     assert "there is no terminal to ask" in result.err
     assert "--yes" in result.err
     dry_run = arguments[0] in ("vacuum", "expire") or bool({"reset-offsets", "delete-records"} & {*arguments})

@@ -38,6 +38,26 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
     return result.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["topic", "describe", "orders"], "No such command 'describe': here it is `txnstore topic show`"),
+        (["group", "describe", "g"], "here it is `txnstore group show`"),
+        (["txn", "describe", "job"], "here it is `txnstore txn show`"),
+        (["txn", "describe-producers", "orders", "0"], "here it is `txnstore txn producers`"),
+        (["topic", "shwo", "orders"], "'show'"),
+    ],
+)
+def test_words_of_kafka_get_ours(cli: Cli, arguments: list[str], says: str) -> None:
+    assert says in _refused(cli, 2, *arguments)
+
+
+def test_missing_partition_is_no_missing_topic(cli: Cli) -> None:
+    error = _refused(cli, 1, "consume", "orders", "--partition", "9")
+    assert "topic 'orders' has no partition 9: its partitions are 0 to 0. Check the name and the number" in error
+    assert "reate the topic" not in error
+
+
 @pytest.mark.parametrize(("options", "sent"), [([], 4_000), (["--transactional-id", "loader"], 0)])
 def test_error_of_the_input_says_how_many_records_were_sent(cli: Cli, options: list[str], sent: int) -> None:
     """The lines before it may be in pieces that are sent: whoever corrects the input has to know where to go on."""

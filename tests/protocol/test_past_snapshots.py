@@ -225,7 +225,7 @@ def test_the_entry_of_a_snapshot_leads_back_to_it(clock: ManualClock) -> None:
             r"timestamp is datetime\(2026, 1, 31, 12, 0\), which has no time zone: write .*, tzinfo=UTC\) for a",
         ),
         ({"timestamp": -1}, "the store had no entry yet at 1969-12-31T23:59:59Z"),
-        ({"timestamp": 0}, "the store had no entry yet at 1970-01-01T00:00:00Z"),
+        ({"timestamp": 0}, r"no entry yet at 1970-01-01T00:00:00Z \(.*\): its first entry is of 20\d\d-.*Z$"),
         ({"timestamp": 1 << 41}, "must not be in the future: 2199023255552 ms since the epoch is 2039-09-07T15:47:35Z"),
         ({"timestamp": 1 << 62}, "must not be in the future: 4611686018427387904 ms since the epoch is 46116860184273"),
     ],
@@ -235,6 +235,22 @@ def test_snapshots_that_do_not_exist(one: Store, arguments: dict[str, Any], says
     assert one.snapshot().sequence == 3
     with pytest.raises(InvalidConfigError, match=says):
         one.snapshot(**arguments)
+
+
+def test_empty_store_has_no_first_entry(clock: ManualClock) -> None:
+    with pytest.raises(InvalidConfigError, match=r"no entry yet at .*: it has none yet$"):
+        new_store(clock, chains=3).snapshot(timestamp=0)
+
+
+def test_first_entry_of_several_chains_is_the_earliest(clock: ManualClock) -> None:
+    store = new_store(clock, chains=3)
+    first = instant(clock())
+    store.create_topic("t", partitions=9)
+    clock.advance(1_000_000)
+    for number in range(9):
+        commit(store, [b"a"], partition=number)
+    with pytest.raises(InvalidConfigError, match=f"its first entry is of {first}$"):
+        store.snapshot(timestamp=0)
 
 
 def test_the_snapshot_of_another_store_is_refused(one: Store) -> None:

@@ -175,7 +175,11 @@ class Chains:
             entries = self._in_each([partial(each.last_until, moment) for each in past])
             self._check_times(past, entries, moment)
             if not any(entries):
-                msg = f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch)"
+                times = [time for each in past if (time := each.first_time()) is not None]
+                first = f"its first entry is of {instant(min(times))}" if times else "it has none yet"
+                msg = (
+                    f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch): {first}"
+                )
                 raise InvalidConfigError(msg)
         else:
             entries = check_entries(entry, heads, firsts)

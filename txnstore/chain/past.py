@@ -85,6 +85,10 @@ class Past:
         numbers = range(first + 1, self._head.sequence)
         return first + bisect_right(numbers, timestamp, key=lambda number: self._entry(number).timestamp)
 
+    def first_time(self) -> int | None:
+        """When the first entry of a chain without a boundary was written; None without an entry. One GET."""
+        return self._entry(1).timestamp if self._head.sequence else None
+
     def is_late(self, sequence: int, timestamp: int) -> bool:
         """Whether the entry after ``sequence`` was written at or before ``timestamp``, though its own time is later.
 

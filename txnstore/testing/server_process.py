@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import shutil
@@ -27,8 +28,7 @@ def main(kind: str, wanted_port: str = "0", folder: str = "") -> None:
     if kind in PROGRAMS:
         _become(kind, port, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    serve = {"ministack": _serve_ministack, "moto": _serve_moto}[kind]
-    serve(port)
+    _SERVED[kind](port)
 
 
 def _free_port() -> int:
@@ -102,6 +102,9 @@ def _serve_moto(port: int) -> None:
     server.serve_forever()
 
 
+_SERVED = {"ministack": _serve_ministack, "moto": _serve_moto}
+
+
 class LockedApp:
     """A WSGI application that handles one request at a time, so that moto's check-then-create is atomic.
 
@@ -124,5 +127,20 @@ class LockedApp:
                 getattr(answer, "close", lambda: None)()
 
 
+def _arguments() -> tuple[str, str, str]:
+    """KIND, PORT and FOLDER of the command line; others end the process with a sentence."""
+    parser = argparse.ArgumentParser(
+        prog="python -m txnstore.testing.server_process",
+        description="Serve S3 on 127.0.0.1 until standard input closes. The first line of the output is the port.",
+    )
+    parser.add_argument("kind", metavar="KIND", choices=[*PROGRAMS, *_SERVED], help=", ".join([*PROGRAMS, *_SERVED]))
+    parser.add_argument("port", metavar="PORT", nargs="?", type=int, default=0, help="0: a free one (default)")
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", default="", help="where a program keeps its objects; a temporary one"
+    )
+    given = parser.parse_args()
+    return given.kind, str(given.port), given.folder
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*_arguments())
