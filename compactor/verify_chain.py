@@ -11,7 +11,7 @@ from functools import partial
 from txnstore.chain import checkpoint
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
-from txnstore.chain.codec import Entry, LatestDocument
+from txnstore.chain.codec import Entry, LatestDocument, reason
 from txnstore.chain.index import Edge
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
@@ -278,7 +278,8 @@ class ChainVerifier:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an invalid event makes the fold raise
-            self._report("entry_fits", key, f"it contains an event that is invalid in the state before it: {error!r}")
+            message = f"it contains an event that is invalid in the state before it: {reason(error)}"
+            self._report("entry_fits", key, message)
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)

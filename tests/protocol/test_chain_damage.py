@@ -196,6 +196,20 @@ def test_entry_that_rests_on_a_chain_that_does_not_exist_is_named(bucket: Memory
     assert f"chain {chain} is named, but the store has chains 0 to 0" in found
 
 
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"type": "LogStartMoved", "topic": "nosuch", "partition": 3, "offset": 1}, "there is no nosuch-3"),
+        ({"type": "TopicDeleted", "name": "nosuch", "topic_id": "x"}, "there is no 'nosuch'"),
+    ],
+)
+def test_entry_that_is_about_what_does_not_exist_says_so(bucket: MemoryStore, event: dict[str, Any], says: str) -> None:
+    """In words, not by the name of an exception."""
+    change(bucket, ENTRIES, events=[event])
+    key = keys.entry(0, ENTRIES)
+    assert opened(bucket) == f"{key} contains an event that is invalid in the state before it: {says}"
+
+
 def test_command_that_rests_on_a_chain_that_does_not_exist_is_refused(bucket: MemoryStore) -> None:
     with a_chain(bucket) as chain:
         with pytest.raises(InvalidConfigError, match="chain 7 is named"):

@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from txnstore.chain.codec import LatestDocument, decode, encode
+from txnstore.chain.codec import LatestDocument, decode, encode, reason
 from txnstore.chain.index import Edge, IndexFile, edges, edges_of, encode_file
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
@@ -211,7 +211,7 @@ def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
     except MemoryError:
         raise
     except Exception as error:
-        raise CorruptionError(f"{key} does not hold a state: {error!r}") from error
+        raise CorruptionError(f"{key} does not hold a state: {reason(error)}") from error
     if missing is not None:
         raise CorruptionError(f"{key} does not hold a state: {missing}")
     return Saved(state, ends)

@@ -222,6 +222,16 @@ def content_hash(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def reason(error: Exception) -> str:
+    """Why an object with intact bytes cannot be used, from what it made a fold or a decoder raise."""
+    if isinstance(error, KeyError):
+        # A key that is a tuple becomes the arguments of the exception.
+        name = error.args[0] if len(error.args) == 1 else error.args
+        return f"there is no {name!r}" if isinstance(name, str) else f"there is no {name}"
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
 def _sealed(body: bytes) -> bytes:
     """The JSON object with its checksum appended as the last member."""
     return b"".join((memoryview(body)[:-1], _MARK, hashlib.sha256(body).hexdigest().encode(), b'"}'))

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from txnstore.chain.codec import Int64, Stored, content_hash, decode, encode
+from txnstore.chain.codec import Int64, Stored, content_hash, decode, encode, reason
 from txnstore.chain.payload import line_of, with_payload
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
@@ -247,7 +247,7 @@ class _Rows:
         except MemoryError:
             raise
         except Exception as error:
-            msg = f"{self._key} cannot be read, although its bytes are intact: {error!r}"
+            msg = f"{self._key} cannot be read, although its bytes are intact: {reason(error)}"
             raise CorruptionError(msg) from error
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from txnstore.chain.boundary import Boundaries
+from txnstore.chain.codec import reason
 from txnstore.chain.entries import entry_in
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import entry_hash, payload_of
@@ -170,7 +171,7 @@ def fold(keys: Keys, number: int, state: State, data: bytes, saw: Callable[[int,
     except MemoryError:
         raise
     except Exception as error:
-        msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
+        msg = f"{key} contains an event that is invalid in the state before it: {reason(error)}"
         raise CorruptionError(msg) from error
     if saw is not None:
         saw(entry.sequence, entry.writer_id)
