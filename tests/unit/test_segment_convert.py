@@ -55,6 +55,47 @@ def test_all_supported_kinds_of_rows(data: object) -> None:
     assert table.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 
 
+_ANY_TYPE = [
+    pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.time64("us"), pa.duration("us"), pa.int64(),
+    pa.float64(), pa.string(), pa.binary(), pa.bool_(), pa.decimal128(5, 2),
+]  # fmt: skip
+_VALUES = {
+    "timestamp[us]": dt.datetime(2026, 1, 2),  # noqa: DTZ001 - the column has no zone
+    "timestamp[us, tz=UTC]": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    "date32[day]": dt.date(2026, 1, 2), "time64[us]": dt.time(1), "duration[us]": dt.timedelta(1), "int64": 1,
+    "double": 1.5, "string": "a", "binary": b"a", "bool": True, "decimal128(5, 2)": Decimal("1.25"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [pd.NaT, pd.NA], ids=["NaT", "NA"])
+@pytest.mark.parametrize("kind", _ANY_TYPE, ids=str)
+def test_what_pandas_calls_missing_is_null_in_rows(kind: pa.DataType, missing: object) -> None:
+    """As in ``frame.to_dict("records")``; Arrow raises a ValueError, or takes NaT among dates for the year 1."""
+    value = _VALUES[str(kind)]
+    schema = pa.schema({"c": kind, "l": pa.list_(kind), "s": pa.struct({"x": kind}), "m": pa.map_(pa.string(), kind)})
+    rows = [{"c": each, "l": [each, value], "s": {"x": each}, "m": [("k", each)]} for each in (value, missing, None)]
+    expected = [{"c": each, "l": [each, value], "s": {"x": each}, "m": [("k", each)]} for each in (value, None, None)]
+    assert normalize(rows, schema).to_pylist() == expected
+    assert normalize(pd.DataFrame(rows, dtype=object), schema).to_pylist() == expected
+
+
+def test_nan_in_rows_is_a_value() -> None:
+    table = normalize([{"x": float("nan")}, {"x": None}], pa.schema({"x": pa.float64()}))
+    assert table["x"].null_count == 1
+
+
+def test_errors_of_values_are_of_the_schema() -> None:
+    class Zone(dt.tzinfo):
+        def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
+            raise ValueError("no offset")
+
+        def tzname(self, _: dt.datetime | None) -> str:
+            return ""
+
+    with pytest.raises(SchemaMismatchError, match=r"'x' does not fit .*no offset"):
+        normalize([{"x": dt.datetime(2026, 1, 2, tzinfo=Zone())}], pa.schema({"x": pa.timestamp("us", "UTC")}))
+
+
 def test_rows_that_fit_are_not_copied() -> None:
     table = TABLE.cast(stored_schema(SCHEMA))
     assert normalize(table, SCHEMA) is table

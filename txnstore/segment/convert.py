@@ -215,17 +215,51 @@ def _array(values: Any, field: pa.Field) -> Any:
     """
     load("pandas")  # pa.array imports it, if it is installed.
     pandas = not isinstance(values, list)
+    objects = not pandas or values.dtype == object
+    if objects:
+        values = _without_missing(list(values))
     try:
-        if _has_zone(field.type) and (not pandas or values.dtype == object):
-            _check_zones(list(values), field.name)
+        if objects and _has_zone(field.type):
+            _check_zones(values, field.name)
         if field.type == HEADERS or pt.is_map(field.type):
             # Lists of pairs, whose type Arrow cannot infer.
             return pa.array(values, field.type, from_pandas=pandas)
-        if pt.is_temporal(field.type) and (not pandas or values.dtype == object):
+        if objects and pt.is_temporal(field.type):
             values = _without_integers(values, field)
         return pa.array(values, from_pandas=pandas)
-    except (pa.ArrowException, OverflowError, TypeError) as error:  # Arrow leaves some values as a bare TypeError.
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:  # Arrow leaves some of Python's errors.
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def _without_missing(values: Any) -> Any:
+    """The values with None for pandas' NaT and NA, in containers too; a NaN is a value.
+
+    Dicts have them that are made of the rows of a DataFrame. Arrow raises an error for most of them, and takes a NaT
+    among dates for the first day of the year 1.
+    """
+    if isinstance(values, dict):
+        return dict(zip(values, _without_missing([*values.values()]), strict=True))
+    kinds = set(map(type, values))
+    if not any(map(_may_be_missing, kinds)):
+        return values
+    each = [
+        _without_missing(value)
+        if isinstance(value, list | tuple | dict)
+        else None
+        if type(value).__name__ in _MISSING
+        else value
+        for value in values
+    ]
+    return tuple(each) if isinstance(values, tuple) else each
+
+
+_MISSING = {"NaTType", "NAType"}
+
+
+@lru_cache(maxsize=1024)
+def _may_be_missing(kind: type) -> bool:
+    """Whether values of a type are missing by pandas' word, or may contain such values."""
+    return kind.__name__ in _MISSING or issubclass(kind, list | tuple | dict)
 
 
 @lru_cache(maxsize=1024)
