@@ -32,7 +32,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
       versioning and the lifecycle rules of the bucket. What may not be looked at is a finding, not an error.
     - identity: whether there are chains of other stores.
     - chains: the hints, and the checkpoints of the history, which are read: their damage and their distance; damaged
-      boundaries and missing entries.
+      boundaries, missing entries, and missing or truncated objects with records in use.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
@@ -102,7 +102,7 @@ def _soundness(connection: Connection) -> Iterator[Finding]:
     for item in damage:
         yield Finding("chains", "sound", Severity.BAD, f"{item}; no vacuum deletes anything", "txnstore recover")
     if not damage:
-        message = "the boundaries and checkpoints can be read, and no entry of the history is missing"
+        message = "the boundaries and checkpoints can be read; no entry of the history, and nothing in use, is missing"
         yield Finding("chains", "sound", Severity.OK, message)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
@@ -11,23 +11,31 @@ from txnstore.compactor.findings import counted, some
 from txnstore.compactor.verify_segments import damage_of, slices
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore
+
+#: The number of objects in a list.
+_PAGE = 10_000
 
 
 def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
     """The lost segments, packs, and entries with inlined records that the states name, in order of their keys.
 
-    A LIST for 1,000 objects, and no content is read.
+    A LIST for 1,000 objects, and no content is read. Only the sizes of objects in use are kept.
     """
+    # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
+    wanted = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
+    sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
-    prefixes = [keys.TOPICS, *(names.entries(state.chain) for state in states)]
-    sizes = {item.key: item.size for prefix in prefixes for item in objects.list(prefix)}
+    for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
+        for item in _listed(objects, prefix):
+            key = wanted.get(item.key.casefold())
+            if key is not None:
+                sizes[key] = item.size
     lost: dict[str, tuple[str, list[Slice]]] = {}
-    for state in states:
-        for part in slices(state):
-            damage = damage_of(part.batch.segment, sizes)
-            if damage is not None:
-                lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
+    for part in _all(states):
+        damage = damage_of(part.batch.segment, sizes)
+        if damage is not None:
+            lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
     return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
 
 
@@ -37,11 +45,26 @@ def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tup
     ``damages``: what is wrong with segments, by their keys.
     """
     lost: dict[str, tuple[str, list[Slice]]] = {}
-    for part in (part for state in states for part in slices(state)):
+    for part in _all(states):
         segment = part.batch.segment
         if segment.key in damages:
             lost.setdefault(segment.object, (damages[segment.key], []))[1].append(part)
     return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+
+
+def _all(states: Sequence[State]) -> Iterator[Slice]:
+    return (part for state in states for part in slices(state))
+
+
+def _listed(objects: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
+    """The objects below a prefix, a page at a time."""
+    after = ""
+    while True:
+        page = objects.list(prefix, after, _PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].key
 
 
 def _consequence(parts: Sequence[Slice]) -> str:

@@ -1,7 +1,8 @@
 """Whether a store is sound enough for a vacuum: the part of a verification that reads neither entries nor records.
 
 A vacuum deletes what the newest known state does not name. Where that may not be the newest one, or may be that of
-another store, it would delete what is still needed. See docs/design/0025-identity.md.
+another store, it would delete what is still needed. Where objects that it names are missing, they may be among those
+that it does not name: in a folder that was renamed. See docs/design/0025-identity.md.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import NamedTuple
 
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
+from txnstore.compactor.damage import Loss
 from txnstore.compactor.findings import counted
 from txnstore.compactor.foreign import ForeignStore, choice
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
+from txnstore.compactor.repair_segments import lost_segments
 from txnstore.connection import Connection
 from txnstore.core.state import State
 from txnstore.errors import UnsoundStoreError
@@ -36,10 +39,10 @@ class Unsound(NamedTuple):
 
 
 def unsound(connection: Connection) -> list[Unsound]:
-    """What is wrong with boundaries and checkpoints, and which entries are missing.
+    """What is wrong with boundaries and checkpoints, which entries are missing, and the first lost object with records.
 
     For each chain the requests of ``recover`` (its hint, a list, the checkpoints of the history, the boundaries), and
-    lists of the entries of the history. A hint that is merely missing or stale is not wrong: the next checkpoint writes
+    lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not wrong: the next checkpoint writes
     it again.
 
     Args:
@@ -50,7 +53,25 @@ def unsound(connection: Connection) -> list[Unsound]:
     """
     states = connection.view().states
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
-        return [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
+        found = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
+    return found + _lost(connection)
+
+
+def _lost(connection: Connection) -> list[Unsound]:
+    """The first object with records in use that is missing or truncated, in two looks, and how many there are."""
+
+    def look() -> dict[str, Loss]:
+        return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, connection.view().states)}
+
+    found = look()
+    if found:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
+        again = look()
+        found = {key: loss for key, loss in again.items() if key in found}
+    if not found:
+        return []
+    first, *others = found.values()
+    more = f", and {counted(len(others), 'more object')} with records in use" if others else ""
+    return [Unsound(first.key, f"{first.damage}, though it has records in use{more}")]
 
 
 def _of_chain(connection: Connection, state: State) -> list[Unsound]:

@@ -145,8 +145,9 @@ def vacuum(
     """Delete unreferenced segments, old checkpoints and leftovers of probes after a grace period.
 
     Nothing is deleted from a store that is not sound, without ``force``: if a boundary or a checkpoint is damaged or an
-    entry is missing, the newest known state may not be the newest one, and what it does not name may be needed. Nor is
-    anything deleted while there are chains of another store (docs/design/0025-identity.md).
+    entry is missing, the newest known state may not be the newest one, and what it does not name may be needed; if an
+    object with records in use is missing, it may be what no chain names, below another name. Nor is anything deleted
+    while there are chains of another store (docs/design/0025-identity.md).
 
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's clock,
     and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So a

@@ -21,6 +21,7 @@ from txnstore.chain.codec import LatestDocument, StoreDocument, decode, encode
 from txnstore.chain.keys import Keys
 from txnstore.chain.remains import first_segment, stores
 from txnstore.compactor import doctor, plan_repairs, repair, vacuum, verify
+from txnstore.compactor.findings import Severity
 from txnstore.connection import Connection
 from txnstore.errors import (
     CorruptionError,
@@ -384,6 +385,30 @@ def test_vacuum_refuses_a_store_that_is_not_sound(objects: MemoryStore, clock: M
     assert objects.list(orphan)
     if what not in ("boundary", "newest entry"):
         assert orphan in store.vacuum(force=True).deleted
+
+
+@pytest.mark.parametrize("what", ["renamed", "missing", "truncated"])
+def test_a_vacuum_deletes_nothing_while_objects_in_use_are_lost(
+    store: Store, objects: MemoryStore, clock: ManualClock, what: str
+) -> None:
+    """What no chain names may be the only copy of what is missing: the folder of a topic that was renamed by hand."""
+    store.create_topic("large", config={"inline.bytes": 0})
+    for value in (b"a", b"b"):
+        commit(store, [value], topic="large")
+    clock.advance(2 * DAY_MS)
+    first, second = (item.key for item in objects.list("topics/large/"))
+    for key in (first, second):
+        data = objects.get(key)
+        objects.delete([key])
+        if what != "missing":
+            objects.put(key.replace("large", "other") if what == "renamed" else key, data[:-1])
+    clock.advance(2 * DAY_MS)
+    assert [item.severity for item in store.doctor().findings if first in item.message] == [Severity.BAD]
+    change = "truncated" if what == "truncated" else "missing"
+    with pytest.raises(UnsoundStoreError, match=f"{first}: it (is|was) {change}.*, and 1 more object with records in use"):
+        store.vacuum()
+    if what == "renamed":
+        assert first.replace("large", "other") in store.vacuum(force=True, dry_run=True).deleted
 
 
 # Hints ----------------------------------------------------------------------------------------------------------------
