@@ -61,6 +61,31 @@ def test_a_wrong_option_of_a_source_fails_at_load(
         spark.readStream.format("txnstore").options(**options).load(store.url)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("snapshot", "snapshot is for batch reads"), ("endingTimestamp", "endingTimestamp is for batch reads")],
+)
+def test_a_stream_with_an_option_of_batch_reads_says_so(
+    spark: SparkSession, store: Store, tmp_path: Path, option: str, message: str
+) -> None:
+    """``load()`` does not know yet that it is a stream; Spark reports an error of ``streamReader`` as one of its own."""
+    frame = rows(spark, store, **{option: "3"})
+    with pytest.raises(StreamingQueryException, match=f"InvalidConfigError: {message}") as raised:
+        drain(stream_to(frame, store.url, tmp_path / "checkpoint", topic="out"))
+    assert "UnboundLocalError" not in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_an_output_mode_that_is_refused_is_not_advised(
+    spark: SparkSession, store: Store, tmp_path: Path, mode: str
+) -> None:
+    frame = rows(spark, store).groupBy("value").count().selectExpr("value")
+    writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out").outputMode(mode)
+    with pytest.raises(StreamingQueryException) as raised:
+        drain(writer)
+    assert 'outputMode("update")' not in str(raised.value)
+
+
 def test_a_wrong_sink_fails_before_the_start(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """In this process, with our own errors, where Spark would ask the sink in the first micro-batch."""
     frame = rows(spark, store)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.segment.schema import is_reserved
 from txnstore.spark import tables, types
 from txnstore.spark.failures import line_first
@@ -26,7 +26,7 @@ from txnstore.spark.planning import check_starts, known_view, projection_schema
 from txnstore.spark.reading import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream_sink import TxnStoreStreamWriter
-from txnstore.spark.stream_source import TxnStoreStreamReader
+from txnstore.spark.stream_source import RefusedStreamReader, TxnStoreStreamReader
 from txnstore.spark.versions import check_options
 from txnstore.spark.writing import TxnStoreWriter
 
@@ -72,12 +72,16 @@ class TxnStoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of a stream of these columns."""
-        check_options(self.options)
-        return TxnStoreStreamReader(stream_options(self.options), schema)
+        try:
+            check_options(self.options)
+            options = stream_options(self.options)
+        except TxnStoreError as error:
+            return RefusedStreamReader(error)
+        return TxnStoreStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """A writer for the micro-batches of a query with these columns."""
         if overwrite:
-            msg = 'a log can only be appended to: use outputMode("append") or outputMode("update"), not complete'
+            msg = 'a log can only be appended to: use outputMode("append"), not complete'
             raise InvalidConfigError(msg)
         return TxnStoreStreamWriter(sink_options(self.options), schema)

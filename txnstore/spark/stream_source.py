@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from txnstore.errors import SchemaMismatchError
+from txnstore.errors import SchemaMismatchError, TxnStoreError
 from txnstore.spark import positions
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, StreamOptions
@@ -42,6 +42,34 @@ class StreamPartition(InputPartition):
     def __init__(self, group: SliceGroup, location: Location, schema: pa.Schema) -> None:
         super().__init__(None)
         self.group, self.location, self.schema = group, location, schema
+
+
+@line_first
+class RefusedStreamReader(DataSourceStreamReader):
+    """A stream with wrong options: the first question for offsets raises what is wrong.
+
+    If ``streamReader`` raised it, Spark would report an ``UnboundLocalError`` of its own instead: it stops a reader
+    that it does not have.
+    """
+
+    def __init__(self, error: TxnStoreError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's names
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002 - Spark's names
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's name
+        """Raise the error."""
+        raise self._error
 
 
 @line_first

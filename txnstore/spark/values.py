@@ -58,18 +58,19 @@ def _distinct(option: str, text: str, names: list[str]) -> list[str]:
     return names
 
 
-def parse_integer(option: str, text: str) -> int:
-    """An integer."""
+def parse_integer(option: str, text: str, allowed: str = "an integer") -> int:
+    """An integer; ``allowed``: what the option may be, for an error."""
     try:
         return int(text.strip())
     except ValueError:
-        msg = f"the option {option} must be an integer or a list of integers, not {text.strip()!r}"
+        msg = f"the option {option} must be {allowed}, not {text.strip()!r}"
         raise InvalidConfigError(msg) from None
 
 
 def parse_integers(option: str, text: str) -> tuple[int, ...]:
     """Integers separated by commas."""
-    return tuple(parse_integer(option, part) for part in text.split(","))
+    allowed = "an integer, or several separated by commas"
+    return tuple(parse_integer(option, part, allowed) for part in text.split(","))
 
 
 def parse_offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
