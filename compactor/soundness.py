@@ -42,8 +42,8 @@ def unsound(connection: Connection) -> list[Unsound]:
     """What is wrong with boundaries and checkpoints, which entries are missing, and the first lost object with records.
 
     For each chain the requests of ``recover`` (its hint, a list, the checkpoints of the history, the boundaries), and
-    lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not wrong: the next checkpoint writes
-    it again.
+    lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not
+    wrong: the next checkpoint writes it again.
 
     Args:
         connection: The connection to the store.

@@ -68,7 +68,7 @@ def test_a_wrong_option_of_a_source_fails_at_load(
 def test_a_stream_with_an_option_of_batch_reads_says_so(
     spark: SparkSession, store: Store, tmp_path: Path, option: str, message: str
 ) -> None:
-    """``load()`` does not know yet that it is a stream; Spark reports an error of ``streamReader`` as one of its own."""
+    """``load()`` does not know yet that it is a stream; Spark reports an error of ``streamReader`` as its own."""
     frame = rows(spark, store, **{option: "3"})
     with pytest.raises(StreamingQueryException, match=f"InvalidConfigError: {message}") as raised:
         drain(stream_to(frame, store.url, tmp_path / "checkpoint", topic="out"))

@@ -92,10 +92,17 @@ IDENTITY = (
     ),
     Mutant(
         "only entries show that a chain is not empty",
-        Loader._check_empty,
+        Loader._is_empty,
         "left = [key for key in listed if is_of_chain(key)]",
         "left = [key for key in listed if entry_sequence(key) is not None]",
         test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it",
+    ),
+    Mutant(
+        "a chain that another process seems to write to is opened as empty",
+        Loader._is_empty,
+        "return False",
+        "return True",
+        test=f"{_OF_TWO}test_a_process_that_slept_over_the_files_of_two_stores_looks_again",
     ),
     Mutant(
         "a process believes the hint of another store",

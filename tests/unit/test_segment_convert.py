@@ -89,6 +89,9 @@ def test_errors_of_values_are_of_the_schema() -> None:
         def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
             raise ValueError("no offset")
 
+        def dst(self, _: dt.datetime | None) -> None:
+            return None
+
         def tzname(self, _: dt.datetime | None) -> str:
             return ""
 
