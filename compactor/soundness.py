@@ -7,7 +7,7 @@ that it does not name: in a folder that was renamed. See docs/design/0025-identi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -54,18 +54,18 @@ def unsound(connection: Connection) -> list[Unsound]:
     states = connection.view().states
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         found = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
-    return found + _lost(connection)
+    return found + _lost(connection, states)
 
 
-def _lost(connection: Connection) -> list[Unsound]:
+def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
     """The first object with records in use that is missing or truncated, in two looks, and how many there are."""
 
-    def look() -> dict[str, Loss]:
-        return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, connection.view().states)}
+    def look(states: Sequence[State]) -> dict[str, Loss]:
+        return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, states)}
 
-    found = look()
+    found = look(states)
     if found:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
-        again = look()
+        again = look(connection.view().states)
         found = {key: loss for key, loss in again.items() if key in found}
     if not found:
         return []

@@ -59,15 +59,15 @@ class RefusedStreamReader(DataSourceStreamReader):
         """Raise the error."""
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's names
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802 - Spark's names
         """Raise the error."""
         raise self._error
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002 - Spark's names
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raise the error."""
         raise self._error
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's name
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         raise self._error
 
