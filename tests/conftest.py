@@ -12,10 +12,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.helpers.compaction import new_store
 from txnstore.catalog.settings import TopicConfig
 from txnstore.read import ranged
 from txnstore.segment import codec
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 pytest_plugins = ["tests.helpers.parallel", "tests.helpers.s3_servers"]
@@ -74,6 +76,12 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture
+def objects(clock: ManualClock) -> MemoryStore:
+    """An empty object store in memory, whose clock a test moves."""
+    return MemoryStore(clock=clock)
+
+
 @pytest.fixture(params=[1, 3])
 def chains(request: pytest.FixtureRequest) -> int:
     """How many chains the store of a test has: whatever it does must come to the same with several.
@@ -82,6 +90,14 @@ def chains(request: pytest.FixtureRequest) -> int:
     """
     number: int = request.param
     return number
+
+
+@pytest.fixture
+def used_for_days(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
+    """A store whose segments are objects of their own, for :func:`tests.helpers.history.pass_days`."""
+    store = new_store(clock, objects, chains=chains)
+    store.create_topic("t", config={"inline.bytes": 0})
+    return store
 
 
 @pytest.fixture

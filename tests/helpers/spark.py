@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import txnstore
 import txnstore.spark
 from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
+
+
+@contextmanager
+def in_and_out(url: str) -> Iterator[Store]:
+    """A new store with the topics ``in`` and ``out`` of two partitions each."""
+    with txnstore.create(url) as store:
+        store.create_topic("in", partitions=2)
+        store.create_topic("out", partitions=2)
+        yield store
+
+
+def send(store: Store, first: int, limit: int, topic: str = "in") -> None:
+    """Send the numbers from ``first`` up to ``limit``, with ten keys."""
+    with store.producer() as producer:
+        for number in range(first, limit):
+            producer.send(topic, b"%d" % number, key=b"k%d" % (number % 10))
 
 
 def append(frame: DataFrame, url: str, topic: str | None = None, **options: Any) -> None:

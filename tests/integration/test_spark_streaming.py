@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 import txnstore
 import txnstore.spark
 from tests.helpers.connections import connection_of
-from tests.helpers.spark import drain, load_stream, running, stream_to, values
+from tests.helpers.spark import drain, in_and_out, load_stream, running, send, stream_to, values
 from txnstore import TopicPartition
 from txnstore.store import Store
 
@@ -29,17 +29,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def store(local_store_url: str) -> Iterator[Store]:
-    """A store with the topics ``in`` and ``out`` of two partitions each."""
-    with txnstore.create(local_store_url) as created:
-        created.create_topic("in", partitions=2)
-        created.create_topic("out", partitions=2)
+    with in_and_out(local_store_url) as created:
         yield created
-
-
-def append(store: Store, first: int, limit: int, topic: str = "in") -> None:
-    with store.producer() as producer:
-        for number in range(first, limit):
-            producer.send(topic, b"%d" % number, key=b"k%d" % (number % 10))
 
 
 def offsets(store: Store, group: str) -> dict[str, int]:
@@ -61,7 +52,7 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
     group = {"group": "etl"}
     checkpoint = tmp_path / "checkpoint"
     frame = load_stream(spark, store.url, "in", maxOffsetsPerTrigger=40, **group).select("key", "value")
-    append(store, 0, 100)
+    send(store, 0, 100)
     before = connection_of(store).view().sequence
     query = drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
     assert values(store, "out") == list(range(100))
@@ -70,7 +61,7 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
     assert sum(offsets(store, "etl").values()) == 100
     assert txnstore.spark.lag(query.lastProgress) == {TopicPartition("in", 0): 0, TopicPartition("in", 1): 0}
 
-    append(store, 100, 130)
+    send(store, 100, 130)
     drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
     assert values(store, "out") == list(range(130))
 
@@ -81,7 +72,7 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
     assert connection_of(store).view().sequence == sequence
 
     shutil.rmtree(checkpoint)
-    append(store, 130, 150)
+    send(store, 130, 150)
     drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
     assert values(store, "out") == list(range(150))
 
@@ -89,7 +80,7 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
 def test_a_micro_batch_for_several_topics_is_one_transaction(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """Each task uploads one segment for each partition that it writes, and the driver commits them in one entry."""
     store.create_topic("odd")
-    append(store, 0, 50)
+    send(store, 0, 50)
     number = F.col("value").cast("string").cast("int")
     topic = F.when(number % 2 == 1, F.lit("odd")).otherwise(F.lit("out"))
     frame = load_stream(spark, store.url, "in").select(topic.alias("_topic"), "key", "value")
@@ -107,7 +98,7 @@ def test_a_micro_batch_for_several_topics_is_one_transaction(spark: SparkSession
 
 def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """With Spark's default trigger; ``latest`` skips what was there before, and nothing later."""
-    append(store, 0, 10)
+    send(store, 0, 10)
     frame = load_stream(spark, store.url, topicPattern="in.*", startingOffsets="latest", pollIntervalMs=0)
     frame = frame.select("key", "value")
     writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out")
@@ -115,11 +106,11 @@ def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession,
     try:
         store.alter_topic("in", partitions=3)
         store.create_topic("in2")
-        append(store, 10, 40)
-        append(store, 40, 50, "in2")
+        send(store, 10, 40)
+        send(store, 40, 50, "in2")
         query.processAllAvailable()
         assert values(store, "out") == list(range(10, 50))
-        append(store, 50, 60)
+        send(store, 50, 60)
         query.processAllAvailable()
         assert values(store, "out") == list(range(10, 60))
         assert query.lastProgress is not None
@@ -132,7 +123,7 @@ def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession,
 def test_for_each_batch_commits_several_outputs_at_once(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """The rows and an aggregate in one transaction with the offsets; a committed micro-batch is not computed again."""
     store.create_topic("counts")
-    append(store, 0, 60)
+    send(store, 0, 60)
     checkpoint = tmp_path / "checkpoint"
     frame = load_stream(spark, store.url, "in", maxOffsetsPerTrigger=30, group="etl").select("key", "value")
     computed: list[int] = []
@@ -160,7 +151,7 @@ def test_for_each_batch_commits_several_outputs_at_once(spark: SparkSession, sto
 
 def test_a_stream_decodes_the_columns_that_it_names(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """By the option, or by the schema of the read; a schema that the topic does not have ends the query."""
-    append(store, 0, 10)
+    send(store, 0, 10)
     by_option = load_stream(spark, store.url, "in", columns="value,_offset")
     reader = spark.readStream.format("txnstore").option("topic", "in")
     by_schema = reader.schema("value binary, _offset bigint").load(store.url)
@@ -192,13 +183,13 @@ def test_the_example(spark: SparkSession, tmp_path: Path, capsys: pytest.Capture
 
 def test_a_query_stops_when_another_one_takes_over(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """Spark's own message says only that the write failed; the log of the driver has the error of the commit."""
-    append(store, 0, 10)
+    send(store, 0, 10)
     frame = load_stream(spark, store.url, "in", group="etl", pollIntervalMs=0).select("value")
     writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out", group="etl")
     query = running(writer.trigger(processingTime="0 seconds"))
     try:
         store.producer(transactional_id="spark-etl").close()
-        append(store, 10, 20)
+        send(store, 10, 20)
         with pytest.raises(StreamingQueryException):
             query.processAllAvailable()
         assert values(store, "out") == list(range(10))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import txnstore
-from tests.helpers.spark import append, drain, load, load_stream, records, stream_to, values
+from tests.helpers.spark import append, drain, in_and_out, load, load_stream, records, send, stream_to, values
 from txnstore.spark.versions import HAS_ADMISSION_CONTROL
 from txnstore.store import Store
 
@@ -21,16 +20,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def store(local_store_url: str) -> Iterator[Store]:
-    with txnstore.create(local_store_url) as created:
-        created.create_topic("in", partitions=2)
-        created.create_topic("out", partitions=2)
+    with in_and_out(local_store_url) as created:
         yield created
-
-
-def send(store: Store, first: int, limit: int) -> None:
-    with store.producer() as producer:
-        for number in range(first, limit):
-            producer.send("in", b"%d" % number, key=b"k%d" % (number % 10))
 
 
 def test_batches(spark: SparkSession, store: Store) -> None:

@@ -16,6 +16,8 @@ _UNDECIDED = "protocol/test_chain_undecided.py::"
 _POWER = "protocol/test_power_loss.py::"
 
 _LOSSES: dict[str, Any] = {"syncs": 0.1, "losses": 4, "operations": 6}
+#: Creates and reads that something else than the store answers.
+_ELSEWHERE: dict[str, Any] = {"elsewhere": 0.3, "operations": 6}
 _GAPS: dict[str, Any] = {
     "actors": ("producer:a/1", "producer:b/1", "plain:p/1", "committed:r/1", "scan:s/1", *LOSERS),
     "operations": 12,
@@ -97,7 +99,7 @@ POWER = (
         "exists = True",
         "return self.data",
         mishaps=(),
-        settings={"elsewhere": 0.3, "operations": 6},
+        settings=_ELSEWHERE,
     ),
     Mutant(
         "a create that something else has answered is acknowledged (simulated)",
@@ -105,6 +107,6 @@ POWER = (
         "self.unknown_outcomes += 1",
         "return self.data",
         mishaps=(),
-        settings={"elsewhere": 0.3, "operations": 6},
+        settings=_ELSEWHERE,
     ),
 )

@@ -24,11 +24,6 @@ K0, K1 = (TopicPartition("k", number) for number in range(2))
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(objects: MemoryStore, clock: ManualClock, chains: int) -> Iterator[Store]:
     """A topic ``k`` to clean and a topic ``t`` to merge, each of two partitions with three segments."""
     with new_store(objects, clock=clock, chains=chains) as made:

@@ -30,11 +30,6 @@ from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
     store = new_store(clock, objects, chains=chains)
     store.create_topic("t", partitions=3)

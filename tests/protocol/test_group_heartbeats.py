@@ -325,7 +325,7 @@ def test_closed_consumer_sends_no_heartbeat(bench: Bench) -> None:
 
 
 def test_heartbeat_does_not_open_a_closed_store(bench: Bench) -> None:
-    """Whoever uses the consumer again connects again, and its heartbeats continue."""
+    """An application that uses the consumer again connects again, and its heartbeats continue."""
     consumer = _member(bench.store)
     consumer.poll()
     bench.store.close()

@@ -20,15 +20,8 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
-def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
-    store = new_store(clock, objects, chains=chains)
-    store.create_topic("t", config={"inline.bytes": 0})
-    return store
+def store(used_for_days: Store) -> Store:
+    return used_for_days
 
 
 # Deleting -------------------------------------------------------------------------------------------------------------

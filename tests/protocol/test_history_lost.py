@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tests.helpers import keys
-from tests.helpers.compaction import HOUR_MS, commit, new_store, reopen, rows, runtime, values
+from tests.helpers.compaction import HOUR_MS, commit, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.history import Suspending, boundaries, numbers, pass_days
 from tests.helpers.repairs import bytes_of
@@ -25,15 +25,8 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
-def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
-    store = new_store(clock, objects, chains=chains)
-    store.create_topic("t", config={"inline.bytes": 0})
-    return store
+def store(used_for_days: Store) -> Store:
+    return used_for_days
 
 
 class Unlisted(Suspending):
@@ -240,6 +233,35 @@ def test_an_old_backup_laid_over_a_store_opens_with_all_records(
         commit(again, [b"after"])
     assert gone.isdisjoint(numbers(objects))
     assert values(store)[-1] == b"after"
+
+
+@ONE_CHAIN
+def test_an_old_backup_that_replaced_all_but_newer_entries_opens_as_it_was_and_is_named(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """The case that an open does not notice: no object that it reads is newer. Whatever else looks, does."""
+    pass_days(store, clock, 3)
+    backup, then = bytes_of(objects), rows(store)
+    pass_days(store, clock, 14)
+    names = connection_of(store).keys
+    newer = numbers(objects)
+    objects.delete([item.key for kind in (names.checkpoints, names.boundaries) for item in objects.list(kind(0))])
+    for key, data in backup.items():
+        objects.put(key, data)
+    assert numbers(objects)[-1] == newer[-1], "newer entries are left, behind a gap"
+    before = bytes_of(objects)
+    with reopen(store, clock) as again:
+        assert rows(again) == then
+        head = connection_of(again).chain.state.sequence
+        lost = names.entry(0, head + 1)
+        assert head + 1 < newer[0]
+        assert lost in {item.subject for item in again.verify().violations}
+        assert [item.command for item in again.doctor().findings if lost in item.message] == ["txnstore recover"]
+        with pytest.raises(UnsoundStoreError, match=f"{lost}: it is missing, though entry {newer[0]} exists"):
+            again.vacuum()
+    plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
+    assert lost in {item.key for item in plan.lost}
+    assert {key: data for key, data in bytes_of(objects).items() if key in before} == before
 
 
 @ONE_CHAIN

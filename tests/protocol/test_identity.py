@@ -46,11 +46,6 @@ def process(clock: ManualClock) -> Runtime:
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def chains() -> int:
     return 1
 

@@ -22,11 +22,6 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return counted_store(clock, objects)
 

@@ -32,11 +32,6 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return counted_store(clock, objects)
 

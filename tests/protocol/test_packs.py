@@ -17,11 +17,6 @@ from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     store = counted_store(clock, objects)
     store.create_topic("p", partitions=PARTITIONS, config={"inline.bytes": 0})

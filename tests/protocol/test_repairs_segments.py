@@ -19,11 +19,6 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
-@pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     """A store whose records are objects of their own, with a sound checkpoint."""
     store = new_store(clock, objects)

@@ -1,8 +1,8 @@
 """Objects that are lost in the middle of what is numbered: entries, boundaries, checkpoints, index files; and hints.
 
-Whoever needs a lost object may report it (``CorruptionError`` with its key), or do without it. Nothing else may happen:
-no read that succeeds lacks an acknowledged record, and nothing is acknowledged that others do not find when the object
-is there again. So each lost object is put back later, as from a backup, and the checks need no other exception.
+A process that needs a lost object may report it (``CorruptionError`` with its key), or do without it. Nothing else may
+happen: no read that succeeds lacks an acknowledged record, and nothing is acknowledged that others do not find when the
+object is there again. So each lost object is put back later, as from a backup, and the checks need no other exception.
 
 A chain cannot notice that its newest entry is missing, so that one is not lost. It makes sure of the names after its
 head only after some time without a look, so an entry must be older than that (:data:`_TRUST_MS`), and no clock jumps.

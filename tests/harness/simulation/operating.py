@@ -1,6 +1,6 @@
 """An operator who restores the wrong files below the root of a store that is in use, and creates a store over it.
 
-Whoever notices it may say so, by an error that names what is wrong. Nothing else may happen: nothing is created over
+A process that notices it may raise an error that names what is wrong. Nothing else may happen: nothing is created over
 what is there, no vacuum deletes an object of another store or one that an acknowledged record needs, and after the
 operator has put everything right all records are there, as in runs without him.
 """
