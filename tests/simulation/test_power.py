@@ -15,7 +15,7 @@ from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import World
 from tests.helpers import keys
-from txnstore.errors import ObjectNotFoundError, StorageError, UnsoundStoreError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, TxnStoreError, UnsoundStoreError
 
 SAVED = keys.checkpoint_head(0, 8)
 
@@ -129,6 +129,9 @@ def test_a_lost_object_is_put_back_as_it_was(scheduler: Scheduler, bucket: Bucke
         (keys.index_file(0, 0, 8), keys.entry(0, 8), False),
         (keys.boundary(0, 1), keys.entry(0, 8), True),
         (keys.boundary(0, 1), keys.entry(1, 8), False),
+        (keys.boundary(0, 1), keys.boundary(0, 1), True),
+        (keys.boundary(0, 1), keys.boundary(0, 2), False),
+        (keys.boundary(0, 1), keys.checkpoint_head(0, 8), False),
         (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 8), True),
         (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 9), False),
         (keys.checkpoint_head(0, 8), keys.checkpoints(0), False),
@@ -139,4 +142,5 @@ def test_a_lost_object_explains_what_needs_it(lost: str, named: str, explained: 
     world = World(Settings(1, chains=2))
     world.lost.add(lost)
     assert world.explains(UnsoundStoreError(f"{named} is damaged")) == explained
-    assert not world.explains(StorageError(f"{named} is damaged"))
+    for kind in (StorageError, InvalidConfigError, TxnStoreError):
+        assert not world.explains(kind(f"{named} is damaged"))

@@ -199,8 +199,7 @@ class Scanner(Actor):
         try:
             found = look(store)
         except (StorageError, SnapshotExpiredError, CorruptionError) as error:
-            # A vacuum may have deleted segments of a scan that lasted longer than the grace period.
-            if isinstance(error, CorruptionError) and "missing" not in str(error) and not self.world.explains(error):
+            if isinstance(error, CorruptionError) and not self.world.explains(error):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
             return

@@ -19,13 +19,15 @@ from tests.helpers import keys
 from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
-from txnstore.errors import StorageError, TxnStoreError
+from txnstore.errors import CorruptionError, SnapshotExpiredError, StoreNotFoundError, UnsoundStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 
 #: The topic of producers, the target of copies, and a second target that makes transactions span topics.
 SOURCE, SIDE, TARGET = "source", "side", "target"
+#: The errors that may name what is damaged below the root.
+_OF_DAMAGE = (CorruptionError, UnsoundStoreError, SnapshotExpiredError, StoreNotFoundError)
 #: A topic that is deleted and recreated.
 PASSING = "passing"
 #: A topic that is cleaned by key.
@@ -162,13 +164,11 @@ class World:
         return process
 
     def explains(self, error: BaseException) -> bool:
-        """Whether the error names an object that a process did not find for a while, or was given other bytes for."""
-        if not isinstance(error, TxnStoreError) or isinstance(error, StorageError):
+        """Whether the error is one of damage, and names an object that was hidden, lost, garbled or misplaced."""
+        if not isinstance(error, _OF_DAMAGE):
             return False
-        text = str(error)
-        if any(key in text for key in self.hidden):
-            return True
-        return any(key in text for key in {*map(_blamed, self.lost), *self.garbled, *self.misplaced})
+        text, blamed = str(error), {name for key in self.lost for name in _blamed(key)}
+        return any(name in text for name in (*self.hidden, *blamed, *self.garbled, *self.misplaced))
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -203,11 +203,11 @@ class World:
         return None
 
 
-def _blamed(lost: str) -> str:
-    """What an error names whose cause is a lost object: the object, or the folder of others that it blames."""
+def _blamed(lost: str) -> tuple[str, ...]:
+    """What an error names whose cause is a lost object: the object, or the folders of others that it blames."""
     chain, found, _ = lost.partition("boundaries/")
     if found:
-        return chain  # Entries that were deleted are missing.
+        return lost, f"{chain}entries/"  # Entries that were deleted are missing.
     if keys.index_range(lost) is not None:
-        return f"{lost.rpartition('/')[0]}/"  # No checkpoint that names the index file is complete.
-    return lost
+        return (f"{lost.rpartition('/')[0]}/",)  # No checkpoint that names the index file is complete.
+    return (lost,)
