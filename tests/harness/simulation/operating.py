@@ -24,12 +24,17 @@ from txnstore.store import create_on
 _ROUNDS = 8
 
 
+def _runtime(seed: str) -> Runtime:
+    """A runtime without threads: they would be no tasks of the simulation, whose locks do not block them."""
+    rng = random.Random(seed)
+    return Runtime(lambda: 0, lambda _: None, rng, InlineExecutor, background=InlineExecutor, spawn=never)
+
+
 @cache
 def _elsewhere(chains: int) -> Mapping[str, bytes]:
     """The objects of another store with a topic of the same name, in which nothing is inlined."""
     bucket = MemoryStore(clock=lambda: 0)
-    runtime = Runtime(lambda: 0, lambda _: None, random.Random("elsewhere"), background=InlineExecutor, spawn=never)
-    with create_on(bucket, chains, runtime=runtime) as store:
+    with create_on(bucket, chains, runtime=_runtime("elsewhere")) as store:
         store.create_topic(SOURCE, config={"inline.bytes": 0, "segment.format": "arrow"})
         with store.producer() as producer:
             producer.send(SOURCE, b"-1", partition=0)
@@ -86,7 +91,8 @@ class Operator(Actor):
         bucket.remove([keys.STORE])
         self._wait()
         try:
-            create_on(bucket, self.world.settings.chains, exist_ok=self.rng.random() < 0.5)
+            exist_ok = self.rng.random() < 0.5
+            create_on(bucket, self.world.settings.chains, exist_ok=exist_ok, runtime=_runtime("again"))
         except CorruptionError as error:
             if not str(error).startswith("nothing was created at "):
                 raise
