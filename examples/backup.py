@@ -31,7 +31,7 @@ def backup(
     with txnstore.open(source, source_options, read_only=True) as store:
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
-        chains = f"chains/{store.store_id}"
+        store_id = store.store_id
         # A segment is an object, or behind '#' a part of one: of a pack, or of an entry.
         objects = "select distinct split_part(key, '#', 1) from txn.segments where starts_with(key, 'topics/')"
         segments = [key for (key,) in store.sql(objects, snapshot=snapshot).fetchall()]
@@ -41,12 +41,14 @@ def backup(
     for chain, head in enumerate(heads):
         # Where old entries are deleted, the chain begins with a checkpoint, at its last boundary.
         for folder in ("boundaries", "checkpoints"):
-            sizes |= _numbered(files, root, f"{chains}/{chain:04d}/{folder}", head)
-        entries |= _numbered(files, root, f"{chains}/{chain:04d}/entries", head)
+            sizes |= _numbered(files, root, f"chains/{store_id}/{chain:04d}/{folder}", head)
+        entries |= _numbered(files, root, f"chains/{store_id}/{chain:04d}/entries", head)
     sizes |= entries
     sizes["store.json"] = files.size(f"{root}/store.json")
     # A copy that was interrupted can have left a part of an object.
     existing = {path: info["size"] for path, info in copies.find(copy_root, detail=True).items()}
+    if f"{copy_root}/store.json" in existing and _store_id(copies, copy_root) not in (None, store_id):
+        raise SystemExit(f"nothing was copied: there is another store at {target}. Give an empty folder or prefix")
     missing = [key for key, size in sizes.items() if existing.get(f"{copy_root}/{key}") != size]
     # In this order: whatever a copied object names was copied before. An entry that a vacuum has shortened is replaced
     # at last: until then the copy may need its records.
@@ -57,6 +59,14 @@ def backup(
             copies.makedirs(path.rpartition("/")[0], exist_ok=True)
         copies.pipe_file(path, files.cat_file(f"{root}/{key}"))
     return len(missing)
+
+
+def _store_id(files: fsspec.AbstractFileSystem, root: str) -> object:
+    """The id in ``store.json``; None if only a part of it was copied."""
+    try:
+        return json.loads(files.cat_file(f"{root}/store.json"))["store_id"]
+    except ValueError:
+        return None
 
 
 def _numbered(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:

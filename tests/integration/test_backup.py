@@ -76,6 +76,21 @@ def test_a_backup_has_the_checkpoints_that_its_chains_begin_with(store: Store, t
     assert backup(store.url, str(tmp_path / "copy")) == 0
 
 
+def test_a_backup_into_another_store_is_refused(store: Store, tmp_path: Path) -> None:
+    """It would be no backup: ``store.json``, of the same size, stays that of the other one."""
+    everywhere(store, "first", b"1")
+    with txnstore.create(tmp_path / "other") as other:
+        other.create_topic("mine")
+    before = sorted((tmp_path / "other").rglob("*"))
+    with pytest.raises(SystemExit, match="nothing was copied: there is another store at .*other"):
+        backup(store.url, str(tmp_path / "other"))
+    assert sorted((tmp_path / "other").rglob("*")) == before
+    backup(store.url, str(tmp_path / "copy"))
+    document = tmp_path / "copy" / "store.json"
+    document.write_bytes(document.read_bytes()[:40])  # A run that was interrupted.
+    assert backup(store.url, str(tmp_path / "copy")) == 1
+
+
 def test_a_backup_has_packs(store: Store, tmp_path: Path) -> None:
     store.create_topic("packed", partitions=9, config={"inline.bytes": 0})
     with store.producer("id") as producer, producer.transaction() as txn:

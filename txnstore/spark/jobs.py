@@ -21,7 +21,7 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.transactions.table import knows_version
 from txnstore.core.view import View
-from txnstore.errors import StorageError, UnknownTopicOrPartitionError
+from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -97,7 +97,14 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
         return None
     _check_topics(connection.view(refresh=False), job, numbered)
     identity = job.identity or submit(connection, InitProducer(job.transactional_id))
-    ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
+    try:
+        ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
+    except ProducerFencedError as error:
+        msg = (
+            f"a newer job with the transactionalId {job.transactional_id!r}, or an administrator, has fenced this one, and "
+            f"nothing of it was written: run it again, or give jobs that run at the same time different ids ({error})"
+        )
+        raise ProducerFencedError(msg) from error
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
     return ended
 

@@ -22,7 +22,7 @@ from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, SchemaMismatchError
+from txnstore.errors import InvalidConfigError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import is_reserved
@@ -161,7 +161,11 @@ def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping
     """
     _check_system_columns(schema)
     if only is not None:
-        topic = view.find_topic(only)
+        try:
+            topic = view.find_topic(only)
+        except UnknownTopicOrPartitionError as error:
+            msg = f'{error}. Create it, or let the write create it: option("createTopic", "true")'
+            raise UnknownTopicOrPartitionError(msg) from None
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in schema.names:
