@@ -149,7 +149,11 @@ def find_topics(connection: Connection, options: WriteOptions | SinkOptions, sch
     _check_system_columns(schema)
     if options.create is not None and options.topic is not None:
         view = create_missing(connection, view, options.topic, schema, options.create)
-    return topics_to_write(view, options.topic, schema)
+    try:
+        return topics_to_write(view, options.topic, schema)
+    except UnknownTopicOrPartitionError as error:
+        msg = f'{error}. Create it, or let the write create it: option("createTopic", "true")'
+        raise UnknownTopicOrPartitionError(msg) from None
 
 
 def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, Topic]:
@@ -161,11 +165,7 @@ def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping
     """
     _check_system_columns(schema)
     if only is not None:
-        try:
-            topic = view.find_topic(only)
-        except UnknownTopicOrPartitionError as error:
-            msg = f'{error}. Create it, or let the write create it: option("createTopic", "true")'
-            raise UnknownTopicOrPartitionError(msg) from None
+        topic = view.find_topic(only)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in schema.names:
