@@ -39,6 +39,8 @@ class Survey:
         boundaries: The last boundaries, and None for each one that is lost.
         is_own: Whether the hint says that it is one of this store; those of older releases do not.
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
+        begins: The entry of the last boundary, also of one that has lost its checkpoint: a vacuum may have deleted it
+            and those before it.
     """
 
     hinted: int | None
@@ -48,6 +50,7 @@ class Survey:
     boundaries: dict[int, BoundaryDocument | None]
     is_own: bool = False
     conflict: str = ""
+    begins: int = 0
 
     @property
     def sound(self) -> bool:
@@ -108,6 +111,7 @@ class ChainRepairs:
         conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
         damage = damage or conflict
         boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
+        last_boundary = max((each.sequence for each in boundaries.values() if each is not None), default=0)
         boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
         if boundary > (last := max(boundaries, default=0)):
             damage = damage or f"it names boundary {boundary}, and the last one is {last}"
@@ -121,7 +125,14 @@ class ChainRepairs:
         if not damage and hinted and (start := saved[hinted]) is not None and hinted < sound:
             damage = self._passed(start.state, sound)
         return Survey(
-            hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries, bool(said.store_id), conflict
+            hinted,
+            damage,
+            dict(sorted(saved.items())),
+            frozenset(heads),
+            boundaries,
+            bool(said.store_id),
+            conflict,
+            last_boundary,
         )
 
     def _passed(self, start: State, newest: int) -> str:
@@ -194,7 +205,7 @@ class ChainRepairs:
         rebuilt: dict[int, Rebuilt] = {}
         loss = self._fold(base, damaged, rebuilt)
         if loss is not None:
-            yield loss
+            yield self._no_checkpoint(survey.begins) if self.state.sequence < survey.begins else loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
         if survey.conflict:
@@ -253,6 +264,16 @@ class ChainRepairs:
             "object is put back, from an older version of it in the bucket or from a backup"
         )
         return Loss(self._names.entry(self._chain, first), damage, consequence)
+
+    def _no_checkpoint(self, begins: int) -> Loss:
+        """No checkpoint of the history can be read, and a vacuum has deleted the entries that it stands for."""
+        consequence = (
+            f"a vacuum has deleted entries up to {begins}, which this checkpoint or a later one stands for; without one, "
+            f"the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
+            "head.json and the index files that it names, from an older version in the bucket or from a backup"
+        )
+        damage = f"no checkpoint of entry {begins} or a later one can be read"
+        return Loss(self._names.checkpoint_head(self._chain, begins), damage, consequence)
 
     def _checkpoints(
         self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool

@@ -368,3 +368,24 @@ def test_a_vacuum_refuses_to_go_on_where_a_boundary_is_lost(
     repair(Connection(objects, runtime=runtime(clock)), plan_repairs(Connection(objects, runtime=runtime(clock))))
     store.vacuum()
     assert store.verify(deep=True).ok
+
+
+@ONE_CHAIN
+def test_lost_checkpoints_of_a_history_are_what_is_to_be_put_back(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """Not the entries before them, which a vacuum has deleted, and no backup has."""
+    pass_days(store, clock)
+    begins = numbers(objects)[0] - 1
+    checkpoints = {item.key: objects.get(item.key) for item in objects.list(keys.checkpoints(0))}
+    objects.delete(list(checkpoints))
+    plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
+    blocking = [loss for loss in plan.lost if loss.blocks]
+    assert [loss.key in checkpoints for loss in blocking] == [True], plan.lost
+    number = int(blocking[0].key.split("/")[-2])
+    assert number >= begins
+    assert f"no checkpoint of entry {number} or a later one can be read" in blocking[0].damage
+    for key in checkpoints:
+        if f"{number:020d}" <= key.split("/checkpoints/")[1]:
+            objects.put(key, checkpoints[key])
+    assert Connection(objects, runtime=runtime(clock)).view().sequence
