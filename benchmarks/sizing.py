@@ -323,12 +323,16 @@ def row(load: Load, found: Estimate) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the estimate of a load."""
     parser = argparse.ArgumentParser(description="What a store needs for N producers of M MB/s.")
     for name, default in {**asdict(Load(10, 1.0, 5.0)), **asdict(Prices())}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default {default}")
-    given = vars(parser.parse_args())
+    given = vars(parser.parse_args(arguments))
+    for name, number in given.items():
+        least = "more than 0" if name in ("producers", "mb", "every", "partitions") else "0 or more"
+        if not math.isfinite(number) or number < 0 or (number == 0 and least != "0 or more"):
+            parser.error(f"argument --{name}: must be {least}, not {number:g}")
     prices = Prices(given.pop("put"), given.pop("get"), given.pop("gb"))
     load = Load(**given)
     for title, cell in zip(TITLES, row(load, estimate(load, prices)), strict=True):

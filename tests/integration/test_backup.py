@@ -82,7 +82,7 @@ def test_a_backup_into_another_store_is_refused(store: Store, tmp_path: Path) ->
     with txnstore.create(tmp_path / "other") as other:
         other.create_topic("mine")
     before = sorted((tmp_path / "other").rglob("*"))
-    with pytest.raises(SystemExit, match="nothing was copied: there is another store at .*other"):
+    with pytest.raises(SystemExit, match=r"nothing was copied: there is another store at .*other"):
         backup(store.url, str(tmp_path / "other"))
     assert sorted((tmp_path / "other").rglob("*")) == before
     backup(store.url, str(tmp_path / "copy"))

@@ -385,7 +385,7 @@ def test_lost_checkpoints_of_a_history_are_what_is_to_be_put_back(
     number = int(blocking[0].key.split("/")[-2])
     assert number >= begins
     assert f"no checkpoint of entry {number} or a later one can be read" in blocking[0].damage
-    for key in checkpoints:
+    for key, data in checkpoints.items():
         if f"{number:020d}" <= key.split("/checkpoints/")[1]:
-            objects.put(key, checkpoints[key])
+            objects.put(key, data)
     assert Connection(objects, runtime=runtime(clock)).view().sequence

@@ -59,3 +59,12 @@ def test_the_arithmetic_of_a_row() -> None:
     assert found.storage_cost == pytest.approx(found.gb * 0.023)
     free = estimate(Load(10, 0.1, 1), Prices(0, 0, 0))
     assert (free.requests_cost, free.storage_cost, free.puts) == (0, 0, found.puts)
+
+
+@pytest.mark.parametrize("given", ["--producers=0", "--mb=0", "--every=0", "--partitions=-1", "--days=-1", "--gb=nan"])
+def test_a_load_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        sizing.main([given])
+    assert f"argument {given.partition('=')[0]}: must be " in capsys.readouterr().err
+    sizing.main(["--consumers=0"])
+    assert "producers" in capsys.readouterr().out

@@ -136,7 +136,7 @@ def test_a_version_that_is_committed_is_known_before_anything_is_computed(store:
 def test_two_jobs_of_one_version_race_and_one_commits(store: Store) -> None:
     """Both computed; the later one fences the earlier (INIT-01)."""
     first, second = begin(store, "loader", 1), begin(store, "loader", 1)
-    with pytest.raises(ProducerFencedError, match="a newer job with the transactionalId 'loader'.*run it again"):
+    with pytest.raises(ProducerFencedError, match=r"a newer job with the transactionalId 'loader'.*run it again"):
         jobs.commit(connection_of(store), first, [uploaded(store, "a")])
     jobs.commit(connection_of(store), second, [uploaded(store, "b")])
     jobs.commit(connection_of(store), first, [uploaded(store, "a")])  # By now its version is there: nothing to do.

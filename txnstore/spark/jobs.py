@@ -101,8 +101,8 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
         ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
     except ProducerFencedError as error:
         msg = (
-            f"a newer job with the transactionalId {job.transactional_id!r}, or an administrator, has fenced this one, and "
-            f"nothing of it was written: run it again, or give jobs that run at the same time different ids ({error})"
+            f"a newer job with the transactionalId {job.transactional_id!r}, or an administrator, has fenced this one, "
+            f"and nothing of it was written: run it again, or give jobs that run at the same time different ids ({error})"
         )
         raise ProducerFencedError(msg) from error
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
