@@ -268,8 +268,8 @@ class ChainRepairs:
     def _no_checkpoint(self, begins: int) -> Loss:
         """No checkpoint of the history can be read, and a vacuum has deleted the entries that it stands for."""
         consequence = (
-            f"a vacuum has deleted entries up to {begins}, for which this checkpoint or a later one stands; without one "
-            f"the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
+            f"a vacuum has deleted entries up to {begins}, for which this checkpoint or a later one stands; without "
+            f"one the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
             "head.json and the index files that it names, from an older version in the bucket or from a backup"
         )
         damage = f"no checkpoint of entry {begins} or a later one can be read"

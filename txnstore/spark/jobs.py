@@ -102,7 +102,7 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
     except ProducerFencedError as error:
         msg = (
             f"a newer job with the transactionalId {job.transactional_id!r}, or an administrator, has fenced this one, "
-            f"and nothing of it was written: run it again, or give jobs that run at the same time different ids ({error})"
+            f"and nothing of it was written: run it again, or give jobs that run concurrently different ids ({error})"
         )
         raise ProducerFencedError(msg) from error
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
