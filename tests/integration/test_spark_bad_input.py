@@ -92,7 +92,7 @@ def test_a_wrong_sink_fails_before_the_start(spark: SparkSession, store: Store, 
     write = txnstore.spark.write_stream
     store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int64())]))
     sequence = connection_of(store).view().sequence
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'on'; the store has.*createTopic"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic 'on'; the store has.*createTopic"):
         write(frame, store.url, topic="on")
     with pytest.raises(SchemaMismatchError, match="topic 'typed' has no column 'value'"):
         write(frame, store.url, topic="typed")
