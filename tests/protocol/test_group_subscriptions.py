@@ -129,3 +129,13 @@ def test_a_table_of_a_member_without_partitions_has_its_columns(store: Store, cl
     first.poll()
     assert second.poll_table().equals(store.scan("t").to_table())
     assert _numbers(second) == []
+
+
+def test_partitions_that_were_assigned_by_hand_are_not_revoked(store: Store) -> None:
+    """Only a group takes partitions away."""
+    told: list[object] = []
+    consumer = store.consumer(group="g", on_revoked=told.append)
+    consumer.assign(PARTS[:2])
+    consumer.poll()
+    consumer.close()
+    assert told == []

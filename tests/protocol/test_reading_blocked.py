@@ -350,3 +350,16 @@ def test_open_transaction_with_two_phase_commit_has_no_end_of_its_own(store: Sto
         assert scanned(store) == []
     (part,) = store.snapshot().blocked()
     assert (part.prepared, part.expires_at) == (False, None)
+
+
+def test_what_a_consumer_waits_for_costs_no_request(store: Store) -> None:
+    """As of its last request; a poll looks for it."""
+    hold_back(store)
+    consumer = store.consumer()
+    consumer.assign([T0])
+    with pytest.warns(BlockedReadWarning):
+        assert consumer.poll() == []
+    counts = connection_of(store).counts
+    before = counts.snapshot()
+    assert [item.records for item in consumer.blocked()] == [len(WAITING)]
+    assert (counts.snapshot() - before).requests == 0

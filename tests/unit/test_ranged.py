@@ -331,3 +331,10 @@ def test_bytes_that_were_not_fetched_cannot_be_read() -> None:
     for start, size in ((0, 5), (9, 2), (15, 10), (53, 1), (50, -1)):
         with pytest.raises(OSError, match="were not fetched"):
             read(start, size)
+
+
+@pytest.mark.parametrize("place", [(-1, 5), (5, 4), (0, 10**9)])
+def test_bytes_outside_of_the_file_are_not_fetched(objects: CountingStore, place: tuple[int, int]) -> None:
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    with pytest.raises(CorruptionError, match="a column is outside the file"):
+        RangedObject(objects, T0, part.batch.segment).fetch([place])

@@ -131,6 +131,31 @@ def test_redirect_without_a_region_is_refused_after_a_few_requests(
     assert len(elsewhere.asked) <= 6  # type: ignore[attr-defined]
 
 
+class _Dateless(http.server.BaseHTTPRequestHandler):
+    """Answers every request without the time."""
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on standard error."""
+
+
+def test_server_without_a_clock_is_named(transport: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Dateless) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        where = f"http://127.0.0.1:{server.server_port}"
+        options = {"key": "one", "secret": "two", "endpoint_url": where, "transport": transport}
+        store = S3Store("bucket", storage_options=options)
+        with pytest.raises(StorageError, match="the server's responses have no Date header"):
+            store.now_ms()
+        store.close()
+        server.shutdown()
+        thread.join()
+
+
 def test_alarm_while_a_request_is_waited_for_is_not_its_error(
     elsewhere: http.server.ThreadingHTTPServer, transport: str
 ) -> None:
