@@ -205,7 +205,8 @@ copies: $(STAMP) ## End processes that copy COPIES=100000 records from topic to 
 	TXNSTORE_COPIES='$(COPIES)' $(PYTEST) tests/integration/test_copiers.py
 
 # KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a broker.
-# SEED chooses the histories; without it each run has new ones, and prints the seed that repeats them.
+# SEED chooses the histories; without it each run has new ones, and prints the seed that repeats them. Tracebacks are
+# native, because pytest parses the source of each frame for its own, which Python 3.11 refuses now and then.
 HISTORIES ?= 1000
 KAFKA ?=
 HISTORY_SEED = $(if $(filter file,$(origin SEED)),$$RANDOM,$(SEED))
@@ -214,7 +215,7 @@ HISTORY_SEED = $(if $(filter file,$(origin SEED)),$$RANDOM,$(SEED))
 differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; with KAFKA=…/libs also with Kafka
 	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
-		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py \
+		'$(BIN)/python' -m pytest -q --tb=native --hypothesis-seed=$$seed tests/protocol/test_differential.py \
 		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py \
 		tests/protocol/test_differential_cleaning.py
 
