@@ -230,3 +230,9 @@ def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
 def test_text_with_surrogates_is_not_written() -> None:
     with pytest.raises(InvalidConfigError, match="wrong type"):
         encode(StoreDocument.model_construct(store_id="\ud800", chains=1, created_at=5))
+
+
+@pytest.mark.parametrize("body", [b'{"checkpoint":1}', b'{"checkpoint":1,"version":99}', b'{"version":"x"}'])
+def test_document_that_does_not_begin_with_its_version_is_invalid(body: bytes) -> None:
+    with pytest.raises(CorruptionError, match="chains/latest/0000.json is not a valid LatestDocument"):
+        decode(LatestDocument, "chains/latest/0000.json", sealed(body))
