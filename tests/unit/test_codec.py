@@ -234,5 +234,5 @@ def test_text_with_surrogates_is_not_written() -> None:
 
 @pytest.mark.parametrize("body", [b'{"checkpoint":1}', b'{"checkpoint":1,"version":99}', b'{"version":"x"}'])
 def test_document_that_does_not_begin_with_its_version_is_invalid(body: bytes) -> None:
-    with pytest.raises(CorruptionError, match="chains/latest/0000.json is not a valid LatestDocument"):
+    with pytest.raises(CorruptionError, match=r"chains/latest/0000\.json is not a valid LatestDocument"):
         decode(LatestDocument, "chains/latest/0000.json", sealed(body))
