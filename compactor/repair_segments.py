@@ -20,17 +20,24 @@ _PAGE = 10_000
 def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
     """The lost segments, packs, and entries with inlined records that the states name, in order of their keys.
 
-    A LIST for 1,000 objects, and no content is read. Only the sizes of objects in use are kept.
+    A LIST for 1,000 objects, and for 1,000 entries from the first to the last with inlined records in use; no content
+    is read. Only the sizes of objects in use are kept.
     """
     # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
     wanted = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
     sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
     for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
-        for item in _listed(objects, prefix):
+        needed = [key for key in wanted.values() if key.startswith(prefix)]
+        if not needed:
+            continue
+        first, last = (min(needed)[:-1], max(needed)) if prefix != keys.TOPICS else ("", "")
+        for item in _listed(objects, prefix, first):
             key = wanted.get(item.key.casefold())
             if key is not None:
                 sizes[key] = item.size
+            if last and item.key >= last:
+                break
     lost: dict[str, tuple[str, list[Slice]]] = {}
     for part in _all(states):
         damage = damage_of(part.batch.segment, sizes)
@@ -56,9 +63,8 @@ def _all(states: Sequence[State]) -> Iterator[Slice]:
     return (part for state in states for part in slices(state))
 
 
-def _listed(objects: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """The objects below a prefix, a page at a time."""
-    after = ""
+def _listed(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    """The objects below a prefix whose keys are after one, a page at a time."""
     while True:
         page = objects.list(prefix, after, _PAGE)
         yield from page
