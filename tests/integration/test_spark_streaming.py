@@ -77,6 +77,31 @@ def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
     assert values(store, "out") == list(range(150))
 
 
+@pytest.mark.parametrize(("group", "lost"), [({}, 2), ({"group": "etl"}, 1), ({"group": "etl"}, 2)])
+def test_a_checkpoint_that_has_gone_back_skips_no_records(
+    spark: SparkSession, store: Store, tmp_path: Path, group: dict[str, str], lost: int
+) -> None:
+    """Spark plans the micro-batches that it has forgotten with other records, under the numbers of committed ones."""
+    checkpoint = tmp_path / "checkpoint"
+    frame = load_stream(spark, store.url, "in", **group).select("key", "value")
+    for first in range(0, 90, 30):
+        append(store, first, first + 30)
+        drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    for log in ("offsets", "commits"):
+        numbers = sorted(int(each.name) for each in (checkpoint / log).glob("[0-9]*"))
+        for number in numbers[-lost:]:
+            (checkpoint / log / str(number)).unlink()
+            (checkpoint / log / f".{number}.crc").unlink()
+    append(store, 90, 120)
+    with pytest.raises(StreamingQueryException, match="ProducerFencedError"):
+        drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    assert values(store, "out") == list(range(90))
+    if group:
+        shutil.rmtree(checkpoint)
+        drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+        assert values(store, "out") == list(range(120))
+
+
 def test_a_micro_batch_for_several_topics_is_one_transaction(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """Each task uploads one segment for each partition that it writes, and the driver commits them in one entry."""
     store.create_topic("odd")

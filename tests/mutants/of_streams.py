@@ -35,7 +35,7 @@ STREAMS = (
     Mutant(
         "the older driver takes the micro-batch of the newer one for its own",
         commits._commit,
-        "if identity is not None and not batch.is_of_last_run(txn):",
+        "if txn is not None and identity is not None and batch.is_overtaken(txn):",
         "if False:",
         test=_COMMITS + "test_the_older_of_two_drivers_is_fenced",
     ),
@@ -101,5 +101,19 @@ STREAMS = (
         "if any(map(batch.is_committed, view.transactions.values())):",
         "if False:",
         test=_COMMITS + "test_a_repeated_micro_batch_is_known_under_another_transactional_id",
+    ),
+    Mutant(
+        "a checkpoint that has gone back skips records",
+        microbatch.MicroBatch.is_committed,
+        "if self.number < last:",
+        "if False:",
+        test=_COMMITS + "test_a_checkpoint_that_has_gone_back_skips_no_records",
+    ),
+    Mutant(
+        "a micro-batch that was planned again is taken for the committed one",
+        commits._commit,
+        "_check_plan(view, connection, options, batch)",
+        "pass",
+        test=_COMMITS + "test_a_committed_micro_batch_that_was_planned_again_is_no_repetition",
     ),
 )

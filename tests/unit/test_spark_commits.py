@@ -103,6 +103,22 @@ def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run
     assert values(store) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("given", [{}, {"transactionalId": "mine"}])
+def test_a_checkpoint_that_has_gone_back_skips_no_records(
+    store: Store, connect: Connect, given: dict[str, str]
+) -> None:
+    """Spark plans micro-batch 1 again, up to what there is now: another one was committed under this number."""
+    for number in range(3):
+        commit(connect(), number, uploaded(store, f"{number}"))
+    match = r"micro-batch 1 of query q is not written, because micro-batch 2 of it is committed: the checkpoint is old"
+    with pytest.raises(ProducerFencedError, match=match):
+        commit(connect(), 1, uploaded(store, "1, 2 and 3"), run="run-2", **given)
+    if not given:
+        with pytest.raises(ProducerFencedError, match=match):  # As a foreachBatch asks.
+            is_committed(connect(), sink_options({"path": "p", "topic": "t"}), MicroBatch("q", "run-2", 1))
+    assert values(store) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("others", [1, 2])
 @pytest.mark.parametrize("known", [False, True])
 def test_processes_of_one_run_commit_in_turn(store: Store, connect: Connect, others: int, *, known: bool) -> None:
@@ -294,6 +310,27 @@ def test_a_repeated_micro_batch_is_known_under_another_transactional_id(
         assert not commit(connect(), 0, uploaded(store, "a"), run="run-2", **options)
     assert commit(connect(), 1, uploaded(store, "b"), run="run-2", transactionalId="mine")
     assert values(store) == [b"a", b"b"]
+
+
+def test_a_committed_micro_batch_that_was_planned_again_is_no_repetition(
+    store: Store, connect: Connect, checkpoint: Path
+) -> None:
+    """A checkpoint that has gone back by one micro-batch: the group shows that the offsets are not the same."""
+    options = {"group": "etl", "checkpointLocation": str(checkpoint)}
+    given = sink_options({"path": "p", "topic": "t", **options})
+    plan(checkpoint, store, 0, 0, 4)
+    commit(connect(), 0, uploaded(store, "a"), **options)
+    plan(checkpoint, store, 0, 0, 9)
+    for _ in range(2):
+        with pytest.raises(
+            ProducerFencedError, match="has read in-0 up to offset 4, but this micro-batch reads it fro"
+        ):
+            commit(connect(), 0, uploaded(store, "a and b"), run="run-2", **options)
+        with pytest.raises(ProducerFencedError, match="Start the query with a new checkpoint"):
+            is_committed(connect(), given, MicroBatch("q", "run-2", 0))
+    plan(checkpoint, store, 0, 0, 4)
+    assert is_committed(connect(), given, MicroBatch("q", "run-2", 0))
+    assert values(store) == [b"a"]
 
 
 def test_source_and_sink_must_have_one_group(store: Store, connect: Connect, checkpoint: Path) -> None:

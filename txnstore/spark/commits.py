@@ -45,7 +45,8 @@ def commit_micro_batch(
         The end of the transaction; None if the micro-batch is committed already, or there was nothing to commit.
 
     Raises:
-        ProducerFencedError: A newer run of the query, or another query of its group, has taken over.
+        ProducerFencedError: A newer run of the query, or another query of its group, has taken over; or the checkpoint
+            of the query is older than what it has committed.
         UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
     """
     name = _name(options, batch)
@@ -79,9 +80,10 @@ def _commit(
     fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
     view = connection.view(refresh=identity is None)
     txn = view.transactions.get(name)
-    if txn is not None and batch.is_committed(txn):
-        if identity is not None and not batch.is_of_last_run(txn):
-            raise overtaken(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
+    if txn is not None and identity is not None and batch.is_overtaken(txn):
+        raise overtaken(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
+    if batch.is_committed(txn):
+        _check_plan(view, connection, options, batch)
         _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
         return None
     read = [] if options.group is None else _positions(options, batch)
@@ -109,14 +111,17 @@ def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch
     """Whether a micro-batch is committed in the known view, so that it need not be computed.
 
     Raises:
-        ProducerFencedError: A newer run of the query has committed it, after this run has committed others.
+        ProducerFencedError: A newer run of the query has committed it, after this run has committed others; or a later
+            one is committed.
     """
     name = _name(options, batch)
-    txn = connection.view(refresh=False).transactions.get(name)
-    if txn is None or not batch.is_committed(txn):
-        return False
-    if (name, batch.run_id) in connection.kept(_RUNS, dict) and not batch.is_of_last_run(txn):
+    view = connection.view(refresh=False)
+    txn = view.transactions.get(name)
+    if txn is not None and (name, batch.run_id) in connection.kept(_RUNS, dict) and batch.is_overtaken(txn):
         raise overtaken(txn, batch)
+    if not batch.is_committed(txn):
+        return False
+    _check_plan(view, connection, options, batch)
     return True
 
 
@@ -132,6 +137,15 @@ def _offsets(
     view: View, connection: Connection, options: SinkOptions, read: Sequence[Position], *, new: bool
 ) -> tuple[TxnOffsets, ...]:
     return () if options.group is None else consumed(view, connection.store_id, options.group, read, new=new)
+
+
+def _check_plan(view: View, connection: Connection, options: SinkOptions, batch: MicroBatch) -> None:
+    """Raise if a committed micro-batch was planned again with other records, as far as the group's offsets show it.
+
+    A checkpoint that has gone back by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
+    """
+    if options.group is not None:
+        consumed(view, connection.store_id, options.group, _positions(options, batch), new=False)
 
 
 def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:

@@ -1,7 +1,8 @@
 """What a micro-batch commits, and with which identity. Pure.
 
 The version of a micro-batch is its number, and the scope of the version is the id of its query. Spark repeats a
-micro-batch under the same number with the same offsets, so a version that is committed already is left alone.
+micro-batch under the same number with the same offsets, so a version that is committed already is left alone. It
+repeats the last one only: an earlier one shows that the checkpoint has gone back, and its number may mean others.
 
 A second version names the run that has committed the micro-batch, and a third one its epoch: each start of a query is
 a run. The first micro-batch of a run is granted a new epoch, which fences the earlier runs. The commits of a run may
@@ -55,8 +56,27 @@ class MicroBatch:
         )
 
     def is_committed(self, txn: Transaction | None) -> bool:
-        """Whether this micro-batch, or a later one of the query, is committed."""
-        return txn is not None and knows_version(txn, [(self.query_id, self.number)])
+        """Whether this micro-batch is committed.
+
+        Raises:
+            ProducerFencedError: A later one of the query is: this one may have been planned again, with other records.
+        """
+        if txn is None or not knows_version(txn, [(self.query_id, self.number)]):
+            return False
+        last = txn.versions[self.query_id]
+        if self.number < last:
+            msg = (
+                f"micro-batch {self.number} of query {self.query_id} is not written, because micro-batch {last} of it "
+                "is committed: the checkpoint is older than the store, such as one of a backup, or another driver has "
+                "gone on. What this run reads may not be what was committed under this number. Put back the newest "
+                "checkpoint, or start the query with a new one"
+            )
+            raise ProducerFencedError(msg)
+        return True
+
+    def is_overtaken(self, txn: Transaction) -> bool:
+        """Whether another run has committed this micro-batch, or a later one of the query."""
+        return knows_version(txn, [(self.query_id, self.number)]) and not self.is_of_last_run(txn)
 
     def is_of_new_query(self, view: View) -> bool:
         """Whether the query has committed nothing, under any transactional id."""
