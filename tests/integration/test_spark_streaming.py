@@ -85,14 +85,14 @@ def test_a_checkpoint_that_has_gone_back_skips_no_records(
     checkpoint = tmp_path / "checkpoint"
     frame = load_stream(spark, store.url, "in", **group).select("key", "value")
     for first in range(0, 90, 30):
-        append(store, first, first + 30)
+        send(store, first, first + 30)
         drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
     for log in ("offsets", "commits"):
         numbers = sorted(int(each.name) for each in (checkpoint / log).glob("[0-9]*"))
         for number in numbers[-lost:]:
             (checkpoint / log / str(number)).unlink()
             (checkpoint / log / f".{number}.crc").unlink()
-    append(store, 90, 120)
+    send(store, 90, 120)
     with pytest.raises(StreamingQueryException, match="ProducerFencedError"):
         drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
     assert values(store, "out") == list(range(90))
