@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -349,3 +350,13 @@ def test_source_and_sink_must_have_one_group(store: Store, connect: Connect, che
 def test_a_checkpoint_that_cannot_be_read_is_refused(store: Store, connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"offsets of micro-batch 0 cannot be read from file:.*missing"):
         commit(connect(), 0, uploaded(store, "a"), group="etl", checkpointLocation=f"file:{tmp_path}/missing")
+
+
+def test_versions_of_a_micro_batch_are_those_of_earlier_releases() -> None:
+    """They are stored: a query that is restarted with another release must find what it has committed."""
+    batch = MicroBatch("q", "run-1", 3)
+    assert batch.versions(5) == (
+        ("q", 3),
+        ("q/run", 3 << 32 | zlib.crc32(b"run-1")),
+        ("q/epoch", 3 << 16 | 5),
+    )

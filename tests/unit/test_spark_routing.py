@@ -64,6 +64,18 @@ def test_one_segment_per_partition_keeps_row_order(bench: Bench) -> None:
     assert len(bench.objects.list("topics/")) == 3
 
 
+def test_rows_without_a_key_change_the_partition_with_each_chunk() -> None:
+    """A chunk has 65,536 rows; the first partition is given, and differs by task."""
+    bench = Bench(first=2)
+    uploaded = bench.write(*({"value": [str(chunk)] * 65_536} for chunk in range(4)))
+    assert [(batch.partition, sorted(set(bench.rows(batch)))) for batch in uploaded] == [
+        (0, [b"1"]),
+        (1, [b"2"]),
+        (2, [b"0", b"3"]),
+    ]
+    bench.router.close()
+
+
 def test_large_partitions_become_several_segments_in_order() -> None:
     """Memory stays bounded by the sizes, and the messages keep the order of the rows."""
     bench = Bench(segment_bytes=8 << 20, buffer_bytes=20 << 20)

@@ -122,9 +122,9 @@ def _outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
     if done.returncode == 0:
         return "survived"
     # A fault that keeps a module from being imported ends the collection: exit status 2; or 4, because the tests of a
-    # module that is not collected are not found.
-    collected = re.search(r"^\d+ errors? in", done.stdout, re.MULTILINE) is None
-    if done.returncode in (1, 2) or done.returncode < 0 or (done.returncode == 4 and not collected):
+    # module that is not collected are not found, or because a conftest.py is not imported.
+    not_collected = re.search(r"^\d+ errors? in", done.stdout, re.MULTILINE) or "while loading conftest" in done.stderr
+    if done.returncode in (1, 2) or done.returncode < 0 or (done.returncode == 4 and not_collected):
         return "killed"
     msg = f"pytest left with {done.returncode} for {mutant}:\n{done.stdout}\n{done.stderr}"
     raise RuntimeError(msg)
