@@ -31,7 +31,8 @@ _LOG = logging.getLogger(__name__)
 #: What follows from damage that only the past needs.
 _PAST = (
     "nothing that is stored now is lost: a later checkpoint is sound. Earlier snapshots cannot be read, and a "
-    "verification names it, until it is put back from a backup or goes with the history"
+    "verification names it, until it is put back from a backup or goes with the history. If a vacuum is refused for "
+    "it, one with `--force` is not, and a later one deletes that history"
 )
 
 

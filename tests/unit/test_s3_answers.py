@@ -35,6 +35,7 @@ from txnstore.storage.s3_errors import (
     map_s3_error,
 )
 from txnstore.storage.s3_loop import run_on
+from txnstore.storage.s3_requests import ETags
 from txnstore.storage.s3_session import refuse_unless_switchable
 
 URL = "s3://bucket/root/key"
@@ -462,3 +463,12 @@ def test_a_secret_that_is_a_part_of_a_code_changes_no_verdict(
     assert isinstance(error, expected)
     assert f"{status} {code}" not in str(error)
     assert error.__cause__ is None
+
+
+@pytest.mark.parametrize("etag", ['"{}"', 'W/"{}"', "{}"])
+def test_etag_that_a_proxy_made_weak_is_that_of_the_object(etag: str) -> None:
+    etags, data = ETags(), b"data"
+    assert etags.fit(etag.format(hashlib.md5(data, usedforsecurity=False).hexdigest()), data)
+    assert etags.learn(etag.format("5f3e-1"), '"5f3e-1"')
+    assert etags.fit(etag.format("5f3e-2"), data)
+    assert not etags.learn(etag.format("5f3e-3"), '"5f3e-4"')

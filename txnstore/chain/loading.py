@@ -16,7 +16,7 @@ from txnstore.chain.remains import other_store
 from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, LostIdentityError, StorageError
+from txnstore.errors import CorruptionError, LostIdentityError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -189,7 +189,10 @@ class Loader:
         try:
             return checkpoint.numbers(self._objects, self._keys, self._number, sequence)
         except StorageError as error:
-            _LOG.warning("later checkpoints not listed: %s", error, extra={"chain": self._number, "error": str(error)})
+            # A reader need not have the right to list, and each of its opens would warn of it for each chain.
+            level = logging.INFO if isinstance(error, StorageRefusedError) else logging.WARNING
+            extra = {"chain": self._number, "error": str(error)}
+            _LOG.log(level, "later checkpoints not listed: %s", error, extra=extra)
             return []
 
     def _newest(self) -> Saved | None:

@@ -180,7 +180,8 @@ _MD5 = re.compile("[0-9a-f]{32}(-[0-9]+)?")
 
 
 def _plain(etag: str | None) -> str:
-    return (etag or "").strip('"')
+    """The text of an ETag; a proxy that compresses answers makes it a weak one."""
+    return (etag or "").removeprefix("W/").strip('"')
 
 
 def _not_ours(etag: str | None) -> str:
