@@ -336,3 +336,24 @@ def test_recovery_without_work_is_one_get_per_chain(bench: Bench) -> None:
     """The copies of the catalog are compared as they were read, and read again only if one is late."""
     bench.store.recover()
     assert bench.costs() == ["get"] * CHAINS
+
+
+@pytest.mark.parametrize(("transactional", "announced"), [(True, 1), (False, 0)])
+def test_partitions_of_other_chains_are_added_beside_the_uploads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, transactional: bool, announced: int
+) -> None:
+    """ADD-01: begun in the background before the flush waits for its uploads; no transaction has nothing to add."""
+    tasks: list[object] = []
+    submit = bench.background.submit
+
+    def counted(task: Callable[[], object], /, *args: object) -> object:
+        tasks.append(task)
+        return submit(task, *args)
+
+    producer = bench.producer if transactional else bench.store.producer()
+    if transactional:
+        producer.begin_transaction()
+    write_everywhere(producer, b"value", partitions=PARTITIONS)
+    monkeypatch.setattr(bench.background, "submit", counted)
+    producer.flush()
+    assert len(tasks) == announced
