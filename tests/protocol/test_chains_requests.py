@@ -357,3 +357,17 @@ def test_partitions_of_other_chains_are_added_beside_the_uploads(
     monkeypatch.setattr(bench.background, "submit", counted)
     producer.flush()
     assert len(tasks) == announced
+
+
+def test_an_init_waits_for_the_completion_that_its_process_has_begun(bench: Bench) -> None:
+    """INIT-05: the markers are written once, and the completion is in the entry of the init; nothing is read."""
+    bench.producer.begin_transaction()
+    write_everywhere(bench.producer, b"value", partitions=PARTITIONS)
+    bench.producer.commit_transaction()
+    bench.costs()
+    bench.store.producer(bench.producer.transactional_id)
+    costs = bench.costs()
+    assert sorted(costs[:-1]) == [str(chain) for chain in OTHERS]
+    assert costs[-1] == str(HOME)
+    bench.background.run_all()
+    assert bench.costs() == []
