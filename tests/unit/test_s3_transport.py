@@ -7,6 +7,7 @@ import pickle
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
+import obstore.store
 import pytest
 
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, UnknownOutcomeError
@@ -146,3 +147,33 @@ def test_request_is_known_as_unsent_only_without_a_connection() -> None:
     for kind in ("Timeout", "Interrupted", "Request", "Unknown"):
         problem = map_s3_error(translated(OSError(text.format(kind, ""))), Kind.CREATE, "bucket", "s3://bucket/a", ())
         assert type(problem) is UnknownOutcomeError
+
+
+@pytest.mark.parametrize(
+    ("style", "endpoint"), [("virtual", "http://bucket.localhost:9"), ("path", "http://localhost:9")]
+)
+def test_addressing_style_of_the_options_is_that_of_obstore(
+    monkeypatch: pytest.MonkeyPatch, style: str, endpoint: str
+) -> None:
+    made: list[obstore.store.S3Store] = []
+    make = obstore.store.S3Store
+
+    def recorded(*args: Any, **options: Any) -> obstore.store.S3Store:
+        made.append(make(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(obstore.store, "S3Store", recorded)
+    options = {
+        "key": "one",
+        "secret": "two",
+        "endpoint_url": "http://localhost:9",
+        "transport": "obstore",
+        "config_kwargs": {"s3": {"addressing_style": style}},
+    }
+    store = S3Store("bucket", storage_options=options)
+    with pytest.raises(StorageError):  # No server listens there.
+        store.get("a")
+    store.close()
+    config = made[0].config
+    assert config["endpoint_url_s3"] == endpoint
+    assert config["virtual_hosted_style_request"] == ("true" if style == "virtual" else "false")
