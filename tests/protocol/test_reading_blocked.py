@@ -363,3 +363,12 @@ def test_what_a_consumer_waits_for_costs_no_request(store: Store) -> None:
     before = counts.snapshot()
     assert [item.records for item in consumer.blocked()] == [len(WAITING)]
     assert (counts.snapshot() - before).requests == 0
+
+
+@pytest.mark.parametrize(("ask", "warnings"), [("beginning_offsets", 0), ("end_offsets", 1), ("lag", 1)])
+def test_only_what_ends_before_records_warns_of_them(store: Store, ask: str, warnings: int) -> None:
+    """The first offsets are the same with them and without them."""
+    hold_back(store)
+    consumer = store.consumer()
+    consumer.assign([T0])
+    assert len(warned(getattr(consumer, ask))) == warnings
