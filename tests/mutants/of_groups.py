@@ -236,9 +236,9 @@ GROUPS = (
     Mutant(
         "a static member that polls again sends no heartbeats",
         Lease.due,
-        "self.overdue or",
+        "not self._is_timed or",
         "",
-        test=_HEARTBEATS + "test_static_member_that_polls_before_its_lease_ends_sends_heartbeats_again",
+        test=_HEARTBEATS + "test_heartbeats_begin_again_with_a_poll_after_the_interval",
     ),
     Mutant(
         "a timer renews the lease beside the polls",
