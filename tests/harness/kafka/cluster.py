@@ -35,7 +35,8 @@ SETTINGS = {
     "log.initial.task.delay.ms": "100",
 }
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-START_SECONDS = 120.0
+#: How long an event may take: a wait ends when it happens, so only a busy machine, and an error, need as much.
+WAIT_SECONDS = 120.0
 #: A virtual machine that ends soon: compiled quickly instead of well, which halves the processor time of a start.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 #: ``ApiVersions``, version 0, after its size: the smallest request that a broker answers. Key, version, correlation id,
@@ -98,7 +99,7 @@ class Cluster:
     def _start(self) -> subprocess.Popen[bytes]:
         broker = self._java("kafka.Kafka", str(self._config))
         try:
-            for _ in again(f"the broker should answer on {self.address}", START_SECONDS):
+            for _ in again(f"the broker should answer on {self.address}"):
                 if broker.poll() is not None:
                     msg = f"the broker ended with {broker.returncode}: {self._output.read_text()[-2000:]}"
                     raise RuntimeError(msg)
@@ -172,13 +173,13 @@ class VirtualMachine:
         return field.get(thing)
 
 
-def again(what: str, seconds: float = 30.0) -> Iterator[None]:
+def again(what: str) -> Iterator[None]:
     """Repeats with short pauses; then raises a :class:`TimeoutError` that names the missing event."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < end:
         yield
         time.sleep(0.02)
-    msg = f"{what}, and did not in {seconds:.0f} s"
+    msg = f"{what}, and did not in {WAIT_SECONDS:.0f} s"
     raise TimeoutError(msg)
 
 

@@ -27,7 +27,7 @@ class ClientConsumer:
             "auto.offset.reset": op["reset"],
             "enable.auto.commit": str(op.get("auto_commit", False)).lower(),
             "auto.commit.interval.ms": NEVER_MS,
-            "default.api.timeout.ms": "60000",
+            "default.api.timeout.ms": "300000",
             "heartbeat.interval.ms": SOON_MS,
             "metadata.max.age.ms": SOON_MS,
             "max.poll.interval.ms": NEVER_MS,

@@ -22,7 +22,6 @@ LEAVING_FOR_A_WHILE = -2
 #: Kafka's largest; members that are in no operation send no heartbeats.
 SESSION_TIMEOUT_MS = 1_800_000
 REBALANCE_TIMEOUT_MS = 60_000
-REBALANCE_SECONDS = 30.0
 
 
 class ClassicGroups:
@@ -71,7 +70,7 @@ class ClassicGroups:
     def _rebalance(self, group: str, waiting: dict[str, Pending]) -> None:
         """Every member joins the rebalance; after all answers, all request their assignments."""
         joined: dict[str, Any] = {}
-        for _ in again(f"group {group!r} should be stable", REBALANCE_SECONDS):
+        for _ in again(f"group {group!r} should be stable"):
             for name in self._present[group]:
                 if name not in waiting and name not in joined and self._must_join(group, name):
                     waiting[name] = self._join(group, name)
@@ -164,7 +163,7 @@ class ConsumerGroups:
     def _settle(self, group: str) -> None:
         """Heartbeats of all, until all have one epoch and every partition is assigned."""
         names = self._present(group)
-        for _ in again(f"group {group!r} should be stable", REBALANCE_SECONDS):
+        for _ in again(f"group {group!r} should be stable"):
             if not names or self._settled(group, names):
                 return
             for name in names:

@@ -218,7 +218,7 @@ class Requests:
         buffer = request.serializeWithHeader(header)
         sent = bytes(buffer.array())[: buffer.limit()]
         host, port = self._cluster.address.split(":")
-        connection = socket.create_connection((host, int(port)), timeout=30)
+        connection = socket.create_connection((host, int(port)), timeout=120)
         pending = Pending(connection, lambda data: self._parsed(data, header))
         for number in range(times):
             if number:

@@ -103,7 +103,7 @@ class Naming:
 
 def retried(call: Callable[[], Any]) -> Any:
     """The answer of a call that is repeated while an end is in progress or a coordinator starts, as clients do."""
-    for _ in again("the broker should be ready", seconds=120.0):
+    for _ in again("the broker should be ready"):
         try:
             return call()
         except BrokerError as error:

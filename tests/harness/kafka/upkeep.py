@@ -19,7 +19,6 @@ REST = {"min.cleanable.dirty.ratio": "1.0", "retention.ms": "-1", "retention.byt
 SEGMENT_BYTES = "internal.segment.bytes"
 #: A setting without an effect on a broker of one node, by which it is seen that an earlier change has been applied.
 WITHOUT_EFFECT = "follower.replication.throttled.replicas"
-SECONDS = 120.0
 
 
 def settings_of(config: Mapping[str, str]) -> dict[str, str]:
@@ -46,7 +45,7 @@ class Upkeep:
         """
         with self._set(topic, settings if due else {"min.cleanable.dirty.ratio": "0.0", **settings}):
             names = [name for name in self._view.partitions if name.rpartition("-")[0] == topic]
-            for _ in again(f"the cleaner should clean {topic}", SECONDS):
+            for _ in again(f"the cleaner should clean {topic}"):
                 if all(self._is_clean(name, int(settings.get("min.compaction.lag.ms", "0"))) for name in names):
                     return
 
@@ -112,7 +111,7 @@ class Upkeep:
         producer.send({"partition": name, "key": "k", "value": "v", "timestamp": 1})
         producer.flush()
         end = self._own.end_offsets("read_uncommitted")[name]
-        for _ in again(f"the broker should delete the records of {canary}", SECONDS):
+        for _ in again(f"the broker should delete the records of {canary}"):
             if self._own.offsets("earliest")[name] == end:
                 return
 
