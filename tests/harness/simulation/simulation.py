@@ -94,11 +94,11 @@ def simulate(settings: Settings) -> Run:
         reading_parts(settings.parts),
         short_history(settings.lease_ms),
     ):
-        for name in settings.actors:
-            kind = _KINDS[name.partition(":")[0]]
-            actor = kind(world, name)
-            world.scheduler.spawn(name, actor.run, actor.rng.randrange(2_000))
         try:
+            for name in settings.actors:
+                kind = _KINDS[name.partition(":")[0]]
+                actor = kind(world, name)
+                world.scheduler.spawn(name, actor.run, actor.rng.randrange(2_000))
             world.scheduler.run()
             world.scheduler.drain()
         except Exception as error:  # noqa: BLE001 - every error is a finding of the run
