@@ -64,7 +64,25 @@ After a ``fatal`` error, stop using the object that raised it. "caller" marks er
 
 from __future__ import annotations
 
-from txnstore.error_base import TxnStoreError as TxnStoreError  # noqa: PLC0414 - exported
+from typing import ClassVar
+
+
+class TxnStoreError(Exception):
+    """The base class of all errors of txnstore.
+
+    Attributes:
+        retriable: Whether the same call may succeed later.
+        abortable: Whether the transaction must be aborted; the producer can be used afterwards.
+        fatal: Whether the object that raised the error cannot be used any more.
+        advice: What to do, in a sentence or two; may be empty.
+        kafka_code: The code of the corresponding error in Kafka's protocol (``Errors``), if there is one.
+    """
+
+    retriable: ClassVar[bool] = False
+    abortable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+    kafka_code: ClassVar[int | None] = None
 
 
 class ProducerError(TxnStoreError):
