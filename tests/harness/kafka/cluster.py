@@ -173,13 +173,13 @@ class VirtualMachine:
         return field.get(thing)
 
 
-def again(what: str) -> Iterator[None]:
+def again(what: str, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Repeats with short pauses; then raises a :class:`TimeoutError` that names the missing event."""
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
         time.sleep(0.02)
-    msg = f"{what}, and did not in {WAIT_SECONDS:.0f} s"
+    msg = f"{what}, and did not in {seconds:.0f} s"
     raise TimeoutError(msg)
 
 

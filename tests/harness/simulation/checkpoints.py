@@ -32,6 +32,11 @@ class Written:
         elif index_range(key) is not None:
             self._parts.add(key)
 
+    def place(self, key: str) -> None:
+        """An operator has put the object there, in whatever order."""
+        if checkpoint_sequence(key) is not None or index_range(key) is not None:
+            self._parts.add(key)
+
     def forget(self, key: str) -> None:
         """A loss of power has taken the object back."""
         self._parts.discard(key)

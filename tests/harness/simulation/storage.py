@@ -183,6 +183,7 @@ class Bucket(MemoryStore):
         """An operator puts files there; they are durable, and no object that a process has written."""
         for key, data in files.items():
             self._insert(key, data)
+            self._checkpoints.place(key)
 
     def remove(self, names: Sequence[str]) -> None:
         """An operator removes files."""
