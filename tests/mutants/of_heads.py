@@ -34,6 +34,13 @@ HEADS = (
         test="protocol/test_chain_holes.py::test_missing_entry_after_the_known_head_is_named",
     ),
     Mutant(
+        "an open that was suspended counts as a look at the head",
+        Chain.load,
+        "sure=True, now=now)",
+        "sure=True)",
+        test="protocol/test_chain_holes.py::test_an_open_that_was_suspended_is_no_look_at_the_head",
+    ),
+    Mutant(
         "a chain that lost its beginning is empty",
         Loader.check,
         "state.sequence < self._every:",

@@ -198,6 +198,30 @@ def test_a_look_that_was_suspended_makes_sure_of_the_head(clock: ManualClock) ->
             ours.refresh()
 
 
+def test_an_open_that_was_suspended_is_no_look_at_the_head(clock: ManualClock) -> None:
+    """Its requests were sent a minute ago: the next look makes sure, and each one after it while an entry is lost."""
+
+    class Slow(MemoryStore):
+        def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+            if key == keys.entry(0, 64) and self.is_slow:  # An open waits for it before it folds any entry.
+                clock.advance(PAUSE)
+            return super().get(key, start, end)
+
+        is_slow = False
+
+    bucket = Slow(clock=clock)
+    with a_chain(bucket, clock) as theirs:
+        theirs.submit(CreateTopic(topic("first")))
+        bucket.is_slow = True
+        with a_chain(bucket, clock) as ours:
+            for name in ("a", "b", "c"):
+                theirs.submit(CreateTopic(topic(name)))
+            bucket.delete([keys.entry(0, 2)])
+            for _ in range(2):
+                with pytest.raises(CorruptionError, match=f"{keys.entry(0, 2)} is missing, but later entries exist"):
+                    ours.refresh()
+
+
 class LongLook(MemoryStore):
     """One GET of an entry takes effect after those of two other names, and after what happens meanwhile."""
 

@@ -122,9 +122,10 @@ class Chain:
             CorruptionError: An entry is missing or altered, or the checkpoint belongs to another chain.
         """
         with self._reading:
+            now = self._runtime.clock()
             start = self._loader.first(hint)
             self._begin(start.saved)
-            self._catch_up(FIRST_WINDOW, start.window, sure=True)
+            self._catch_up(FIRST_WINDOW, start.window, sure=True, now=now)
             while not self._or_begin_again(lambda: self._loader.check(start, self.state)):
                 self._catch_up(FIRST_WINDOW, sure=True)
             return self.state
@@ -169,10 +170,19 @@ class Chain:
             return self.state
 
     def _catch_up(
-        self, size: int, window: list[bytes | None] | None = None, *, until: int | None = None, sure: bool = False
+        self,
+        size: int,
+        window: list[bytes | None] | None = None,
+        *,
+        until: int | None = None,
+        sure: bool = False,
+        now: int | None = None,
     ) -> None:
-        """Fold all entries after the last known one, or those up to ``until``; see :meth:`Tail.follow`."""
-        now = self._runtime.clock()
+        """Fold all entries after the last known one, or those up to ``until``; see :meth:`Tail.follow`.
+
+        ``now``: the time before the first of its requests, if the ``window`` was requested before.
+        """
+        now = self._runtime.clock() if now is None else now
         sure = sure or (until is None and self._is_stale(now))
         follow = partial(self._tail.follow, size=size, until=until, sure=sure)
         while not self._or_begin_again(partial(follow, self.state, self._publish, window=window)):

@@ -113,6 +113,7 @@ class Bucket(MemoryStore):
         self.heads: dict[int, int] = {}
         self.anomalies: list[str] = []
         self._checkpoints = Written()
+        self.power_losses = 0
         self._unsynced = Unsynced()
         self._syncs = True
         #: All versions of each hint.
@@ -191,6 +192,7 @@ class Bucket(MemoryStore):
 
     def lose_power(self) -> dict[str, Change]:
         """Take back what was not synced; returns that, by name."""
+        self.power_losses += 1
         changes = self._unsynced.take()
         for key, change in changes.items():
             super().delete([key])
@@ -366,18 +368,28 @@ class SimulatedStorage:
             self._end(step, mishap, "unknown")
             raise UnknownOutcomeError(f"simulated failure of the sync after {operation} {key}")
         if mishap is Mishap.LATE:
-            self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
+            self._later(call)
             self._end(step, mishap, "unknown")
             raise UnknownOutcomeError(f"simulated timeout of {operation} {key}")
         answer = call()
         if mishap is Mishap.TWICE:
-            self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
+            self._later(call)
         if mishap is Mishap.EXISTS and answer is True:
             answer = call()
         self._end(step, mishap, "unknown" if mishap is Mishap.LOST else _told(answer))
         if mishap is Mishap.LOST:
             raise UnknownOutcomeError(f"simulated loss of the answer to {operation} {key}")
         return answer
+
+    def _later(self, call: Callable[[], object]) -> None:
+        """A write, or a copy of it, arrives later, unless the power is lost before: it is on its way in one machine."""
+        losses = self.bucket.power_losses
+
+        def arrive() -> None:
+            if self.bucket.power_losses == losses:
+                call()
+
+        self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), arrive)
 
     def _begin(self, operation: str, key: str) -> tuple[tuple[int, str, str], Mishap | None]:
         self._check_alive()
@@ -440,10 +452,6 @@ class SimulatedFolder(SimulatedStorage):
 
 class _HiddenError(ObjectNotFoundError):
     """The entry exists."""
-
-
-def _arrive(call: Callable[[], Any]) -> None:
-    call()
 
 
 def _told(answer: object) -> str:
