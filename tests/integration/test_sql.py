@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -338,3 +341,15 @@ def test_errors_of_other_queries_have_no_note_about_quotation_marks(store: Store
     with pytest.raises(duckdb.Error) as raised:
         store.sql(query)
     assert not hasattr(raised.value, "__notes__")
+
+
+def test_instants_are_shown_in_utc_on_a_machine_of_any_zone(tmp_path: Path) -> None:
+    program = (
+        f"import txnstore; store = txnstore.create({str(tmp_path / 'store')!r}); "
+        "print(store.sql(\"SELECT current_setting('TimeZone')\").fetchone()[0])"
+    )
+    environment = {**os.environ, "TZ": "Asia/Tokyo"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "UTC"

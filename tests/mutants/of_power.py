@@ -65,6 +65,13 @@ POWER = (
         test=_POWER + "test_entry_that_an_entry_of_another_chain_follows_from_is_durable",
     ),
     Mutant(
+        "an offset is committed whose records are only visible",
+        Chain._make_seen_durable,
+        "isinstance(event, OffsetsCommitted)",
+        "False",
+        test=_POWER + "test_records_before_a_committed_offset_are_durable",
+    ),
+    Mutant(
         "an entry in the place of a lost one is acknowledged after a suspension",
         Chain._check_followers,
         "self._is_stale(self._runtime.clock())",

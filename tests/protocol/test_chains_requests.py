@@ -22,7 +22,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.state import Observed
 from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
 from txnstore.core.transactions.model import DECIDED, TxnState
-from txnstore.errors import StorageError
+from txnstore.errors import StorageError, UnstableOffsetCommitError
 from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
@@ -371,3 +371,28 @@ def test_an_init_waits_for_the_completion_that_its_process_has_begun(bench: Benc
     assert costs[-1] == str(HOME)
     bench.background.run_all()
     assert bench.costs() == []
+
+
+def test_committed_reads_the_chains_of_the_catalog_and_of_the_group(bench: Bench) -> None:
+    """Not those of others; where an open transaction holds the offset, also the one that decides it."""
+    tp, group = TopicPartition("t", 0), groups_of(bench.store, 2)
+    consumer = bench.store.consumer(group=group)
+    bench.costs()
+    assert consumer.committed(tp) is None
+    read = {int(key.split("/")[2]) for kind, key in _requests(bench) if kind == "get" and "/entries/" in key}
+    assert read == {0, 2}
+    bench.producer.begin_transaction()
+    bench.producer.send_offsets({tp: 1}, group)
+    bench.producer.flush()
+    bench.costs()
+    with pytest.raises(UnstableOffsetCommitError):
+        consumer.committed(tp, timeout=0)
+    read = {int(key.split("/")[2]) for kind, key in _requests(bench) if kind == "get" and "/entries/" in key}
+    assert read == {0, 2, HOME}
+
+
+def _requests(bench: Bench) -> list[tuple[str, str]]:
+    counts = connection_of(bench.store).counts
+    requests = list(counts.log)
+    counts.reset()
+    return requests

@@ -139,3 +139,23 @@ def test_partitions_that_were_assigned_by_hand_are_not_revoked(store: Store) -> 
     consumer.poll()
     consumer.close()
     assert told == []
+
+
+def test_an_error_in_the_callback_of_an_assignment_repeats_it(store: Store) -> None:
+    """With the next poll, which keeps the positions that the callback has set before it failed."""
+    _fill(store, "a")
+    told: list[list[int]] = []
+
+    def assigned(tps: list[TopicPartition]) -> None:
+        told.append([tp.partition for tp in tps])
+        if len(told) == 1:
+            consumer.seek(PARTS[0], 1)
+            raise ZeroDivisionError
+
+    consumer = _member(store, on_assigned=assigned)
+    with pytest.raises(ZeroDivisionError):
+        consumer.poll()
+    assert _numbers(consumer) == []
+    assert {record.partition for record in consumer.poll()} == {1, 2, 3}
+    assert told == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert consumer.position(PARTS[0]) == 1

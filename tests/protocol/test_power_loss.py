@@ -10,11 +10,16 @@ from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, commit, new_store, rows
 from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
 from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_partition
 from txnstore.errors import StorageError, TopicExistsError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on, seeded
+
+#: The chain of the group ``g`` in a store of three chains.
+CHAIN_OF_G = chain_of_group("g", 3)
 
 
 def test_acknowledged_commit_survives_a_power_cut() -> None:
@@ -105,6 +110,36 @@ def test_entry_that_an_entry_of_another_chain_follows_from_is_durable(clock: Man
     assert 1 <= len(_syncs(objects)) - syncs <= 3, "once for each chain, not for each commit"
     objects.power_loss()
     assert len(rows(open_on(disk, runtime=runtime(clock)))) == 8
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_before_a_committed_offset_are_durable(clock: ManualClock, transactional: bool) -> None:
+    """Else a power cut takes them back, others get their offsets, and the group never reads those."""
+    disk = MemoryStore(clock=clock)
+    with new_store(clock, disk, chains=3) as store:
+        store.create_topic("t", partitions=8)
+    objects = FaultStore(disk)
+    theirs, ours = (open_on(objects, runtime=runtime(clock)) for _ in range(2))
+    number = next(number for number in range(8) if chain_of_partition(TopicPartition("t", number), 3) != CHAIN_OF_G)
+    tp = TopicPartition("t", number)
+    producer = theirs.producer(linger=None)
+    producer.send("t", b"1", partition=number)
+    objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
+    with pytest.raises(UnknownOutcomeError):
+        producer.flush()
+    objects.plan = no_faults
+    consumer = ours.consumer(group="g")
+    consumer.assign([tp])
+    assert len(consumer.poll()) == 1, "it is visible"
+    if transactional:
+        with ours.producer("job").transaction() as txn:
+            txn.send_offsets({tp: 1}, "g")
+    else:
+        consumer.commit()
+    objects.power_loss()
+    after = open_on(disk, runtime=runtime(clock))
+    assert after.consumer(group="g").committed(tp) == 1
+    assert len(rows(after)) == 1
 
 
 def _syncs(objects: FaultStore) -> list[str]:

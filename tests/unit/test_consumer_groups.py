@@ -23,6 +23,7 @@ from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.errors import (
     InvalidConfigError,
     OffsetMetadataTooLargeError,
+    TxnStoreError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -150,3 +151,11 @@ def test_poll_waits_for_pending_offset(store: Store, clock: ManualClock) -> None
     assert consumer.committed(T0, require_stable=False) == 1
     producer.commit_transaction()
     assert sorted(texts(read_all(consumer))) == ["d", "out"]
+
+
+@pytest.mark.parametrize("offsets", [[], None, "", 0])
+def test_offsets_that_are_no_mapping_are_refused_also_if_they_are_empty(store: Store, offsets: Any) -> None:
+    producer = store.producer("job")
+    producer.begin_transaction()
+    with pytest.raises(TxnStoreError):
+        producer.send_offsets(offsets, "g")

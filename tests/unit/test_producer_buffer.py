@@ -294,3 +294,14 @@ def test_batch_abandoned_during_flush_of_another_thread_leaves_buffer(gated: Gat
         assert isinstance(flushing.exception(timeout=240), InvalidTxnStateError)
     producer.abort_transaction()
     assert held(producer) == producer._accumulator.buffered == 0
+
+
+def test_records_wait_for_a_flush_in_open_batches_too() -> None:
+    """The exit of the interpreter flushes until none is left."""
+    producer = Bench().store.producer(linger=None)
+    waiting = [producer._sender.has_more]
+    producer.send("t", b"x")
+    waiting.append(producer._sender.has_more)
+    producer.flush()
+    waiting.append(producer._sender.has_more)
+    assert waiting == [False, True, False]

@@ -20,7 +20,7 @@ from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read import readahead
-from txnstore.read.ranged import RangedObject, forget_footers, reads_ranges
+from txnstore.read.ranged import RangedObject, forget_footers, has_footer, reads_ranges
 from txnstore.read.readahead import one_ahead
 from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
 from txnstore.read.shares import Share, read_share
@@ -338,3 +338,11 @@ def test_bytes_outside_of_the_file_are_not_fetched(objects: CountingStore, place
     part = stored(objects, encode(table(), row_group_rows=GROUP))
     with pytest.raises(CorruptionError, match="a column is outside the file"):
         RangedObject(objects, T0, part.batch.segment).fetch([place])
+
+
+def test_a_place_in_an_entry_or_a_pack_has_no_footer_of_its_own(objects: CountingStore) -> None:
+    """Its bytes are at the end of no object; a chain that says otherwise is not believed."""
+    segment = stored(objects, encode(table(), row_group_rows=GROUP)).batch.segment
+    assert has_footer(segment)
+    pack = "topics/t/0/018bcfe5-8311-7417-8ac5-c9472b1defda.pack"
+    assert not has_footer(replace(segment, key=f"{pack}#t/0/0-{segment.size}.parquet"))

@@ -360,3 +360,13 @@ def test_versions_of_a_micro_batch_are_those_of_earlier_releases() -> None:
         ("q/run", 3 << 32 | zlib.crc32(b"run-1")),
         ("q/epoch", 3 << 16 | 5),
     )
+
+
+def test_a_query_is_new_until_it_has_committed_beside_whatever_else(store: Store, connect: Connect) -> None:
+    with store.producer("other").transaction() as txn:
+        txn.send("t", b"x")
+    connection = connect()
+    assert MicroBatch("q", "run-1", 0).is_of_new_query(connection.view())
+    assert commit(connection, 0, uploaded(store, "a"))
+    assert not MicroBatch("q", "run-1", 1).is_of_new_query(connection.view())
+    assert MicroBatch("another", "run-1", 0).is_of_new_query(connection.view())

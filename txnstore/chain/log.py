@@ -37,6 +37,7 @@ from txnstore.chain.tail import FIRST_WINDOW, Tail
 from txnstore.chain.turns import Turns
 from txnstore.chain.waiting import Attempt, Leader, Waiter, error_of, is_unwritten, take
 from txnstore.core.commands import Command
+from txnstore.core.groups.events import OffsetsCommitted
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError, ReadOnlyError, StorageError, UnknownOutcomeError
 from txnstore.runtime import LATEST_MS, Runtime
@@ -452,8 +453,15 @@ class Chain:
             self._durable = sequence
 
     def _make_seen_durable(self, attempt: Attempt) -> None:
-        """Make sure that the entries of other chains that an entry follows from survive a power cut."""
-        before = self.state.seen
-        for chain, sequence in attempt.state.seen.items():
-            if sequence > before.get(chain, 0):
-                self._siblings[chain].make_durable(sequence)
+        """Make sure that what an entry follows from in other chains survives a power cut.
+
+        That is what the entry names. If it commits offsets, it is all that this process has read: the records before an
+        offset are in the chain of their partition, and the decision of their transaction may be in a third one.
+        """
+        if any(isinstance(event, OffsetsCommitted) for event in attempt.entry.events):
+            seen = {chain.number: chain.state.sequence for chain in self._siblings if chain is not self}
+        else:
+            before = self.state.seen
+            seen = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
+        for chain, sequence in seen.items():
+            self._siblings[chain].make_durable(sequence)
