@@ -346,7 +346,7 @@ def test_errors_of_other_queries_have_no_note_about_quotation_marks(store: Store
 def test_instants_are_shown_in_utc_on_a_machine_of_any_zone(tmp_path: Path) -> None:
     program = (
         f"import txnstore; store = txnstore.create({str(tmp_path / 'store')!r}); "
-        "print(store.sql(\"SELECT current_setting('TimeZone')\").fetchone()[0])"
+        "print(store.sql(\"SELECT current_setting('TimeZone')\").fetchall()[0][0])"
     )
     environment = {**os.environ, "TZ": "Asia/Tokyo"}
     done = subprocess.run(
