@@ -27,11 +27,13 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
     wanted = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
     sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
+    needed: dict[str, list[str]] = {}
+    for key in wanted.values():
+        needed.setdefault(keys.TOPICS if key.startswith(keys.TOPICS) else f"{key.rpartition('/')[0]}/", []).append(key)
     for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
-        needed = [key for key in wanted.values() if key.startswith(prefix)]
-        if not needed:
+        if prefix not in needed:
             continue
-        first, last = (min(needed)[:-1], max(needed)) if prefix != keys.TOPICS else ("", "")
+        first, last = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
         for item in _listed(objects, prefix, first):
             key = wanted.get(item.key.casefold())
             if key is not None:

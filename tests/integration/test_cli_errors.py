@@ -60,7 +60,7 @@ def test_missing_partition_is_no_missing_topic(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("options", "sent"), [([], 4_000), (["--transactional-id", "loader"], 0)])
 def test_error_of_the_input_says_how_many_records_were_sent(cli: Cli, options: list[str], sent: int) -> None:
-    """The lines before it may be in pieces that are sent: whoever corrects the input has to know where to go on."""
+    """Pieces with the lines before it may have been sent: the error says after which record to continue."""
     lines = [json.dumps({"value": "x" * 1_000}) for _ in range(4_000)]
     error = _refused(cli, 1, "produce", "orders", "--format", "json", *options, stdin="\n".join([*lines, "bad"]))
     assert "standard input, line 4001: not valid JSON" in error

@@ -213,6 +213,25 @@ def test_clock_of_a_disk_that_takes_no_new_file(tmp_path: Path, monkeypatch: pyt
     assert before <= now <= store.now_ms()
 
 
+def test_clock_of_a_full_disk_whose_root_belongs_to_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its owner may touch a folder: the error is that of the full disk, not one of Python."""
+    store = LocalStore(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def denied(_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        patch.setattr(os, "utime", denied)
+        with pytest.raises(StorageFullError, match="the disk is full"):
+            store.now_ms()
+
+
 def values_in(path: Path) -> list[bytes]:
     with txnstore.open(path) as store:
         found: list[bytes] = store.scan("t").to_table()["value"].to_pylist()

@@ -94,7 +94,7 @@ def test_checkpoint_has_only_entries_that_are_durable() -> None:
 
 
 def test_entry_that_an_entry_of_another_chain_follows_from_is_durable(clock: ManualClock) -> None:
-    """Else a power cut takes back what an acknowledged commit rests on, and nobody can read the store."""
+    """Else a power cut takes back an entry that an acknowledged commit depends on, and the store does not open."""
     disk = MemoryStore(clock=clock)
     new_store(clock, disk, chains=3).close()
     objects = FaultStore(disk)

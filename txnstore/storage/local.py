@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from txnstore.errors import (
     ObjectNotFoundError,
@@ -190,8 +191,8 @@ class LocalStore:
     def now_ms(self) -> int:
         """Return the file system's clock: the modification time of a new temporary file in the root, in milliseconds.
 
-        On a network drive this is the server's clock, as for every ``modified_ms``. Where no file can be created,
-        because the disk is full, the root itself is touched.
+        On a network drive this is the server's clock, as for every ``modified_ms``. On a full disk, which takes no new
+        file, the call touches the root itself.
 
         Raises:
             ObjectNotFoundError: The root does not exist; the call does not create it.
@@ -205,8 +206,9 @@ class LocalStore:
         except OSError as error:
             problem = map_os_error(error, "read the clock of the file system in", self.root)
             if isinstance(problem, StorageFullError):
-                os.utime(self.root)
-                return os.stat(self.root).st_mtime_ns // 1_000_000
+                with suppress(OSError):  # Only the owner of a folder may touch it.
+                    os.utime(self.root)
+                    return os.stat(self.root).st_mtime_ns // 1_000_000
             raise problem from error
         try:
             return os.fstat(descriptor).st_mtime_ns // 1_000_000
