@@ -28,8 +28,9 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
     sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
     needed: dict[str, list[str]] = {}
-    for key in wanted.values():
-        needed.setdefault(keys.TOPICS if key.startswith(keys.TOPICS) else f"{key.rpartition('/')[0]}/", []).append(key)
+    for name in wanted.values():
+        prefix = keys.TOPICS if name.startswith(keys.TOPICS) else f"{name.rpartition('/')[0]}/"
+        needed.setdefault(prefix, []).append(name)
     for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
         if prefix not in needed:
             continue

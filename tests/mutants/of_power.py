@@ -52,8 +52,8 @@ POWER = (
     Mutant(
         "what another process wrote is durable once this one has written",
         Chain.make_durable,
-        "if sequence > self._durable:",
-        "if not self._durable:",
+        "if sequence > self.durable:",
+        "if not self.durable:",
         test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
     ),
     Mutant(

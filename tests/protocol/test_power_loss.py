@@ -131,11 +131,13 @@ def test_records_before_a_committed_offset_are_durable(clock: ManualClock, trans
     consumer = ours.consumer(group="g")
     consumer.assign([tp])
     assert len(consumer.poll()) == 1, "it is visible"
+    before = len(_syncs(objects))
     if transactional:
         with ours.producer("job").transaction() as txn:
             txn.send_offsets({tp: 1}, "g")
     else:
         consumer.commit()
+    assert 1 <= len(_syncs(objects)) - before <= 2, "one for all chains that it has read, not one for each"
     objects.power_loss()
     after = open_on(disk, runtime=runtime(clock))
     assert after.consumer(group="g").committed(tp) == 1

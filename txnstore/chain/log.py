@@ -102,7 +102,7 @@ class Chain:
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
         self._looked_at: int | None = None
         #: The last entry that is known to be durable, with all before it; on most storages all that is visible is.
-        self._durable = 0
+        self.durable = 0
         self._undecided: Attempt | None = None
         self._waiting: deque[Waiter] = deque()
         # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
@@ -391,7 +391,7 @@ class Chain:
         self._undecided = None
         keep(self._objects, attempt.claim.key, payload_of(found))
         self._publish(attempt.state)
-        self._looked_at, self._durable = now, attempt.entry.sequence
+        self._looked_at, self.durable = now, attempt.entry.sequence
         return True
 
     def _is_readable(self, data: bytes, sequence: int) -> bool:
@@ -448,9 +448,9 @@ class Chain:
 
         Those that others wrote may only be visible. What this process has written itself is durable.
         """
-        if sequence > self._durable:
+        if sequence > self.durable:
             make_durable(self._objects, [self._keys.entry(self.number, sequence)])
-            self._durable = sequence
+            self.durable = sequence
 
     def _make_seen_durable(self, attempt: Attempt) -> None:
         """Make sure that what an entry follows from in other chains survives a power cut.
@@ -463,5 +463,9 @@ class Chain:
         else:
             before = self.state.seen
             seen = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
-        for chain, sequence in seen.items():
-            self._siblings[chain].make_durable(sequence)
+        late = {self._siblings[chain]: sequence for chain, sequence in seen.items()}
+        late = {chain: sequence for chain, sequence in late.items() if sequence > chain.durable}
+        if late:  # In one call, which flushes the folders that they share once.
+            make_durable(self._objects, [self._keys.entry(chain.number, sequence) for chain, sequence in late.items()])
+            for chain, sequence in late.items():
+                chain.durable = max(chain.durable, sequence)
