@@ -196,8 +196,8 @@ class World:
             return Mishap.SYNC
         if settings.old_hints and operation == "get" and key.startswith(HINTS):
             return Mishap.OLD if apart.random() < settings.old_hints else None
-        # Creates are few, and their answers matter more.
-        if settings.elsewhere and operation in ("get", "put_if_absent"):
+        # A folder makes its creates itself: nothing else answers them. Creates are few, and their answers matter more.
+        if settings.elsewhere and operation in (("get",) if settings.syncs else ("get", "put_if_absent")):
             share = settings.elsewhere / (10 if operation == "get" else 1)
             return Mishap.ELSEWHERE if apart.random() < share else None
         return None
