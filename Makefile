@@ -73,7 +73,7 @@ check: $(STAMP) ## Format, lint, types, layers, quick tests, some seeds: before 
 	@$(MAKE) --no-print-directory --keep-going $(TOGETHER) $(CHECKS)
 
 # A link that leads nowhere, and a reference to a name that is not documented, fail the build.
-SPHINX = '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -c docs -d build/doctrees . build/docs
+SPHINX = { '$(BIN)/python' -m tests.pages.conformance && '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -c docs -d build/doctrees . build/docs; }
 
 # The header of each part is its name, the last line is how long it took.
 STEP = @echo '--- $@'; TIMEFORMAT='--- $@: %0lR'; time
@@ -136,7 +136,7 @@ minio: java $(STAMP) $(MINIO_BUILT) ## Build MinIO with Go, and run the S3 tests
 .PHONY: s3a
 s3a: java $(STAMP) $(MINIO_BUILT) ## Read MinIO with Spark's own Parquet reader and hadoop-aws, which Spark fetches
 	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=minio TXNSTORE_S3A=1 \
-		'$(BIN)/python' -m pytest -q -n 0 tests/integration/test_spark_s3a.py
+		'$(BIN)/python' -m pytest -q -n 0 tests/integration/spark/test_s3a.py
 
 .PHONY: versitygw
 versitygw: java $(STAMP) $(VERSITYGW_BUILT) ## Build the S3 gateway of Versity with Go, and run the S3 tests on it
@@ -144,7 +144,7 @@ versitygw: java $(STAMP) $(VERSITYGW_BUILT) ## Build the S3 gateway of Versity w
 
 # Other releases of PySpark, each with an environment of its own: the locked versions of all else. CI runs the locked PySpark.
 SPARK_VERSIONS ?= 4.0 4.1
-SPARK_SUITE := tests/integration/test_spark_versions.py tests/integration/test_spark_sql_tables.py
+SPARK_SUITE := tests/integration/spark/test_versions.py tests/integration/spark/test_sql_tables.py
 
 build/spark/%/.installed: pyproject.toml $(LOCK)
 	@mkdir -p '$(@D)'; grep -v '^pyspark==' $(LOCK) > '$(@D)/constraints'; '$(PYTHON)' -m venv '$(@D)'
@@ -215,9 +215,9 @@ HISTORY_SEED = $(if $(filter file,$(origin SEED)),$$RANDOM,$(SEED))
 differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; with KAFKA=…/libs also with Kafka
 	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
-		'$(BIN)/python' -m pytest -q --tb=native --hypothesis-seed=$$seed tests/protocol/test_differential.py \
-		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py \
-		tests/protocol/test_differential_cleaning.py
+		'$(BIN)/python' -m pytest -q --tb=native --hypothesis-seed=$$seed tests/protocol/harness/test_differential.py \
+		tests/protocol/harness/test_differential_consumers.py tests/protocol/harness/test_differential_churn.py \
+		tests/protocol/harness/test_differential_cleaning.py
 
 # The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
 LIBS := build/kafka/libs

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import txnstore
 from benchmarks.measure import Result, interleaved, median_ms
-from txnstore.chain import checkpoint
-from txnstore.chain.index import Edge, edges
+from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.index import Edge, edges
 from txnstore.chain.keys import Keys
-from txnstore.chain.log import CHECKPOINT_EVERY, Chain
 from txnstore.core.catalog.model import CreateTopic, Topic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.commands import Append

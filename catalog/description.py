@@ -46,8 +46,8 @@ class Topic:
 
     @property
     def schema(self) -> pa.Schema | None:
-        load("txnstore.segment.schema_text")
-        from txnstore.segment.schema_text import schema_from_text
+        load("txnstore.segment.schema")
+        from txnstore.segment.schema import schema_from_text
 
         return None if self._stored.schema is None else schema_from_text(self._stored.schema)
 

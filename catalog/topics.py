@@ -14,7 +14,7 @@ from txnstore.core.commands import Command
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
 from txnstore.runtime import Runtime
-from txnstore.segment.schema_text import schema_from_text, schema_to_text
+from txnstore.segment.schema import schema_from_text, schema_to_text
 from txnstore.validation import check_integer, check_topic_name
 
 if TYPE_CHECKING:

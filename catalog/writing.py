@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.catalog.model import Topic
-from txnstore.segment.schema import stored_schema
-from txnstore.segment.schema_text import schema_from_text
+from txnstore.segment.schema import schema_from_text, stored_schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,21 @@ from typing import Any
 import click
 
 from txnstore._version import __version__
-from txnstore.cli.consume import consume
+from txnstore.cli.commands.consume import consume
+from txnstore.cli.commands.doctor import doctor
+from txnstore.cli.commands.group import group
+from txnstore.cli.commands.log import log
+from txnstore.cli.commands.maintenance import checkpoint, compact, expire, vacuum, verify
+from txnstore.cli.commands.metrics import metrics
+from txnstore.cli.commands.produce import produce
+from txnstore.cli.commands.recover import recover
+from txnstore.cli.commands.retention import delete_records, retain
+from txnstore.cli.commands.sql import sql
+from txnstore.cli.commands.store import info, init
+from txnstore.cli.commands.topic import topic
+from txnstore.cli.commands.txn import txn
 from txnstore.cli.context import App, CommandError, shared_options
-from txnstore.cli.demo import demo
-from txnstore.cli.doctor import doctor
-from txnstore.cli.group import group
-from txnstore.cli.log import log
-from txnstore.cli.maintenance import checkpoint, compact, expire, vacuum, verify
-from txnstore.cli.metrics import metrics
-from txnstore.cli.produce import produce
-from txnstore.cli.recover import recover
-from txnstore.cli.retention import delete_records, retain
-from txnstore.cli.sql import sql
-from txnstore.cli.store import info, init
-from txnstore.cli.topic import topic
-from txnstore.cli.txn import txn
+from txnstore.cli.demo.command import demo
 from txnstore.errors import (
     FencedInstanceError,
     GroupNotFoundError,

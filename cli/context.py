@@ -16,7 +16,6 @@ from txnstore.cli.values import parse_json
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
-    from txnstore.operations import Operations
     from txnstore.storage.counting import CountingStore
     from txnstore.store import Store
 
@@ -75,12 +74,12 @@ class App:
         return connection
 
     @contextmanager
-    def operations(self) -> Iterator[Operations]:
+    def operations(self) -> Iterator[Store]:
         """The operations of the store, to look at it: read-only, and without an import of Arrow."""
-        from txnstore.operations import Operations
+        from txnstore.store import Store
 
         with self.connect() as connection:
-            yield Operations(connection)
+            yield Store(connection)
 
     def reader(self) -> Store:
         """Open the store to read: it is written to only to end an expired transaction that holds records back."""

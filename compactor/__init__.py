@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from txnstore.compactor.compaction import compact
-from txnstore.compactor.contents import StoreContents
-from txnstore.compactor.damage import Loss, Repair, RepairPlan
-from txnstore.compactor.doctor import doctor
-from txnstore.compactor.findings import DoctorReport, Finding, Severity
-from txnstore.compactor.plan import MergePlan, plan_merges
-from txnstore.compactor.repair import plan_repairs, repair
-from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction
+from txnstore.compactor.compact.compaction import compact
+from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
+from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction
+from txnstore.compactor.compact.rounds import Round, watch
+from txnstore.compactor.doctor.doctor import doctor
+from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
+from txnstore.compactor.repair.contents import StoreContents
+from txnstore.compactor.repair.plan import Loss, Repair, RepairPlan
+from txnstore.compactor.repair.repair import plan_repairs, repair
 from txnstore.compactor.retention import PartitionRetention, RetentionReport, delete_records, retain
-from txnstore.compactor.rounds import Round, watch
-from txnstore.compactor.rules import RuleReport
-from txnstore.compactor.vacuum import Deleted, VacuumReport, vacuum
-from txnstore.compactor.verify import VerifyReport, verify
+from txnstore.compactor.vacuum.vacuum import Deleted, VacuumReport, vacuum
+from txnstore.compactor.verify.rules import RuleReport
+from txnstore.compactor.verify.verify import VerifyReport, verify
 from txnstore.core.invariants.common import Violation
 
 __all__ = [

@@ -16,18 +16,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txnstore.chain import keys
+from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains, read_if_there
-from txnstore.chain.checkpoint import read_hint
+from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
-from txnstore.chain.log import Chain
 from txnstore.chain.remains import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
-from txnstore.core.groups.watching import with_expired
 from txnstore.core.model import TopicPartition
+from txnstore.core.routes import with_expired
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS

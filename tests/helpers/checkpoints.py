@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.helpers import keys
-from txnstore.chain import checkpoint
-from txnstore.chain.index import Edge
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.index import Edge
 from txnstore.core.state import State
 from txnstore.storage.base import ObjectStore
 

@@ -1,7 +1,7 @@
 """A simulation of many writers on one chain in virtual time, with the turns that real ones take.
 
 Each request takes a random latency around 1000 ms (log-normal), and acts in the middle of it. A writer uploads, waits
-for its turn, and PUTs an entry until it is the next one of the chain, as :class:`txnstore.chain.log.Chain` does.
+for its turn, and PUTs an entry until it is the next one of the chain, as :class:`txnstore.chain.chain.Chain` does.
 """
 
 from __future__ import annotations

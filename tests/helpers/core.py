@@ -22,13 +22,13 @@ from txnstore.core.groups.commands import CommitOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import committed
-from txnstore.core.groups.watching import with_expired
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
 from txnstore.core.log.visibility import visible
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import NO_PRODUCER, Isolation, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routes import with_expired
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.transactions.model import Transaction

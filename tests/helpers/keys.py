@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnstore.chain.index import edges
+from txnstore.chain.checkpoints.index import edges
 from txnstore.chain.keys import (
     CHAINS,
     HINTS,

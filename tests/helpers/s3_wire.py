@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txnstore.storage.s3 import S3Store
+from txnstore.storage.s3.store import S3Store
 from txnstore.testing import WireFault, WireRequest
 
 

@@ -16,8 +16,8 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
+from txnstore.chain.chain import Chain
 from txnstore.chain.codec import Entry
-from txnstore.chain.log import Chain
 from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.check import check_view

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txnstore.cli.demo_spark import link_spark_home as link_spark_home  # noqa: PLC0414 - for all users of this module
+from txnstore.cli.demo.spark import link_spark_home as link_spark_home  # noqa: PLC0414 - for all users of this module
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Set by ``make s3a``: the session has hadoop-aws, which Spark fetches from Maven Central.
 _WITH_S3A = bool(os.environ.get("TXNSTORE_S3A"))
-collect_ignore = [] if _WITH_S3A else ["test_spark_s3a.py"]
+collect_ignore = [] if _WITH_S3A else ["spark/test_s3a.py"]
 
 
 @pytest.fixture(scope="session")

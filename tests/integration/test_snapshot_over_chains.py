@@ -20,7 +20,7 @@ from txnstore.read.reader import Projection, read_slice
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options
-from txnstore.spark.planning import plan
+from txnstore.spark.reads.planning import plan
 from txnstore.store import Store, open_on
 
 CHAINS = 3

@@ -27,8 +27,8 @@ from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_turns import TURNS
 from tests.mutants.of_worlds import WORLDS
-from txnstore.chain import state_document
-from txnstore.chain.log import Chain
+from txnstore.chain.chain import Chain
+from txnstore.chain.checkpoints import document as head_document
 from txnstore.core import maintenance
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
@@ -36,7 +36,6 @@ from txnstore.core.log import appending as log_appending
 from txnstore.core.log import visibility as log_visibility
 from txnstore.core.log.model import Partition
 from txnstore.core.transactions import init as transactions_init
-from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.transactions.model import Transaction
 from txnstore.producer.transaction_manager import TransactionManager
@@ -55,7 +54,7 @@ ONE_CHAIN = (
         transactions_rules.end,
         "or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch)",
         "",
-        test="protocol/test_core_end.py::test_late_end_does_not_end_next_transaction",
+        test="protocol/core/test_end.py::test_late_end_does_not_end_next_transaction",
     ),
     Mutant(
         "init leaves the transaction of its predecessor open",
@@ -86,23 +85,23 @@ ONE_CHAIN = (
         transactions_rules.abort,
         "return decide_end(draft, txn, Outcome.ABORT)",
         "return None",
-        test="protocol/test_chains_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
+        test="protocol/chains/test_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        transactions_markers._marker_of,
+        transactions_rules._marker_of,
         "decided.epoch + 1",
         "decided.epoch",
     ),
     Mutant(
         "the marker of one partition is not written",
-        transactions_markers.write_own_markers,
+        transactions_rules.write_own_markers,
         "for tp in decided.partitions:",
         "for tp in decided.partitions[:2]:",
     ),
     Mutant(
         "the markers of groups are not written",
-        transactions_markers.write_own_markers,
+        transactions_rules.write_own_markers,
         "for group in decided.groups:",
         "for group in ():",
     ),
@@ -124,56 +123,56 @@ ONE_CHAIN = (
         transactions_rules._repeated_end,
         "if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):",
         "if outcome is Outcome.ABORT:\n        outcome = command.outcome\n    if outcome is None:",
-        test="protocol/test_chains_steps.py::test_commit_after_abort_by_other_process_is_fenced",
+        test="protocol/chains/test_steps.py::test_commit_after_abort_by_other_process_is_fenced",
     ),
     Mutant(
         "the epoch of a batch is not checked in its partition",
         log_appending._check_sequence,
         "elif producer.epoch < known.epoch:",
         "elif False:",
-        test="protocol/test_core_sequences.py",
+        test="protocol/core/test_sequences.py",
     ),
     Mutant(
         "a gap in the sequences is accepted",
         log_appending._check_sequence,
         "if batch.base_sequence != expected:",
         "if batch.base_sequence < expected:",
-        test="protocol/test_core_sequences.py::test_sequence_gap_is_refused",
+        test="protocol/core/test_sequences.py::test_sequence_gap_is_refused",
     ),
     Mutant(
         "a duplicate outside of the window is accepted",
         log_appending._check_sequence,
         "if batch.base_sequence != expected:",
         "if batch.base_sequence > expected:",
-        test="protocol/test_core_sequences.py::test_batch_overlapping_window_is_refused",
+        test="protocol/core/test_sequences.py::test_batch_overlapping_window_is_refused",
     ),
     Mutant(
         "a duplicate inside of the window is appended again",
         log_appending._check_sequence,
         "for seen in known.batches:",
         "for seen in ():",
-        test="protocol/test_core_sequences.py::test_duplicate_in_window_gets_first_answer",
+        test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),
     Mutant(
         "the window holds one batch",
         log_appending._remember,
         "(*known, metadata)[-WINDOW:]",
         "(metadata,)",
-        test="protocol/test_core_sequences.py::test_duplicate_in_window_gets_first_answer",
+        test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),
     Mutant(
         "a new epoch keeps the window of the previous one",
         log_appending._remember,
         "if producer is not None and producer.epoch == batch.epoch else ()",
         "if producer is not None else ()",
-        test="protocol/test_core_sequences.py::test_new_epoch_starts_at_sequence_0",
+        test="protocol/core/test_sequences.py::test_new_epoch_starts_at_sequence_0",
     ),
     Mutant(
         "a vacuumed upload is registered",
         log_appending._check_upload,
         "if batch.segment.object in state.dropped:",
         "if False:",
-        test="protocol/test_vacuum_segments.py::test_vacuumed_upload_is_refused_and_the_producer_can_retry",
+        test="protocol/vacuum/test_segments.py::test_vacuumed_upload_is_refused_and_the_producer_can_retry",
     ),
     Mutant(
         "the LSO is that of committed data only",
@@ -240,24 +239,24 @@ ONE_CHAIN = (
         groups_fold.decided_offsets,
         "if current is None or current.position < value.position:",
         "if True:",
-        test="protocol/test_core_offsets.py::test_offset_with_later_position_wins",
+        test="protocol/core/test_offsets.py::test_offset_with_later_position_wins",
     ),
     Mutant(
         "a stable fetch returns while an offset is pending",
         groups_offsets.committed,
         "if require_stable and any(",
         "if False and any(",
-        test="protocol/test_core_offsets.py::test_stable_fetch_refuses_partition_with_pending_offset",
+        test="protocol/core/test_offsets.py::test_stable_fetch_refuses_partition_with_pending_offset",
     ),
     Mutant(
         "a checkpoint has no open transactions",
-        state_document._partition,
+        head_document._partition,
         "open_txns=Map(item.open_txns)",
         "open_txns=Map()",
     ),
     Mutant(
         "a checkpoint has no sequences",
-        state_document._partition,
+        head_document._partition,
         "producers=Map(item.producers)",
         "producers=Map()",
     ),
@@ -272,14 +271,14 @@ ONE_CHAIN = (
         Claim.settle,
         "except UnknownOutcomeError as error:",
         "except UnknownOutcomeError as error:\n            raise StorageError('failed') from error",
-        test="protocol/test_chain_slots.py",
+        test="protocol/chain/test_slots.py",
     ),
     Mutant(
         "an entry of unknown outcome is not settled before the next one",
         Chain._settle,
         "self._offer(attempt)",
         "pass",
-        test="protocol/test_chain_slots.py",
+        test="protocol/chain/test_slots.py",
     ),
     Mutant(
         "commands are not decided again after a conflict",
@@ -292,14 +291,14 @@ ONE_CHAIN = (
         Chain._offer,
         "if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):",
         "if attempt.claim.unknown_outcomes > unknown_before:",
-        test="protocol/test_chain_slots.py",
+        test="protocol/chain/test_slots.py",
     ),
     Mutant(
         "a commit of unknown outcome is not repeated",
         TransactionManager.not_ended,
         "if pending is not None:",
         "if False:",
-        test="protocol/test_producer_unknown.py",
+        test="protocol/producer/test_unknown.py",
     ),
     Mutant(
         "sequences of a transaction start at 1",
@@ -312,14 +311,14 @@ ONE_CHAIN = (
         Transaction.expired,
         "started + self.timeout_ms < now",
         "False",
-        test="protocol/test_administration_hanging.py",
+        test="protocol/store/test_administration_hanging.py",
     ),
     Mutant(
         "a compaction merges batches above the LSO",
         maintenance._check_removed,
         "if limit > partition.last_stable_offset and not decided:",
         "if False:",
-        test="unit/test_compactor_replace.py::test_batches_of_an_open_transaction_are_not_replaced",
+        test="unit/compactor/test_replace.py::test_batches_of_an_open_transaction_are_not_replaced",
     ),
     Mutant(
         "a compaction keeps aborted records",
@@ -332,7 +331,7 @@ ONE_CHAIN = (
         maintenance.drop_objects,
         "if object_of(key) not in named",
         "",
-        test="protocol/test_vacuum_segments.py::test_deletion_of_referenced_segments_is_refused",
+        test="protocol/vacuum/test_segments.py::test_deletion_of_referenced_segments_is_refused",
     ),
 )
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.compactor.doctor_debt import _checkpoint, _transaction
-from txnstore.compactor.doctor_storage import _lifecycle
-from txnstore.compactor.repair import _check_places, plan_repairs, repair
-from txnstore.compactor.repair_chain import ChainRepairs
-from txnstore.compactor.rules import rule_reports
+from txnstore.compactor.doctor.debt import _checkpoint, _transaction
+from txnstore.compactor.doctor.storage import _lifecycle
+from txnstore.compactor.repair.chain import ChainRepairs
+from txnstore.compactor.repair.repair import _check_places, plan_repairs, repair
+from txnstore.compactor.verify.rules import rule_reports
 
-_REPAIRS = "protocol/test_repairs.py::"
-_IDENTITY = "protocol/test_repairs_identity.py::"
-_DOCTOR = "protocol/test_doctor.py::"
+_REPAIRS = "protocol/repair/test_repairs.py::"
+_IDENTITY = "protocol/repair/test_repairs_identity.py::"
+_DOCTOR = "protocol/repair/test_doctor.py::"
 
 CARE = (
     Mutant(
@@ -82,6 +82,6 @@ CARE = (
         rule_reports,
         "failed[rule]",
         "0",
-        test="protocol/test_verify_rules.py::test_failed_rule_is_named_with_its_invariant",
+        test="protocol/verify/test_rules.py::test_failed_rule_is_named_with_its_invariant",
     ),
 )

@@ -11,7 +11,6 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import state as core_state
 from txnstore.core.catalog import rules as catalog_rules
-from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
 
@@ -42,10 +41,10 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker is written only to partitions with data of the producer",
-        transactions_markers._marker_of,
+        transactions_rules._marker_of,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
-        test="protocol/test_chains_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
+        test="protocol/chains/test_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
     ),
     Mutant(
         "a transaction completes before all markers are written",
@@ -67,14 +66,14 @@ MANY_CHAINS = (
         Endings._finish_beside,
         "chain.flush(left)",
         "pass",
-        test="protocol/test_chains_requests.py::test_a_transaction_across_chains",
+        test="protocol/chains/test_requests.py::test_a_transaction_across_chains",
     ),
     Mutant(
         "a completion that an entry has carried is waited for",
         Endings._finish_beside,
         "if not left.done:",
         "if True:",
-        test="protocol/test_chains_requests.py"
+        test="protocol/chains/test_requests.py"
         "::test_a_completion_waits_a_moment_for_an_entry_only_if_none_has_carried_it",
     ),
     Mutant(
@@ -82,14 +81,14 @@ MANY_CHAINS = (
         Chains.view,
         "while behind := _behind(states):",
         "while behind := {}:",
-        test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
+        test="protocol/chains/test_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
         "a marker does not record the entry it depends on",
         core_state.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
-        test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
+        test="protocol/chains/test_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
         "a view shows a decided transaction only after its marker",
@@ -104,14 +103,14 @@ MANY_CHAINS = (
         "if txn.state is not TxnState.ONGOING or (",
         "from dataclasses import replace\n    if txn.state is TxnState.PREPARE_COMMIT:\n"
         "        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
-        test="protocol/test_chains_steps.py::test_stm_02_decision_is_never_repeated",
+        test="protocol/chains/test_steps.py::test_stm_02_decision_is_never_repeated",
     ),
     Mutant(
         "a recovery aborts a transaction before its timeout",
         transactions_rules.abort,
         "(command.expired_only and not _may_time_out(txn, command))",
         "False",
-        test="protocol/test_chains_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
+        test="protocol/chains/test_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
     ),
     Mutant(
         "a recovery leaves decided transactions incomplete",
@@ -125,13 +124,13 @@ MANY_CHAINS = (
         catalog_rules._topic_deleted,
         "for txn_id, txn in items_of(state.transactions):",
         "for led, (txn_id, txn) in ((gone, item) for item in items_of(state.transactions)):",
-        test="protocol/test_chains_topics.py::test_late_deletion_keeps_partitions_of_recreated_topic",
+        test="protocol/chains/test_topics.py::test_late_deletion_keeps_partitions_of_recreated_topic",
     ),
     Mutant(
         "a transaction begins before the previous one is complete",
         transactions_rules.join,
         "if txn.state in DECIDED:",
         "if False:",
-        test="protocol/test_chains_steps.py::test_add_05_next_transaction_waits_for_completion",
+        test="protocol/chains/test_steps.py::test_add_05_next_transaction_waits_for_completion",
     ),
 )

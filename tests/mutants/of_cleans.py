@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from tests.harness.simulation.settings import CLEANERS
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import clean, clean_plan, plan
-from txnstore.compactor.clean import Clean
-from txnstore.compactor.newest import NewestByKey
+from txnstore.compactor.compact import clean, clean_plan, merge_plan
+from txnstore.compactor.compact.clean import Clean
+from txnstore.compactor.compact.newest import NewestByKey
 from txnstore.core import maintenance
 from txnstore.producer import records
 
-_CLEAN = "protocol/test_clean.py::"
-_VECTORS = "protocol/test_clean_vectors.py::"
-_ROUNDS = "protocol/test_clean_rounds.py::"
-_PLAN = "unit/test_clean_plan.py::"
-_REPLACE = "unit/test_clean_replace.py::"
+_CLEAN = "protocol/compact/test_clean.py::"
+_VECTORS = "protocol/compact/test_clean_vectors.py::"
+_ROUNDS = "protocol/compact/test_clean_rounds.py::"
+_PLAN = "unit/compactor/test_clean_plan.py::"
+_REPLACE = "unit/compactor/test_clean_replace.py::"
 
 #: Faults of cleans.
 CLEANS = (
@@ -76,14 +76,14 @@ CLEANS = (
     ),
     Mutant(
         "a merge loses delete horizons",
-        plan._runs,
+        merge_plan._runs,
         "or batch.delete_horizon is not None",
         "",
         test=_PLAN + "test_merges_leave_segments_with_delete_horizons_alone",
     ),
     Mutant(
         "a merge mixes clean and dirty batches",
-        plan._runs,
+        merge_plan._runs,
         "if run and run[-1].base_offset < partition.clean_until <= batch.base_offset:",
         "if False:",
         test=_PLAN + "test_merges_do_not_mix_clean_and_dirty_batches",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tests.harness.simulation.settings import SHARERS
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import rounds, verify_chain, verify_segments
-from txnstore.compactor.clean import Clean
-from txnstore.compactor.revisions import Revisions
+from txnstore.compactor.compact import rounds
+from txnstore.compactor.compact.clean import Clean
+from txnstore.compactor.compact.revisions import Revisions
+from txnstore.compactor.verify import chain as verify_chain
+from txnstore.compactor.verify import segments as verify_segments
 from txnstore.core import claims, maintenance
 from txnstore.core.catalog import rules
 from txnstore.core.log import retention
@@ -15,17 +17,17 @@ from txnstore.spark import engine
 
 _SHARING = ("producer:a/1", "plain:p/1", *SHARERS)
 
-_CLAIMS = "unit/test_core_claims.py::"
+_CLAIMS = "unit/core/test_claims.py::"
 
-_ROUNDS = "protocol/test_compaction_rounds.py::"
+_ROUNDS = "protocol/compact/test_compaction_rounds.py::"
 
-_ENGINE = "unit/test_spark_engine.py::"
+_ENGINE = "unit/spark/test_engine.py::"
 
-_REVISION = "unit/test_partition_revision.py::"
+_REVISION = "unit/core/test_partition_revision.py::"
 
-_REPLACE = "unit/test_compactor_replace.py::"
+_REPLACE = "unit/compactor/test_replace.py::"
 
-_SUMS = "protocol/test_conserved_sums.py::"
+_SUMS = "protocol/compact/test_conserved_sums.py::"
 
 #: Faults of compactors.
 COMPACTION = (
@@ -118,7 +120,7 @@ COMPACTION = (
         Revisions.submit,
         "self._mine[command.tp] = self._connection.submit(command)",
         "self._connection.submit(command)",
-        test="protocol/test_compaction_merge.py::test_target_bytes_and_min_segments_control_the_merges",
+        test="protocol/compact/test_compaction_merge.py::test_target_bytes_and_min_segments_control_the_merges",
     ),
     Mutant(
         "a compaction whose sums do not agree is accepted",
@@ -160,6 +162,6 @@ COMPACTION = (
         sums._hashes,
         "return np.where(valid, hashes, np.uint64(0)), np.where(valid, sizes, 0)",
         "return hashes, sizes",
-        test="unit/test_record_sums.py::test_the_hash_of_a_record_is_as_defined",
+        test="unit/segment/test_record_sums.py::test_the_hash_of_a_record_is_as_defined",
     ),
 )

@@ -7,9 +7,9 @@ from txnstore.connection import Connection
 from txnstore.core import blocked, expiration, maintenance
 from txnstore.core.groups import fold as groups_fold
 
-_CORE = "protocol/test_core_expiry.py::"
-_GROUPS = "protocol/test_core_expiry_groups.py::"
-_BLOCKED = "protocol/test_reading_blocked.py::"
+_CORE = "protocol/core/test_expiry.py::"
+_GROUPS = "protocol/core/test_expiry_groups.py::"
+_BLOCKED = "protocol/read/test_blocked.py::"
 
 EXPIRY = (
     Mutant(

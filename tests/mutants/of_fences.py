@@ -12,11 +12,11 @@ from txnstore.core import fences, routes
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.groups import offsets as group_offsets
 from txnstore.core.log import appending as log_appending
-from txnstore.core.transactions import markers as transactions_markers
+from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.transactions.commands import Unfinished
 
-_FENCES = "protocol/test_chains_fences.py::"
-_STEPS = "protocol/test_chains_steps.py::"
+_FENCES = "protocol/chains/test_fences.py::"
+_STEPS = "protocol/chains/test_steps.py::"
 
 FENCES = (
     Mutant(
@@ -31,21 +31,21 @@ FENCES = (
         group_offsets._check_catalog,
         "replacing = [item for item in new if ids[item.tp]]",
         "replacing = new",
-        test="protocol/test_chains_stale_catalogs.py::test_first_offset_of_a_partition_needs_no_newest_catalog",
+        test="protocol/chains/test_stale_catalogs.py::test_first_offset_of_a_partition_needs_no_newest_catalog",
     ),
     Mutant(
         "offsets whose lookup another process has outdated are not looked up again",
         Coordinator._submit_part,
         "if catalog is None or self._chains[CATALOG].refresh().sequence == catalog:",
         "if True:",
-        test="protocol/test_chains_stale_catalogs.py::test_offset_by_name_is_one_of_the_new_topic",
+        test="protocol/chains/test_stale_catalogs.py::test_offset_by_name_is_one_of_the_new_topic",
     ),
     Mutant(
         "the evidence of a coordinator is never renewed",
         Coordinator._is_old,
         "return now - added.timestamp > MAX_ADDED_AGE_MS // 2",
         "return False",
-        test="protocol/test_two_phase.py::test_long_transaction_over_chains_goes_on_after_days",
+        test="protocol/producer/test_two_phase.py::test_long_transaction_over_chains_goes_on_after_days",
     ),
     Mutant(
         "a prepared transaction accepts late batches in other chains",
@@ -84,7 +84,7 @@ FENCES = (
     ),
     Mutant(
         "an init fences no other chain",
-        transactions_markers.fence,
+        transactions_rules.fence,
         "if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:",
         "if False:",
         test=_FENCES + "test_fen_02_takeover_fences_topics_unknown_to_chain",

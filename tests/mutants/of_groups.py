@@ -14,13 +14,13 @@ from txnstore.core.groups import membership as groups_membership
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.producer import offsets as producer_offsets
 
-_STALE = "protocol/test_chains_stale_catalogs.py::"
-_MEMBERSHIP = "protocol/test_group_membership.py::"
-_HEARTBEATS = "protocol/test_group_heartbeats.py::"
-_GENERATIONS = "protocol/test_group_generations.py::"
-_CONSUMERS = "protocol/test_group_consumers.py::"
+_STALE = "protocol/chains/test_stale_catalogs.py::"
+_MEMBERSHIP = "protocol/consumer/test_group_membership.py::"
+_HEARTBEATS = "protocol/consumer/test_group_heartbeats.py::"
+_GENERATIONS = "protocol/consumer/test_group_generations.py::"
+_CONSUMERS = "protocol/consumer/test_group_consumers.py::"
 _LISTS_NONE = "test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic"
-_SUBSCRIPTIONS = "protocol/test_group_subscriptions.py::"
+_SUBSCRIPTIONS = "protocol/consumer/test_group_subscriptions.py::"
 
 GROUPS = (
     Mutant(
@@ -140,35 +140,35 @@ GROUPS = (
         Positions.update,
         "if not part.paused:",
         "if True:",
-        test="unit/test_consumer_positions.py::test_position_of_paused_partition_stays",
+        test="unit/consumer/test_positions.py::test_position_of_paused_partition_stays",
     ),
     Mutant(
         "a consumer that has read all rests through new entries",
         Poller._rests,
         "state is known for",
         "True for",
-        test="protocol/test_consumer_idle.py::test_records_that_come_after_an_idle_poll_are_returned",
+        test="protocol/consumer/test_idle.py::test_records_that_come_after_an_idle_poll_are_returned",
     ),
     Mutant(
         "a consumer that has read all rests through a seek",
         Poller.wake,
         "self._rest = None",
         "pass",
-        test="protocol/test_consumer_idle.py::test_a_seek_after_an_idle_poll_is_followed",
+        test="protocol/consumer/test_idle.py::test_a_seek_after_an_idle_poll_is_followed",
     ),
     Mutant(
         "a consumer rests behind an open transaction",
         Poller._resting,
         " or self._positions.blocked_by(view)",
         "",
-        test="protocol/test_consumer_idle.py::test_an_open_transaction_is_no_rest",
+        test="protocol/consumer/test_idle.py::test_an_open_transaction_is_no_rest",
     ),
     Mutant(
         "an interrupted poll keeps rows that it has taken from a queue",
         Poller.restore,
         "if flow.position != position or whole:",
         "if flow.position != position:",
-        test="protocol/test_consumer_interrupts.py::test_poll_interrupted_anywhere_skips_no_record",
+        test="protocol/consumer/test_interrupts.py::test_poll_interrupted_anywhere_skips_no_record",
     ),
     Mutant(
         "the offsets of a group with members are reset",
@@ -182,7 +182,7 @@ GROUPS = (
         groups_offsets.expired_offsets,
         "and tp not in pending",
         "",
-        test="unit/test_groups.py::test_off_16_pending_offsets_do_not_expire",
+        test="unit/core/test_groups.py::test_off_16_pending_offsets_do_not_expire",
     ),
     Mutant(
         "a position looked up before joining is kept",
@@ -210,7 +210,7 @@ GROUPS = (
         ConsumerGroup._commit,
         "member.check()",
         "pass",
-        test="protocol/test_group_fencing.py::test_every_call_of_a_fenced_static_member_raises",
+        test="protocol/consumer/test_group_fencing.py::test_every_call_of_a_fenced_static_member_raises",
     ),
     Mutant(
         "a heartbeat between polls releases partitions",
@@ -266,13 +266,13 @@ GROUPS = (
         Positions.update,
         "pending.append(tp)",
         "raise",
-        test="unit/test_consumer_groups.py::test_poll_waits_for_pending_offset",
+        test="unit/consumer/test_groups.py::test_poll_waits_for_pending_offset",
     ),
     Mutant(
         "send_offsets trusts a known state that is behind the consumer",
         producer_offsets.check_member,
         "except GroupError:",
         "except ZeroDivisionError:",
-        test="protocol/test_producer_offsets.py::test_membership_that_is_newer_than_the_known_state_is_looked_up",
+        test="protocol/producer/test_offsets.py::test_membership_that_is_newer_than_the_known_state_is_looked_up",
     ),
 )

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain import codec, waiting
+from txnstore.chain import codec
+from txnstore.chain import group_commit as waiting
+from txnstore.chain.chain import Chain
+from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.loading import Loader
-from txnstore.chain.log import Chain
-from txnstore.chain.saver import Saver
 from txnstore.chain.tail import Tail
 from txnstore.consumer import Consumer
 from txnstore.core.log import appending
-from txnstore.core.transactions import markers as transactions_markers
+from txnstore.core.transactions import rules as transactions_rules
 from txnstore.producer.sender import Sender
 from txnstore.storage.base import Claim
-from txnstore.storage.local import LocalStore
-from txnstore.storage.local_root import RootFolder
+from txnstore.storage.local import LocalStore, RootFolder
 
-_RUNS = "unit/test_core_runs.py"
+_RUNS = "unit/core/test_runs.py"
 
 HEADS = (
     Mutant(
@@ -24,56 +24,56 @@ HEADS = (
         Tail._missing,
         "if sure and len(window) < ABSENT and not any(found):",
         "if False:",
-        test="protocol/test_chain_holes.py::test_missing_entry_is_named_by_open",
+        test="protocol/chain/test_holes.py::test_missing_entry_is_named_by_open",
     ),
     Mutant(
         "a head that was read long ago is trusted",
         Chain._is_stale,
         "abs(now - self._looked_at) > _TRUST_MS",
         "False",
-        test="protocol/test_chain_holes.py::test_missing_entry_after_the_known_head_is_named",
+        test="protocol/chain/test_holes.py::test_missing_entry_after_the_known_head_is_named",
     ),
     Mutant(
         "an open that was suspended counts as a look at the head",
         Chain.load,
         "sure=True, now=now)",
         "sure=True)",
-        test="protocol/test_chain_holes.py::test_an_open_that_was_suspended_is_no_look_at_the_head",
+        test="protocol/chain/test_holes.py::test_an_open_that_was_suspended_is_no_look_at_the_head",
     ),
     Mutant(
         "a chain that lost its beginning is empty",
         Loader.check,
         "state.sequence < self._every:",
         "False:",
-        test="protocol/test_chain_holes.py::test_chain_that_lost_its_beginning_is_not_empty",
+        test="protocol/chain/test_holes.py::test_chain_that_lost_its_beginning_is_not_empty",
     ),
     Mutant(
         "a refused repetition decides an interrupted create",
         Claim.settle,
         "if refused_so_far:",
         "if True:",
-        test="protocol/test_chain_undecided.py::test_undecided_slot_gets_no_other_bytes",
+        test="protocol/chain/test_undecided.py::test_undecided_slot_gets_no_other_bytes",
     ),
     Mutant(
         "a command with a value of a wrong type is decided",
         Chain.leave,
         "check(command)",
         "pass",
-        test="unit/test_chain_combining.py::test_unencodable_command_fails_alone",
+        test="unit/chain/test_combining.py::test_unencodable_command_fails_alone",
     ),
     Mutant(
         "an entry is written without a comparison of its types",
         codec.encode,
         'warnings="error"',
         "warnings=False",
-        test="unit/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
+        test="unit/chain/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
     ),
     Mutant(
         "a long entry is written without a comparison of its types",
         codec.written_in_parts,
         'to_json([*run], warnings="error")',
         "to_json([*run], warnings=False)",
-        test="unit/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
+        test="unit/chain/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
     ),
     Mutant(
         "all batches of a command are decided in the same state",
@@ -105,7 +105,7 @@ HEADS = (
     ),
     Mutant(
         "the marker takes the offset of the batch before it",
-        transactions_markers._marker_of,
+        transactions_rules._marker_of,
         "partition.high_watermark if last is None else last.batch.limit",
         "partition.high_watermark",
         test=f"{_RUNS}::test_batches_folded_with_their_markers_and_before_them_give_the_same_state",
@@ -115,21 +115,21 @@ HEADS = (
         appending._with_fences,
         "if is_foreign(state, producer_id):",
         "if False:",
-        test="protocol/test_chains_steps.py",
+        test="protocol/chains/test_steps.py",
     ),
     Mutant(
         "a command that was never offered has an unknown outcome",
         waiting.error_of,
         "if attempt is not None and waiter.command in attempt.commands:",
         "if attempt is not None:",
-        test="protocol/test_chain_undecided.py::test_only_commands_of_the_undecided_entry_have_an_unknown_outcome",
+        test="protocol/chain/test_undecided.py::test_only_commands_of_the_undecided_entry_have_an_unknown_outcome",
     ),
     Mutant(
         "an interrupt of one thread fails the commands of others that were never offered",
         Chain._commit_round,
         "and is_unwritten(self._undecided, waiter)",
         "and False",
-        test="unit/test_chain_combining.py"
+        test="unit/chain/test_combining.py"
         "::test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread",
     ),
     Mutant(
@@ -137,41 +137,41 @@ HEADS = (
         Chain._publish,
         "if state.sequence > self.state.sequence:",
         "if True:",
-        test="protocol/test_chain_undecided.py::test_reader_may_see_an_entry_before_its_own_process_is_told",
+        test="protocol/chain/test_undecided.py::test_reader_may_see_an_entry_before_its_own_process_is_told",
     ),
     Mutant(
         "an error of a checkpoint that is not the storage's fails the commit",
         Saver._save_all,
         "except Exception as error:",
         "except OSError as error:",
-        test="protocol/test_chain_checkpoints.py::test_any_failure_of_a_checkpoint_leaves_the_commit_alone",
+        test="protocol/chain/test_checkpoints.py::test_any_failure_of_a_checkpoint_leaves_the_commit_alone",
     ),
     Mutant(
         "a folder that was created again is the old one",
         RootFolder.check,
         "os.path.samestat(os.fstat(known), self._path.stat())",
         "Path(self.path).stat()",
-        test="protocol/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
+        test="protocol/repair/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
     ),
     Mutant(
         "an exception of a signal handler refuses a command",
         Sender._submit,
         "except TxnStoreError as error:",
         "except Exception as error:",
-        test="protocol/test_alarms.py::test_alarm_anywhere_in_a_commit_is_no_refusal",
+        test="protocol/store/test_alarms.py::test_alarm_anywhere_in_a_commit_is_no_refusal",
     ),
     Mutant(
         "an exception of a signal handler is an error of a link",
         LocalStore.put_if_absent,
         "if error.errno is None:",
         "if False:",
-        test="protocol/test_alarms.py::test_alarm_after_a_file_was_linked_is_not_the_error_of_the_link",
+        test="protocol/store/test_alarms.py::test_alarm_after_a_file_was_linked_is_not_the_error_of_the_link",
     ),
     Mutant(
         "a commit does not restore the positions of an interrupted poll",
         Consumer._open,
         "self._poller.restore()",
         "pass",
-        test="protocol/test_consumer_interrupts.py::test_second_interrupt_while_positions_are_restored_skips_no_record",
+        test="protocol/consumer/test_interrupts.py::test_second_interrupt_while_positions_are_restored_skips_no_record",
     ),
 )

@@ -5,17 +5,20 @@ from __future__ import annotations
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from txnstore.chain import ages, boundary, tail
+from txnstore.chain.chain import Chain
+from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.loading import Loader
-from txnstore.chain.log import Chain
-from txnstore.chain.saver import Saver
-from txnstore.compactor import history, leftovers, payloads, repair_chain, repair_history
-from txnstore.compactor.repair import _opens_whole, _tried
-from txnstore.compactor.vacuum import vacuum
+from txnstore.compactor.repair import chain as repair_chain
+from txnstore.compactor.repair.repair import _opens_whole, _tried
+from txnstore.compactor.vacuum import checkpoints as old_checkpoints
+from txnstore.compactor.vacuum import history, payloads
+from txnstore.compactor.vacuum.vacuum import vacuum
+from txnstore.compactor.verify import boundaries
 
-_HISTORY = "protocol/test_history.py::"
-_SLEEPERS = "protocol/test_history_sleepers.py::"
-_LOST = "protocol/test_history_lost.py::"
-_REPAIRS = "protocol/test_repairs.py::"
+_HISTORY = "protocol/vacuum/test_history.py::"
+_SLEEPERS = "protocol/vacuum/test_history_sleepers.py::"
+_LOST = "protocol/vacuum/test_history_lost.py::"
+_REPAIRS = "protocol/repair/test_repairs.py::"
 _SLEPT = f"{_SLEEPERS}test_a_reader_that_has_slept_reads_on_at_the_head"
 
 HISTORY = (
@@ -136,7 +139,7 @@ HISTORY = (
     ),
     Mutant(
         "the history begins with the newest checkpoint",
-        leftovers._old_checkpoints,
+        old_checkpoints._old_checkpoints,
         "begins = min(next(complete(history.before(heads)), 0), newest[-1])",
         "begins = next(complete(history.before(heads)), 0)",
         test=_HISTORY + "test_two_vacuums_create_one_boundary",
@@ -220,7 +223,7 @@ HISTORY = (
     ),
     Mutant(
         "an older boundary in the place of the last one is sound",
-        repair_history.read_boundaries,
+        boundaries.read_boundaries,
         "after.sequence < before.sequence",
         "False",
         test=_HISTORY + "test_a_boundary_that_another_one_was_put_in_place_of_is_written_again",

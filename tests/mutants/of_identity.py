@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.chain.checkpoint import conflict, own_hint
+from txnstore.chain.checkpoints.checkpoint import conflict, own_hint
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
-from txnstore.chain.log import Chain
 from txnstore.chain.remains import other_store
 from txnstore.compactor.foreign import foreign_pages
-from txnstore.compactor.repair import _missing_heads, _tried
-from txnstore.compactor.soundness import _gaps, check_no_others
-from txnstore.compactor.vacuum import _choose, _view_after_lists
+from txnstore.compactor.repair.repair import _missing_heads, _tried
+from txnstore.compactor.vacuum.soundness import _gaps, check_no_others
+from txnstore.compactor.vacuum.vacuum import _choose, _view_after_lists
 from txnstore.connection import create_connection
 from txnstore.read.expired import judged
 
-_TESTS = "protocol/test_replaced_stores.py::"
-_OF_TWO = "protocol/test_identity.py::"
+_TESTS = "protocol/repair/test_replaced_stores.py::"
+_OF_TWO = "protocol/repair/test_identity.py::"
 
 IDENTITY = (
     Mutant(
@@ -172,20 +172,20 @@ IDENTITY = (
         judged,
         "batch.segment.key == missing.key",
         "True",
-        test="protocol/test_past_snapshots.py::test_records_stay_for_the_grace_period",
+        test="protocol/chain/test_past_snapshots.py::test_records_stay_for_the_grace_period",
     ),
     Mutant(
         "a lost segment that the newest state names was vacuumed",
         judged,
         "batch.segment.key == missing.key",
         "False",
-        test="protocol/test_damaged_objects.py::test_a_damaged_segment",
+        test="protocol/verify/test_damaged_objects.py::test_a_damaged_segment",
     ),
     Mutant(
         "a vacuum forgets dropped keys whose objects exist",
         _choose,
         "named.gone.difference_update(key for item in page for key in named.dropped(item.key))",
         "pass",
-        test="protocol/test_vacuum_segments.py::test_dropped_keys_stay_in_the_state_until_deleted",
+        test="protocol/vacuum/test_segments.py::test_dropped_keys_stay_in_the_state_until_deleted",
     ),
 )

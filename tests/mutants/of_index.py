@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain import checkpoint, index
-from txnstore.chain.index import Edges, IndexFile
-from txnstore.chain.saver import Saver
-from txnstore.compactor import leftovers
+from txnstore.chain.checkpoints import checkpoint, index
+from txnstore.chain.checkpoints.index import Edges, IndexFile
+from txnstore.chain.checkpoints.saver import Saver
+from txnstore.compactor.vacuum import checkpoints as old_checkpoints
 from txnstore.core.log.batches import BatchList
 
-_INDEX = "unit/test_index.py::"
+_INDEX = "unit/chain/test_index.py::"
 _HISTORIES = f"{_INDEX}test_files_of_a_checkpoint_are_the_batches_of_its_state"
 
 INDEX = (
@@ -53,14 +53,14 @@ INDEX = (
         index._Rows.decode,
         "if table.num_rows != ",
         "if 0 > ",
-        test="unit/test_checkpoint.py::test_index_whose_rows_do_not_fit_its_line_is_damage",
+        test="unit/chain/test_checkpoint.py::test_index_whose_rows_do_not_fit_its_line_is_damage",
     ),
     Mutant(
         "a checkpoint shares files with logs of another entry",
         checkpoint._shared,
         "lambda pair: pair[0].sequence == pair[1]",
         "lambda pair: True",
-        test="protocol/test_verify_store.py::test_an_index_file_is_read_once",
+        test="protocol/verify/test_store.py::test_an_index_file_is_read_once",
     ),
     Mutant(
         "a process forgets the logs at the edges",
@@ -85,23 +85,23 @@ INDEX = (
     ),
     Mutant(
         "a vacuum deletes an index file that a kept checkpoint names",
-        leftovers._is_garbage,
+        old_checkpoints._is_garbage,
         "and not any(may_need(sequence, *found) for sequence in kept)",
         "",
-        test="protocol/test_past_snapshots.py::test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
+        test="protocol/chain/test_past_snapshots.py::test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
     ),
     Mutant(
         "a vacuum deletes the index file of a checkpoint that is being written",
-        leftovers._is_garbage,
+        old_checkpoints._is_garbage,
         "found[1] <= newest and",
         "",
-        test="protocol/test_vacuum_leftovers.py::test_old_incomplete_checkpoint_is_deleted",
+        test="protocol/vacuum/test_leftovers.py::test_old_incomplete_checkpoint_is_deleted",
     ),
     Mutant(
         "a large state is saved as often as a small one",
         checkpoint.interval,
         "every << min(_RAREST, (names // MANY_NAMES).bit_length())",
         "every",
-        test="protocol/test_chain_checkpoints.py::test_a_large_state_is_saved_less_often",
+        test="protocol/chain/test_checkpoints.py::test_a_large_state_is_saved_less_often",
     ),
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain import payload
-from txnstore.compactor import payloads, plan, verify_chain
-from txnstore.compactor.vacuum import vacuum
+from txnstore.compactor.compact import merge_plan
+from txnstore.compactor.vacuum import payloads
+from txnstore.compactor.vacuum.vacuum import vacuum
+from txnstore.compactor.verify import chain as verify_chain
 from txnstore.core import routes
 from txnstore.core.log import appending
 from txnstore.producer.sender import Sender
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
-_INLINED, _VACUUM = "protocol/test_inlined_segments.py::", "protocol/test_inlined_vacuum.py::"
+_INLINED, _VACUUM = "protocol/chain/test_inlined_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
 _REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
 
 INLINING = (
@@ -28,18 +30,18 @@ INLINING = (
         payload.Payload.back_to,
         "del self._parts[parts:]",
         "pass",
-        test="unit/test_entry_payload.py::test_the_payload_has_the_segments_of_accepted_commands",
+        test="unit/chain/test_entry_payload.py::test_the_payload_has_the_segments_of_accepted_commands",
     ),
     Mutant(
         "the segments of a repeated command stay in the payload",
         payload.Payload.accepted,
         "if mark != self.mark and not any(named):",
         "if False:",
-        test="unit/test_entry_payload.py::test_the_payload_has_no_segments_of_repeated_commands",
+        test="unit/chain/test_entry_payload.py::test_the_payload_has_no_segments_of_repeated_commands",
     ),
     Mutant(
         "a live segment keeps deleted ones beside it",
-        plan._moves,
+        merge_plan._moves,
         "or batch.segment.object in emptied",
         "",
         test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
@@ -112,7 +114,7 @@ INLINING = (
         payloads.old_payloads,
         "        live | {entry",
         "        {entry",
-        test="protocol/test_history.py::test_entries_with_live_inlined_segments_stay",
+        test="protocol/vacuum/test_history.py::test_entries_with_live_inlined_segments_stay",
     ),
     Mutant(
         "what was dropped beside a live segment is forgotten",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import plan, verify_segments
-from txnstore.compactor.vacuum import _choose, _Named, named_keys
+from txnstore.compactor.compact import merge_plan
+from txnstore.compactor.vacuum.vacuum import _choose, _Named, named_keys
+from txnstore.compactor.verify import segments as verify_segments
 from txnstore.core import maintenance
 from txnstore.core.log import appending
 from txnstore.producer import packing
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
-_PACKS, _VACUUM = "protocol/test_packs.py::", "protocol/test_packs_vacuum.py::"
+_PACKS, _VACUUM = "protocol/chain/test_packs.py::", "protocol/vacuum/test_packs_vacuum.py::"
 
 PACKS = (
     Mutant(
@@ -107,7 +108,7 @@ PACKS = (
     ),
     Mutant(
         "segments stay in packs when these are turned off",
-        plan._moves,
+        merge_plan._moves,
         "config.inline_bytes if batch.segment.inlined else config.pack_bytes",
         "config.inline_bytes",
         test=_VACUUM + "test_segments_leave_their_packs_when_packs_are_turned_off",

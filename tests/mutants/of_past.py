@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain import checkpoint, entries, past
+from txnstore.chain import past, tail
 from txnstore.chain.chains import Chains
-from txnstore.compactor import leftovers
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.compactor.vacuum import checkpoints as old_checkpoints
 from txnstore.read import blocked
 
-_PAST = "protocol/test_past_snapshots.py::"
+_PAST = "protocol/chain/test_past_snapshots.py::"
 
 PAST = (
     Mutant(
@@ -40,7 +41,7 @@ PAST = (
     ),
     Mutant(
         "a vacuum deletes the checkpoint before the grace period",
-        leftovers._old_checkpoints,
+        old_checkpoints._old_checkpoints,
         "next(complete(past), 0)",
         "0",
         test=_PAST + "test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
@@ -54,7 +55,7 @@ PAST = (
     ),
     Mutant(
         "an entry is read under the name of another",
-        entries.entry_in,
+        tail.entry_in,
         "if entry.sequence != sequence:",
         "if False:",
         test=_PAST + "test_an_entry_under_the_name_of_another_is_named",

@@ -7,13 +7,13 @@ from typing import Any
 from tests.harness.simulation import Mishap
 from tests.harness.simulation.settings import LOSERS
 from tests.mutants.mutant import Mutant
-from txnstore.chain.log import Chain
+from txnstore.chain.chain import Chain
 from txnstore.chain.tail import Tail
 from txnstore.storage.base import Claim
 
-_HOLES = "protocol/test_chain_holes.py::"
-_UNDECIDED = "protocol/test_chain_undecided.py::"
-_POWER = "protocol/test_power_loss.py::"
+_HOLES = "protocol/chain/test_holes.py::"
+_UNDECIDED = "protocol/chain/test_undecided.py::"
+_POWER = "protocol/chain/test_power_loss.py::"
 
 _LOSSES: dict[str, Any] = {"syncs": 0.1, "losses": 4, "operations": 6}
 #: Creates and reads that something else than the store answers.

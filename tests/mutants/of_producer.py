@@ -7,13 +7,13 @@ from txnstore.connection import Connection
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.producer import Producer
 from txnstore.producer.batches import Batch
-from txnstore.producer.fencing import refusal
 from txnstore.producer.records import _integers
+from txnstore.producer.sender import refusal
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.producer.upload import deliver
 
-_MANAGER = "unit/test_transaction_manager.py::"
-_FAILURES = "protocol/test_producer_failures.py::"
+_MANAGER = "unit/producer/test_transaction_manager.py::"
+_FAILURES = "protocol/producer/test_failures.py::"
 
 PRODUCER = (
     Mutant(
@@ -35,42 +35,42 @@ PRODUCER = (
         Producer.send_offsets,
         "self._sender.refuse(error)",
         "pass",
-        test="protocol/test_producer_offsets.py::test_invalid_group_is_refused",
+        test="protocol/producer/test_offsets.py::test_invalid_group_is_refused",
     ),
     Mutant(
         "records that wait in the buffer have no timeout",
         TransactionManager.check_timeout,
         "if now - self.first_at > self.timeout_ms:",
         "if False:",
-        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
+        test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
     ),
     Mutant(
         "the timeout of a transaction runs from its last record",
         TransactionManager.first,
         "if self.first_at is None:",
         "if True:",
-        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
+        test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
     ),
     Mutant(
         "the timeout of a transaction runs from the one before",
         TransactionManager.begin,
         "self._unheard = self.first_at = None",
         "self._unheard = None",
-        test="protocol/test_timeouts.py::test_timeout_runs_from_the_first_record_of_its_own_transaction",
+        test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_of_its_own_transaction",
     ),
     Mutant(
         "the largest timeout of the store is not obeyed",
         Connection._submit,
         "if isinstance(command, InitProducer):",
         "if False:",
-        test="protocol/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",
+        test="protocol/producer/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",
     ),
     Mutant(
         "two-phase commit does not lift the timeout",
         InitProducer.granted_timeout_ms,
         "if self.two_phase:",
         "if False:",
-        test="protocol/test_two_phase.py::test_tpc_02_an_id_with_two_phase_commit_has_no_timeout",
+        test="protocol/producer/test_two_phase.py::test_tpc_02_an_id_with_two_phase_commit_has_no_timeout",
     ),
     Mutant(
         "a commit that certainly failed does not resume the transaction",
@@ -84,7 +84,7 @@ PRODUCER = (
         TransactionManager.not_ended,
         "elif outcome is Outcome.ABORT:",
         "elif False:",
-        test="protocol/test_producer_unknown.py::test_failed_abort_may_only_be_repeated",
+        test="protocol/producer/test_unknown.py::test_failed_abort_may_only_be_repeated",
     ),
     Mutant(
         "sequences continue in the next epoch",
@@ -119,14 +119,14 @@ PRODUCER = (
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if False:",
-        test="protocol/test_timeouts.py::test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance",
+        test="protocol/producer/test_timeouts.py::test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance",
     ),
     Mutant(
         "a timeout of its transaction is fatal for a producer",
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if True:",
-        test="protocol/test_timeouts.py::test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues",
+        test="protocol/producer/test_timeouts.py::test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues",
     ),
     Mutant(
         "a failed upload is not retried",
@@ -140,7 +140,7 @@ PRODUCER = (
         Batch.table,
         "self._pieces, self._rows = [], None",
         "self._pieces, self._rows, self._table = [], None, None",
-        test="unit/test_batching.py::test_taking_rows_releases_them",
+        test="unit/producer/test_batching.py::test_taking_rows_releases_them",
     ),
     Mutant(
         "an integer out of the range of its column is accepted",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import verify_segments
-from txnstore.read import hashed, ranged, reader
+from txnstore.compactor.verify import segments as verify_segments
+from txnstore.read import ranged, reader
 from txnstore.segment import blocks
 from txnstore.sql import files
 
-_RANGED, _VERIFY = "unit/test_ranged.py::", "protocol/test_verify_segments.py::"
+_RANGED, _VERIFY = "unit/read/test_ranged.py::", "protocol/verify/test_segments.py::"
 _EACH_BYTE = _RANGED + "test_each_altered_byte_that_is_read_is_found"
 _COLUMNS = _RANGED + "test_a_projection_fetches_its_columns"
 _ALL = _VERIFY + "test_all_of_a_segment_that_is_read_by_ranges_is_compared"
@@ -82,14 +82,14 @@ RANGES = (
         reader.OpenSlice.share,
         "self._pieces[first:last]",
         "self._pieces[first : last + 1]",
-        test="unit/test_shares.py::test_every_row_is_in_one_share",
+        test="unit/read/test_shares.py::test_every_row_is_in_one_share",
     ),
     Mutant(
         "threads of a query share the position in a file",
         files._File.seek,
         "self._positions.at = offset",
         "self._positions = type('Shared', (), {'at': offset})()",
-        test="unit/test_sql_filesystem.py::test_threads_that_share_a_file_have_positions_of_their_own",
+        test="unit/sql/test_filesystem.py::test_threads_that_share_a_file_have_positions_of_their_own",
     ),
     Mutant(
         "a deep verification compares footers that were read before",
@@ -107,7 +107,7 @@ RANGES = (
     ),
     Mutant(
         "the hash of a large segment is not compared",
-        hashed.HashedSegment.compare,
+        ranged.HashedSegment.compare,
         "if found != expected:",
         "if False:",
         test=_ALL,

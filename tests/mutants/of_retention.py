@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.harness.simulation.settings import SHORTENERS
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import ages
+from txnstore.compactor.compact import ages
 from txnstore.core import maintenance
 from txnstore.core.log import retention, visibility
 from txnstore.core.log.batches import BatchList
 
-_CORE = "protocol/test_core_retention.py::"
+_CORE = "protocol/core/test_retention.py::"
 _ACTORS = ("producer:a/1", "producer:b/1", "copy:c/1", "committed:r/1", "scan:s/1", "tidy:t/1", *SHORTENERS)
 
 RETENTION = (
@@ -123,14 +123,14 @@ RETENTION = (
         ages.period,
         "if not config.deletes or config.retention_ms < 0:",
         "if True:",
-        test="protocol/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
+        test="protocol/compact/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
     ),
     Mutant(
         "a clean joins records of all ages",
         ages.by_period,
         "if not groups or own > latest:",
         "if not groups:",
-        test="protocol/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
+        test="protocol/compact/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
     ),
     Mutant(
         "a batch that the log start cuts is removed (simulated)",

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain.log import Chain
-from txnstore.compactor.vacuum import vacuum
+from txnstore.chain.chain import Chain
+from txnstore.compactor.vacuum.vacuum import vacuum
 from txnstore.core.catalog.rules import _folded
 from txnstore.core.state import check_observed
 from txnstore.segment.partition import _big_endian
 from txnstore.sql.views import view_names
 from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
-from txnstore.storage.s3_errors import check_absence
-from txnstore.storage.s3_requests import ETags
+from txnstore.storage.s3.errors import check_absence
+from txnstore.storage.s3.requests import ETags
 
-_POWER = "protocol/test_power_loss.py::"
-_LOCAL = "unit/test_storage_local.py::"
-_ANSWERS = "unit/test_s3_answers.py::"
-_TOPICS = "unit/test_topics.py::"
+_POWER = "protocol/chain/test_power_loss.py::"
+_LOCAL = "unit/storage/test_local.py::"
+_ANSWERS = "unit/storage/test_s3_answers.py::"
+_TOPICS = "unit/catalog/test_topics.py::"
 
 STORAGE = (
     Mutant(
@@ -46,7 +46,7 @@ STORAGE = (
         Chain._check_writable,
         "self._check_storage()",
         "pass",
-        test="protocol/test_bad_storage.py::"
+        test="protocol/store/test_bad_storage.py::"
         "test_store_that_was_opened_on_a_full_disk_is_not_written_to_before_it_is_probed",
     ),
     Mutant(
@@ -96,20 +96,20 @@ STORAGE = (
         view_names,
         "topic.name if number == 1",
         "topic.name if len(topics) == 1",
-        test="unit/test_sql_views.py::test_views_have_their_topics_names_unless_only_the_case_differs",
+        test="unit/sql/test_views.py::test_views_have_their_topics_names_unless_only_the_case_differs",
     ),
     Mutant(
         "NaN keys with different bits are different keys",
         _big_endian,
         'if values.dtype.kind == "f":',
         "if False:",
-        test="protocol/test_column_types.py::test_every_nan_is_one_key",
+        test="protocol/read/test_column_types.py::test_every_nan_is_one_key",
     ),
     Mutant(
         "an entry may rest on a chain that does not exist",
         check_observed,
         "if not 0 <= chain < state.chains:",
         "if False:",
-        test="protocol/test_chain_damage.py::test_command_that_rests_on_a_chain_that_does_not_exist_is_refused",
+        test="protocol/chain/test_damage.py::test_command_that_rests_on_a_chain_that_does_not_exist_is_refused",
     ),
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.core.transactions import table as transactions_table
-from txnstore.spark import commits, microbatch, positions, stream
+from txnstore.core.transactions import fold as transactions_table
+from txnstore.spark.streams import commits, microbatch, positions, stream
 
-_COMMITS = "unit/test_spark_commits.py::"
-_POSITIONS = "unit/test_spark_positions.py::"
+_COMMITS = "unit/spark/test_commits.py::"
+_POSITIONS = "unit/spark/test_positions.py::"
 
 #: Faults of streaming queries.
 STREAMS = (
@@ -58,7 +58,7 @@ STREAMS = (
         stream.Stream.plan_unasked,
         "positions.following(start, self._logs, until=end.end)",
         "positions.replayed(end, self._logs)",
-        test="unit/test_spark_stream.py::test_a_restarted_query_goes_on_from_the_start_of_its_plan",
+        test="unit/spark/test_stream.py::test_a_restarted_query_goes_on_from_the_start_of_its_plan",
     ),
     Mutant(
         "a micro-batch writes to a topic that was created again",
@@ -86,14 +86,14 @@ STREAMS = (
         positions.is_same,
         "and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)",
         "",
-        test="unit/test_spark_stream.py::test_a_topic_that_was_created_again_is_not_the_one_that_was_read",
+        test="unit/spark/test_stream.py::test_a_topic_that_was_created_again_is_not_the_one_that_was_read",
     ),
     Mutant(
         "a group gets the offsets of a deleted topic for the one that was created again",
         stream.Stream._behind,
         "if positions.is_same(position, self._logs, tp) and",
         "if tp in self._logs.partitions and",
-        test="unit/test_spark_stream.py::test_a_group_does_not_get_offsets_of_a_deleted_topic",
+        test="unit/spark/test_stream.py::test_a_group_does_not_get_offsets_of_a_deleted_topic",
     ),
     Mutant(
         "a micro-batch is committed again under another transactional id",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.ages import Ages
-from txnstore.chain.log import Chain
-from txnstore.compactor.vacuum import _dropped_before
+from txnstore.chain.chain import Chain
+from txnstore.compactor.vacuum.vacuum import _dropped_before
 from txnstore.core import expiration
 from txnstore.core.expiration import Expire
 from txnstore.core.groups import membership as groups_membership
 
-_CLOCKS = "protocol/test_wrong_clocks.py::"
+_CLOCKS = "protocol/chain/test_wrong_clocks.py::"
 
 TIME = (
     Mutant(

@@ -12,8 +12,8 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
+from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.loading import Loader
-from txnstore.chain.saver import Saver
 
 _HOLES: Mapping[str, Any] = {"hidden": 0.3, "jumps": 0.0}
 _READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}

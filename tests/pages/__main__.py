@@ -5,6 +5,6 @@ from tests.pages import conformance, sizing, states
 if __name__ == "__main__":
     text = conformance.without_proven(conformance.ITEMS.read_text(encoding="utf-8"), conformance.citations())
     conformance.ITEMS.write_text(text, encoding="utf-8")
-    conformance.PAGE.write_text(conformance.page(conformance.sections(), conformance.citations()), encoding="utf-8")
+    conformance.write()
     states.PAGE.write_text(states.with_diagram(states.PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     sizing.PAGE.write_text(sizing.with_table(sizing.PAGE.read_text(encoding="utf-8")), encoding="utf-8")

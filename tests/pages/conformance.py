@@ -28,8 +28,8 @@ atomicity, isolation, idempotence or fencing depend on it; should: visible behav
 in detail.
 Deliberate differences are listed in [kafka-differences.md](kafka-differences.md), terms in [glossary.md](glossary.md).
 
-`make docs` generates this page from [conformance/items.toml](conformance/items.toml) and the tests. A unit test
-fails if the page is out of date, or if a must item has neither a test nor a reason why it needs none.
+`make docs` generates this page from [conformance/items.toml](conformance/items.toml) and the tests; it is not in the
+repository. A unit test fails if a must item has neither a test nor a reason why it needs none.
 """
 
 
@@ -158,3 +158,12 @@ def _proof(section: Section, item: Item, cited: dict[str, list[Test]]) -> str:
     elif not links:
         links = [f"pending: {item.pending}" if item.pending else "later" if section.later else "–"]
     return "<br>".join(links)
+
+
+def write() -> None:
+    """Write the page, which the site contains and the repository does not."""
+    PAGE.write_text(page(sections(), citations()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from txnstore.admin.groups import list_groups
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
 from txnstore.connection import Connection
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.log.model import Partition

@@ -16,7 +16,7 @@ from txnstore.admin.descriptions import (
     TransactionDescription,
     TransactionHistory,
 )
-from txnstore.chain.entries import newest, read_entry
+from txnstore.chain.tail import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core.blocked import blocked_partitions, known_transaction

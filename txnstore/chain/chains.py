@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
-from txnstore.chain.checkpoint import read_hint
+from txnstore.chain.chain import Chain
+from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
-from txnstore.chain.log import Chain
 from txnstore.chain.past import Past, check_entries, check_timestamp
 from txnstore.core.groups.commands import Watched
 from txnstore.core.state import State

@@ -6,9 +6,9 @@ import logging
 from concurrent.futures import Executor, Future
 from typing import NamedTuple
 
-from txnstore.chain import checkpoint
 from txnstore.chain.boundary import Boundaries
-from txnstore.chain.checkpoint import Saved
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.checkpoint import Saved
 from txnstore.chain.codec import LatestDocument
 from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
 from txnstore.chain.payload import entry_hash

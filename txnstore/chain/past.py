@@ -6,12 +6,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from txnstore.chain import checkpoint
 from txnstore.chain.boundary import Boundaries, BoundaryDocument
+from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import Entry
-from txnstore.chain.entries import read_entry
 from txnstore.chain.keys import Keys
-from txnstore.chain.tail import Tail, missing_entry
+from txnstore.chain.tail import Tail, missing_entry, read_entry
 from txnstore.core.state import State, first_state
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
 from txnstore.runtime import instant

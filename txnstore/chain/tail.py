@@ -1,4 +1,4 @@
-"""Reads the entries of a chain after a known state, and folds them.
+"""Reads the entries of a chain: single ones, and those after a known state, which it folds.
 
 A name without an object is the end of the chain only if the names after it have no objects either: a missing entry
 would otherwise look like the end, and a commit would fill the gap and change history. See docs/design/0002-commit.md.
@@ -6,19 +6,67 @@ would otherwise look like the end, and a commit would fill the gap and change hi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
 from txnstore.chain.boundary import Boundaries
-from txnstore.chain.codec import reason
-from txnstore.chain.entries import entry_in
+from txnstore.chain.codec import Entry, reason
 from txnstore.chain.keys import Keys
-from txnstore.chain.payload import entry_hash, payload_of
+from txnstore.chain.payload import decode_entry, entry_hash, payload_of
 from txnstore.core.evolve import evolve
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
+
+
+def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list[range]:
+    """The ranges of the newest entries of each chain, ``count`` in total.
+
+    Each chain gets an equal share; a chain with fewer entries leaves the rest of its share to the others.
+
+    Args:
+        heads: The sequence number of the head of each chain.
+        count: The total number of entries.
+        firsts: The last entry of each chain that may be deleted; by default 0.
+    """
+    before = firsts or [0] * len(heads)
+    lengths = [0] * len(heads)
+    left = count
+    # Short chains first, so that the remaining share is divided among the longer ones.
+    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number] - before[number])):
+        lengths[chain] = min(max(0, heads[chain] - before[chain]), left // (len(heads) - done))
+        left -= lengths[chain]
+    return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
+
+
+def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> tuple[Entry, int] | None:
+    """An entry and its size in bytes; None if it does not exist.
+
+    Raises:
+        CorruptionError: The object does not hold this entry.
+    """
+    try:
+        data = objects.get(keys.entry(chain, sequence))
+    except ObjectNotFoundError:
+        return None
+    return entry_in(data, keys, chain, sequence), len(data)
+
+
+def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
+    """The entry ``sequence`` in the bytes of its object.
+
+    Raises:
+        CorruptionError: They are damaged, or those of another entry.
+        UnsupportedFormatError: A newer txnstore wrote them.
+    """
+    key = keys.entry(chain, sequence)
+    entry = decode_entry(key, data)
+    if entry.sequence != sequence:
+        msg = f"{key} contains entry {entry.sequence}; expected {sequence}"
+        raise CorruptionError(msg)
+    return entry
+
 
 #: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
 FIRST_WINDOW, _MAX_WINDOW = 4, 64

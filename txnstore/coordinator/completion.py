@@ -15,7 +15,7 @@ from txnstore.core.model import ProducerIdentity
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import CompleteTxn, Unfinished, WriteMarkers
-from txnstore.core.transactions.table import unfinished_of
+from txnstore.core.transactions.fold import unfinished_of
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,

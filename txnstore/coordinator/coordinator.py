@@ -44,8 +44,8 @@ from txnstore.core.transactions.commands import (
     Kept,
     Unfinished,
 )
+from txnstore.core.transactions.fold import was_decided
 from txnstore.core.transactions.model import Transaction, TxnState
-from txnstore.core.transactions.table import was_decided
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,

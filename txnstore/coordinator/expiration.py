@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from txnstore.chain.ages import Ages
+from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.chain.log import Chain
 from txnstore.core.expiration import Expire, Expired, is_due, preview
 from txnstore.validation import check_milliseconds
 

@@ -17,8 +17,8 @@ from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_co
 from txnstore.core.model import sorted_items
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import AbortTxn
+from txnstore.core.transactions.fold import unfinished_of
 from txnstore.core.transactions.model import DECIDED, Transaction
-from txnstore.core.transactions.table import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 

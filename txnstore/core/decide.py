@@ -43,8 +43,7 @@ from txnstore.core.transactions.commands import (
     InitProducer,
     WriteMarkers,
 )
-from txnstore.core.transactions.markers import fence, write_markers
-from txnstore.core.transactions.rules import complete_transaction
+from txnstore.core.transactions.rules import complete_transaction, fence, write_markers
 
 
 @dataclass(frozen=True, slots=True)

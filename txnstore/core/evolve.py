@@ -15,7 +15,7 @@ from txnstore.core.log.appending import LOG_FOLDS, LOG_RUN_FOLDS
 from txnstore.core.log.retention import RETENTION_FOLDS
 from txnstore.core.maintenance import MAINTENANCE_FOLDS
 from txnstore.core.state import ORDERING_FOLDS, Folds, State
-from txnstore.core.transactions.table import TRANSACTION_FOLDS
+from txnstore.core.transactions.fold import TRANSACTION_FOLDS
 
 
 def evolve(state: State, *events: Event) -> State:

@@ -7,7 +7,7 @@ command gets a copy of the topic first.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
@@ -22,6 +22,7 @@ from txnstore.core.groups.commands import (
     LeaveGroup,
     ResetOffsets,
     TxnOffsets,
+    Watched,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
 from txnstore.core.log.model import PLACE, NewBatch
@@ -210,3 +211,29 @@ def _chain_of_key(key: str, chains: int) -> int:
     if len(parts) == 4 and parts[2].isdigit():
         return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
     return CATALOG
+
+
+def with_expired(command: Command, expired: Callable[[str], Watched]) -> Command:
+    """The command with the members whose leases are over, if it depends on them.
+
+    Args:
+        command: A command.
+        expired: Returns the members of a group whose leases are over, as the caller has measured.
+    """
+    match command:
+        case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup():
+            found = expired(command.group)
+            return replace(command, expired=found) if found else command
+        case CommitOffsets() | ResetOffsets():
+            return replace(command, offsets=_watched(command.offsets, expired))
+        case Append() | EndTxn():
+            # Without a membership, or with a generation, offsets in a transaction do not depend on who else is alive.
+            if all(item.generation >= 0 or not (item.member_id or item.instance_id) for item in command.offsets):
+                return command
+            return replace(command, offsets=tuple(_watched(item, expired) for item in command.offsets))
+    return command
+
+
+def _watched(offsets: TxnOffsets, expired: Callable[[str], Watched]) -> TxnOffsets:
+    found = expired(offsets.group)
+    return replace(offsets, expired=found) if found else offsets

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnstore.catalog.writing import topic_writer
+from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
-from txnstore.producer.buffers import Piece, TopicBuffer
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,
@@ -37,6 +36,60 @@ from txnstore.segment.convert import copied, normalize_batches, rereadable
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
+
+
+class TopicBuffer:
+    """What a producer needs to know of one version of a topic, decoded once.
+
+    Attributes:
+        keyed: Whether a record without a key is refused.
+        sticky: The open batch for records without a key.
+        state: The newest state of the catalog in which this version was found to be current.
+    """
+
+    __slots__ = (
+        "keyed",
+        "max_bytes",
+        "partitions",
+        "row_format",
+        "stamped",
+        "state",
+        "sticky",
+        "topic",
+        "tps",
+        "writer",
+    )
+
+    def __init__(self, writer: TopicWriter) -> None:
+        self.writer = writer
+        self.topic = writer.topic
+        self.partitions = writer.topic.partitions
+        self.tps = [TopicPartition(writer.topic.name, number) for number in range(self.partitions)]
+        self.row_format = RowFormat(writer) if writer.schema is not None else None
+        self.max_bytes = writer.config.max_message_bytes
+        self.keyed = writer.config.compacts
+        # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
+        self.stamped = not writer.config.append_time
+        self.state: object = None
+        self.sticky: Batch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of the topic's stored schema.
+
+    Attributes:
+        buffer: The topic.
+        rows: The rows.
+        first: The row number of the first one in the sent data.
+        shared: Whether the application may change their memory.
+    """
+
+    buffer: TopicBuffer
+    rows: pa.Table
+    first: int
+    shared: bool
+
 
 #: Milliseconds for which the head of the catalog is not read again for a topic whose schema did not fit a row there.
 _PAUSE_MS = 1000

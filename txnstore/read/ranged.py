@@ -6,9 +6,12 @@ is checked. See :mod:`txnstore.segment.blocks`.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,10 +23,52 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.segment.blocks import BLOCKS_KEY, Blocks
 from txnstore.segment.codec import verify_checksum
-from txnstore.segment.parts import PartialFile
 from txnstore.segment.pieces import ParquetFooter
 from txnstore.storage.base import ObjectStore
 from txnstore.threads import ForkLock
+
+
+class PartialFile(io.RawIOBase):
+    """A read-only file of ``size`` bytes with the bytes of ``parts``, by their place; parts do not overlap.
+
+    A read of other bytes raises ``OSError``.
+    """
+
+    def __init__(self, size: int, parts: Mapping[int, bytes]) -> None:
+        super().__init__()
+        self._size = size
+        self._parts = parts
+        self._starts = sorted(parts)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        start = self._position
+        end = self._size if size is None or size < 0 else min(self._size, start + size)
+        if start >= end:
+            return b""
+        index = bisect_right(self._starts, start) - 1
+        first = self._starts[index] if index >= 0 else self._size
+        part = self._parts.get(first, b"")
+        if index < 0 or end > first + len(part):
+            msg = f"the bytes {start} to {end} were not fetched"
+            raise OSError(msg)
+        self._position = end
+        return part[start - first : end - first]
+
 
 #: The exceptions that pyarrow raises for damaged bytes.
 DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
@@ -276,3 +321,56 @@ def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
         "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
     )
     return CorruptionError(msg)
+
+
+#: How many bytes that belong to no piece are fetched together.
+_STEP_BYTES = 8 << 20
+
+
+class HashedSegment(RangedSegment):
+    """A large segment whose pieces one thread reads in order, each with one GET: those of its columns, and all others.
+
+    A column that the reader does not know is compared only by :meth:`compare`.
+    """
+
+    def __init__(self, objects: ObjectStore, tp: TopicPartition, segment: Segment) -> None:
+        super().__init__(objects, tp, segment)
+        self._tp, self._segment = tp, segment
+        self._sha256 = hashlib.sha256()
+        self._at = 0
+
+    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Fetch a row group, and decode these columns of it."""
+        ranges = self._footer.byte_ranges(piece, self.columns)
+        if not ranges or ranges[0][0] < self._at:
+            return super().read(piece, columns)
+        start, end = ranges[0][0], max(limit for _, limit in ranges)
+        if start - self._at > _STEP_BYTES:
+            self._pass(start)
+        file = self._footer.open(PartialFile(self._size, self._next(end)))
+        return self._footer.read(file, piece, columns)
+
+    def compare(self) -> None:
+        """Fetch the bytes that no piece had, and compare the hash of all.
+
+        Raises:
+            CorruptionError: The segment is missing or damaged, or its hash is not the one that the chain records.
+        """
+        self._pass(self._object.body)
+        self._sha256.update(self._object.footer().data)
+        found, expected = self._sha256.hexdigest(), self._segment.sha256
+        if found != expected:
+            msg = f"segment {self._segment.key} of {self._tp} was altered: its SHA-256 is {found}; expected {expected}"
+            raise CorruptionError(msg)
+
+    def _pass(self, end: int) -> None:
+        while self._at < end:
+            self._next(min(end, self._at + _STEP_BYTES))
+
+    def _next(self, end: int) -> dict[int, bytes]:
+        """The blocks with the bytes up to ``end`` that were not hashed before."""
+        parts = self._object.fetch([(self._at, end)])
+        [(first, data)] = parts.items()
+        self._sha256.update(memoryview(data)[self._at - first : end - first])
+        self._at = end
+        return parts

@@ -22,8 +22,15 @@ from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
-from txnstore.read.hashed import HashedSegment
-from txnstore.read.ranged import DAMAGE, RangedSegment, SegmentNotFoundError, has_footer, missing, reads_ranges
+from txnstore.read.ranged import (
+    DAMAGE,
+    HashedSegment,
+    RangedSegment,
+    SegmentNotFoundError,
+    has_footer,
+    missing,
+    reads_ranges,
+)
 from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import SegmentFile, open_segment

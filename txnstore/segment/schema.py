@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnstore.errors import SchemaMismatchError
+from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.threads import load
 
 #: Kafka's resolution of time.
@@ -164,3 +166,21 @@ def as_milliseconds(values: Any, column: str) -> Any:
         # Without the zone: rounding in a zone would require a time zone database.
         values = pc.floor_temporal(values.cast(pa.timestamp(data_type.unit)), unit="millisecond")
     return values.cast(pa.timestamp("ms")).cast(pa.int64()).cast(TIMESTAMP)
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Serialize names, types and nullability, without metadata, to base64 of the Arrow IPC schema message.
+
+    Deterministic: equal schemas give equal texts.
+    """
+    bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in schema])
+    return base64.b64encode(bare.serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Parse a schema from :func:`schema_to_text`; raises :class:`CorruptionError` for any other text."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
+        msg = f"cannot read the schema of a topic in the chain: {error}"
+        raise CorruptionError(msg) from error

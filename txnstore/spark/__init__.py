@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from txnstore.core.model import TopicPartition
     from txnstore.read.plan import IsolationLevel
     from txnstore.snapshot import Snapshot
-    from txnstore.spark.foreach import BatchTransaction
     from txnstore.spark.source import TxnStoreSource
+    from txnstore.spark.streams.foreach import BatchTransaction
     from txnstore.spark.topics import TopicCreator
 
 __all__ = [
@@ -139,7 +139,7 @@ def read(
         storage_options: Options for the storage, as for :func:`txnstore.open`.
         snapshot: The snapshot to read; None for the current state.
     """
-    from txnstore.spark.native import read_native
+    from txnstore.spark.reads.native import read_native
 
     return read_native(
         spark,
@@ -174,7 +174,7 @@ def write_stream(frame: DataFrame, url: str, **options: object) -> DataStreamWri
         UnknownTopicOrPartitionError: There is no such topic.
         SchemaMismatchError: The topic does not take these columns.
     """
-    from txnstore.spark.queries import checked_writer
+    from txnstore.spark.streams.queries import checked_writer
 
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     return checked_writer(frame, {**given, "path": url})
@@ -193,7 +193,7 @@ def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
     Raises:
         pyspark.errors.StreamingQueryException: The query has ended with an error; the message has its cause.
     """
-    from txnstore.spark.queries import started
+    from txnstore.spark.streams.queries import started
 
     return started(writer, timeout)
 
@@ -221,8 +221,8 @@ def for_each_batch(
     Raises:
         InvalidConfigError: An argument is wrong.
     """
-    from txnstore.spark import foreach
     from txnstore.spark.options import checked_location, checked_sink
+    from txnstore.spark.streams import foreach
 
     options = checked_sink(checked_location(url, storage_options or {}), None, transactional_id, group, checkpoint)
     check_callable("function", function)
@@ -237,8 +237,8 @@ def lag(progress: StreamingQueryProgress | None) -> dict[TopicPartition, int]:
     """
     import json
 
-    from txnstore.spark.positions import is_position
-    from txnstore.spark.positions import lag as lag_of
+    from txnstore.spark.streams.positions import is_position
+    from txnstore.spark.streams.positions import lag as lag_of
 
     result: dict[TopicPartition, int] = {}
     for source in [] if progress is None else json.loads(progress.json)["sources"]:
@@ -261,7 +261,7 @@ def __getattr__(name: str) -> Any:
 
         return TxnStoreSource
     if name == "BatchTransaction":
-        from txnstore.spark.foreach import BatchTransaction
+        from txnstore.spark.streams.foreach import BatchTransaction
 
         return BatchTransaction
     msg = f"module {__name__!r} has no attribute {name!r}"

@@ -22,13 +22,13 @@ from txnstore.segment.schema import is_reserved
 from txnstore.spark import tables, types
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import column_options, read_options, sink_options, stream_options, write_options
-from txnstore.spark.planning import check_starts, known_view, projection_schema
-from txnstore.spark.reading import TxnStoreReader
+from txnstore.spark.reads.planning import check_starts, known_view, projection_schema
+from txnstore.spark.reads.reader import TxnStoreReader
 from txnstore.spark.stores import open_reader
-from txnstore.spark.stream_sink import TxnStoreStreamWriter
-from txnstore.spark.stream_source import RefusedStreamReader, TxnStoreStreamReader
+from txnstore.spark.streams.sink import TxnStoreStreamWriter
+from txnstore.spark.streams.source import RefusedStreamReader, TxnStoreStreamReader
 from txnstore.spark.versions import check_options
-from txnstore.spark.writing import TxnStoreWriter
+from txnstore.spark.writes.writer import TxnStoreWriter
 
 
 @line_first

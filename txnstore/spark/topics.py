@@ -13,7 +13,6 @@ from txnstore.catalog import topics as catalog
 from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError, TopicExistsError
 from txnstore.segment.schema import RECORD_SCHEMA
-from txnstore.spark.routing import PARTITION, TOPIC
 from txnstore.spark.types import arrow_type, spark_schema, type_name
 
 if TYPE_CHECKING:
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from txnstore.spark.options import NewTopic
 
 _LOG = logging.getLogger(__name__)
+
+#: The columns of a write that route a row.
+TOPIC, PARTITION = "_topic", "_partition"
 
 #: The types that a topic of Kafka records takes for each of its columns, by the names of Spark.
 _RECORD_TYPES = {field.name: {type_name(field.type)} for field in spark_schema(RECORD_SCHEMA)}

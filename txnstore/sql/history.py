@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txnstore.chain.codec import Entry
-from txnstore.chain.entries import newest, read_entry
 from txnstore.chain.keys import Keys
-from txnstore.chain.tail import missing_entry
+from txnstore.chain.tail import missing_entry, newest, read_entry
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows

@@ -18,8 +18,7 @@ from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
-from txnstore.segment.schema import TIMESTAMP
-from txnstore.segment.schema_text import schema_from_text
+from txnstore.segment.schema import TIMESTAMP, schema_from_text
 from txnstore.sql.types import shown_ms
 from txnstore.sql.views import view_names
 from txnstore.threads import load

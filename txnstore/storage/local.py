@@ -9,11 +9,15 @@ folder, so that an acknowledged name survives a power failure. ``rename`` would 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from txnstore.errors import (
     ObjectNotFoundError,
@@ -23,9 +27,90 @@ from txnstore.errors import (
     UnsafeStorageError,
 )
 from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
-from txnstore.storage.fsync import fsync_file, fsync_folder
-from txnstore.storage.local_root import RootFolder
-from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error, not_a_folder
+from txnstore.storage.os_errors import map_link_error, map_os_error, map_sync_error, not_a_folder
+
+#: Opens a folder only to identify it, without the permission to list it, where the system can do that.
+_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class RootFolder:
+    """The folder ``path`` as it was at the first check that found it.
+
+    It is kept open, so that its inode number, which identifies it, is not given to another folder. A pickled copy has
+    not seen the folder yet.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._path = Path(path)
+        self._descriptor: int | None = None
+        self._close: Callable[[], object] | None = None
+
+    def check(self) -> None:
+        """Check that the folder is still the same; the first check that finds it remembers it.
+
+        Raises:
+            StorageRefusedError: It was deleted, or deleted and created again.
+        """
+        known = self._descriptor
+        try:
+            if known is None:
+                self._remember(os.open(self.path, _FLAGS))
+                return
+            if os.path.samestat(os.fstat(known), self._path.stat()) or self._descriptor != known:
+                return  # In the second case another thread has closed the store, and the number may be another file's.
+            what = "deleted and created again"
+        except FileNotFoundError:
+            if known is None:
+                return
+            what = "deleted"
+        except OSError:
+            return  # The request itself reports it.
+        msg = f"The folder {self.path} was {what} while it was in use. Close the store and open it again."
+        raise StorageRefusedError(msg)
+
+    def forget(self) -> None:
+        """Let the next check remember the folder anew."""
+        self._descriptor, close = None, self._close
+        if close is not None:
+            close()
+
+    def _remember(self, descriptor: int) -> None:
+        self._close = finalizer = weakref.finalize(self, os.close, descriptor)
+        # Not before the last use: producers end their transactions, and consumers leave, when the interpreter exits.
+        finalizer.atexit = False
+        self._descriptor = descriptor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        RootFolder.__init__(self, state["path"])
+
+
+# On macOS, fsync leaves the data in the drive's cache; F_FULLFSYNC also flushes the cache.
+_FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def fsync_file(descriptor: int) -> None:
+    """Flush the file's content and size to disk."""
+    if _FULL_FSYNC is not None:
+        try:
+            fcntl.fcntl(descriptor, _FULL_FSYNC)
+            return
+        except OSError:
+            pass  # Network file systems may not support F_FULLFSYNC: fall back to fsync.
+    os.fsync(descriptor)
+
+
+def fsync_folder(path: str) -> None:
+    """Flush the directory entries of the folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync_file(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 HOUR_MS = 3_600_000
 #: How often a write makes its folder again that deletions remove at the same time.

@@ -67,8 +67,8 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
         _refuse_options(url, options)
         return MemoryStore.named(rest.strip("/"))
     if scheme in ("s3", "s3a"):
-        load("txnstore.storage.s3")
-        from txnstore.storage.s3 import S3Store
+        load("txnstore.storage.s3.store")
+        from txnstore.storage.s3.store import S3Store
 
         return S3Store(*_bucket_and_prefix(url, rest), storage_options=options)
     if scheme in _UNCHECKED:

@@ -17,8 +17,8 @@ from tests.helpers.cli import captured
 from txnstore.errors import CorruptionError, TxnStoreError
 from txnstore.spark import types
 from txnstore.spark.options import Location, ReadOptions
-from txnstore.spark.planning import projection_schema
-from txnstore.spark.reading import TxnStoreReader
+from txnstore.spark.reads.planning import projection_schema
+from txnstore.spark.reads.reader import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.sql.types import quote
 from txnstore.sql.views import view_names

@@ -64,7 +64,7 @@ class Reach:
 
 
 def _tests_of(contexts: Sequence[str]) -> set[str]:
-    """The tests in contexts such as ``tests/unit/test_topics.py::test_name|run``."""
+    """The tests in contexts such as ``tests/unit/catalog/test_topics.py::test_name|run``."""
     return {test for context in contexts if (test := context.rpartition("|")[0])}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.helpers.keys import HINTS, checkpoint_sequence, index_range
+from txnstore.chain.checkpoints.document import HeadDocument
 from txnstore.chain.codec import LatestDocument, decode
-from txnstore.chain.state_document import HeadDocument
 
 
 class Written:

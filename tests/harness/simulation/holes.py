@@ -17,7 +17,7 @@ import random
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.storage import Bucket
 from tests.helpers.keys import HINTS, chain_number, checkpoint_sequence, entry_sequence, index_range
-from txnstore.chain.log import CHECKPOINT_EVERY
+from txnstore.chain.chain import CHECKPOINT_EVERY
 
 #: A chain trusts its last look at the head for this time.
 _TRUST_MS = 5_000

@@ -10,7 +10,7 @@ from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import Process, World
 from tests.helpers import keys
 from txnstore.chain.payload import decode_entry
-from txnstore.compactor.rounds import CLAIM_MS
+from txnstore.compactor.compact.rounds import CLAIM_MS
 from txnstore.core.claims import PartitionsClaimed, PartitionsReleased
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError

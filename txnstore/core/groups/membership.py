@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
-from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets, Watched
+from txnstore.core.groups.commands import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    Membership,
+    TxnOffsets,
+    Watched,
+)
 from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
 from txnstore.core.groups.model import Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition, sorted_items

@@ -6,9 +6,9 @@ from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft
 from txnstore.core.transactions.commands import InitProducer, Kept, Unfinished
 from txnstore.core.transactions.events import ProducerInitialized
+from txnstore.core.transactions.fold import fenced, following, is_last, unfinished_of
 from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
-from txnstore.core.transactions.table import fenced, following, is_last, unfinished_of
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 

@@ -1,0 +1,115 @@
+"""``recover``: rebuilds what opening a store needs, and ends abandoned transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.confirm import ask, can_ask, yes_option
+from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.output import counted, instant
+from txnstore.core.routing import MAX_CHAINS
+
+if TYPE_CHECKING:
+    from txnstore.compactor import RepairPlan, StoreContents
+
+_COLUMNS = ["object", "damage", "what"]
+_STORE_COLUMNS = ["store", "chains", "entries", "checkpoints", "newest", "topics", "records"]
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what is damaged, and what would be rebuilt.")
+@click.option(
+    "--chains", type=click.IntRange(1, MAX_CHAINS),
+    help="The number of chains; needed only if store.json and all checkpoints are lost.",
+)  # fmt: skip
+@click.option(
+    "--identity", metavar="ID",
+    help="The id of the store; needed only if store.json is lost or another store's, and there are several here.",
+)  # fmt: skip
+@click.option("--deep", is_flag=True, help="Also read all entries and records, and name those that are altered.")
+@yes_option
+@shared_options()
+@pass_app
+def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, deep: bool, yes: bool) -> int:
+    """Rebuild a damaged store.json, hint or checkpoint; complete decided transactions and abort expired ones.
+
+    What is damaged, and what cannot be rebuilt, is shown first, also each missing or truncated object with records in
+    use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are read
+    only with --deep, which also names altered records. Safe at any time. If there are chains of several stores, it
+    shows what each of them holds; --identity chooses one, and deletes nothing of the others. The exit status is 1 if
+    something is lost, a transaction could not be completed, or there are chains of another store.
+    """
+    from txnstore.compactor import plan_repairs, repair
+
+    with app.unread() as connection, app.progress("looking for damage"):
+        plan = plan_repairs(connection, chains, identity=identity, deep=deep)
+    if plan.stores:
+        app.out.plan(_stores(plan.stores), _STORE_COLUMNS)
+    app.out.plan(_rows(plan), _COLUMNS)
+    if plan.repairs and not dry_run:
+        _confirm(plan, yes=yes)
+        with app.unread(read_only=False) as connection, app.progress("repairing"):
+            repair(connection, plan)
+    found: dict[str, Any] = {
+        "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
+        "lost": [asdict(item) for item in plan.lost],
+        "past": [asdict(item) for item in plan.past],
+        "stores": [asdict(item) for item in plan.stores],
+        "foreign": plan.foreign,
+    }
+    if dry_run or not plan.opens:
+        verb = "would be" if dry_run else "was" if len(plan.repairs) == 1 else "were"
+        text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
+        app.out.result(text, **found, dry_run=dry_run)
+        app.out.foreign(plan.foreign)
+        return 1 if plan.lost or plan.foreign or (dry_run and plan.repairs) else 0
+    with app.open() as store, app.progress("recovering"):
+        report = store.recover()
+    text = (
+        f"{len(report.finished):,} decided transactions completed, {len(report.aborted):,} expired ones aborted, "
+        f"{report.topics:,} copies of topics updated"
+    )
+    rebuilt = f"{counted(len(plan.repairs), 'object')} rebuilt, " if plan.repairs else ""
+    lost = f"{counted(len(plan.lost), 'object')} cannot be rebuilt, " if plan.lost else ""
+    app.out.result(rebuilt + lost + text, **asdict(report), **found)
+    for name, reason in report.failed:
+        app.out.error(f"{name} could not be completed: {reason}")
+    app.out.foreign(plan.foreign)
+    return 1 if report.failed or plan.lost or plan.foreign else 0
+
+
+def _confirm(plan: RepairPlan, *, yes: bool) -> None:
+    if yes:
+        return
+    what = counted(len(plan.repairs), "damaged object")
+    if not can_ask():
+        msg = f"there is no terminal to ask whether to rebuild {what}, so nothing was changed"
+        raise CommandError(msg, "Look at the plan with --dry-run, and confirm with --yes.")
+    ask(f"Rebuild {what}? They are written over, or deleted.")
+
+
+def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
+    """What is here of each store."""
+    from txnstore.compactor.phrases import some
+
+    return [
+        {
+            "store": item.store_id,
+            "chains": item.chains,
+            "entries": item.entries,
+            "checkpoints": some(map(str, item.checkpoints)),
+            "newest": instant(item.newest_ms),
+            "topics": some(item.topics) if item.topics is not None else f"not readable: {item.damage}",
+            "records": sum(item.topics.values()) if item.topics is not None else "",
+        }
+        for item in stores
+    ]
+
+
+def _rows(plan: RepairPlan) -> list[dict[str, str]]:
+    rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in (*plan.lost, *plan.past)]
+    return rows + [{"object": item.key, "damage": item.damage, "what": item.action} for item in plan.repairs]

@@ -1,0 +1,123 @@
+"""The steps of the demo of streaming, with their output and checks."""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from txnstore.cli.demo import checks
+from txnstore.cli.demo.checks import Expected
+from txnstore.cli.demo.data import DELAYS, DELAYS_SCHEMA, FLIGHTS, FLIGHTS_SCHEMA, LOADER, PARTITIONS
+from txnstore.cli.demo.process import JobProcess
+from txnstore.cli.demo.run import DemoRun, summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The driver is killed in the micro-batch after this number of them.
+_KILLED_AFTER = 4
+
+
+def run_stream(run: DemoRun, table: pa.Table) -> bool:
+    """Run all steps; returns whether all checks hold."""
+    clock = run.clock
+    began = clock()
+    expected = Expected.of(table)
+    run.tell(f"{expected.flights:,} flights of 2013, which arrive month by month; the store is {run.store.url}")
+    run.store.create_topic(FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour")
+    run.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
+    arrivals = _Arrivals(run, table)
+    with run.out.progress("computing delays", total=expected.flights) as advance:
+        with run.step("1  A Spark stream computes delays from the flights, and its driver is killed in a micro-batch"):
+            killed = _crash(run, arrivals, advance)
+        with run.step("2  More flights arrive, and the driver starts again from its checkpoint"):
+            _restart(run, arrivals, advance, killed)
+    with run.step("3  SQL compares the store with the input"):
+        run.add(checks.exactness(run.store, expected, "under read_committed"))
+        run.check("delays under read_uncommitted", checks.count(run.store, "read_uncommitted"), expected.flights)
+        run.check("lag of the stream's group", checks.lag(run.store), 0)
+        run.show_worst()
+        violations = run.store.verify(deep=True).violations
+        run.check("violations that `verify --deep` finds", len(violations), 0)
+    return summary(run, 4, (clock() - began) / 1000)
+
+
+class _Arrivals:
+    """The flights, of which each month is written in one transaction."""
+
+    def __init__(self, run: DemoRun, table: pa.Table) -> None:
+        self._run = run
+        self._months = self._split(table)
+        #: The number of flights that have arrived.
+        self.count = 0
+
+    @staticmethod
+    def _split(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        import pyarrow.compute as pc
+
+        for month in range(1, 13):
+            flights = table.filter(pc.equal(table["month"], month))
+            if flights.num_rows:
+                yield calendar.month_name[month], flights
+
+    def next(self) -> str | None:
+        """Write the flights of the next month; returns its name, or None after the last one."""
+        name, flights = next(self._months, (None, None))
+        if flights is not None:
+            with self._run.store.producer(transactional_id=LOADER) as producer, producer.transaction() as txn:
+                txn.send_table(FLIGHTS, flights)
+            self.count += flights.num_rows
+            self._run.tell(f"{name}: {flights.num_rows:,} flights arrived")
+        return name
+
+
+def _driver(run: DemoRun, pause_after: int | None = None) -> JobProcess:
+    """Start the driver of the stream."""
+    folder = str(run.folder)
+    checkpoint = str(run.folder / "checkpoint")
+    return run.process("demo_stream", folder=folder, checkpoint=checkpoint, pause_after=pause_after)
+
+
+def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) -> int:
+    """Run the driver, and kill it; returns the number of the micro-batch in which it was killed."""
+    with _driver(run, _KILLED_AFTER) as driver:
+        told: dict[str, Any] = {}
+        while told.get("event") != "uploaded" and arrivals.next():
+            told = _follow(run, driver, arrivals.count, advance)
+        committed = checks.count(run.store)
+        status = driver.kill()
+    run.check(f"exit status of the driver, process {driver.pid}, after SIGKILL", status, -9)
+    number = int(told["micro_batch"])
+    uploaded = run.store.vacuum(dry_run=True).kept_young
+    run.tell(f"micro-batch {number} had uploaded {uploaded} segments, and committed none of them")
+    run.check("change of the delays under read_committed", checks.count(run.store) - committed, 0)
+    run.check("additional delays under read_uncommitted", checks.count(run.store, "read_uncommitted") - committed, 0)
+    return number
+
+
+def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[float], None]) -> dict[str, Any]:
+    """Wait until the stream has processed what arrived, or pauses; returns its last event."""
+    told = driver.until("committed", "uploaded")
+    while told["event"] == "committed":
+        done = checks.count(run.store)
+        advance(done)
+        run.tell(f"micro-batch {told['micro_batch']} committed: {done:,} delays")
+        if done >= arrived:
+            break
+        told = driver.until("committed", "uploaded")
+    return told
+
+
+def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed: int) -> None:
+    """Start the driver again, and let all flights arrive."""
+    before, lost = checks.count(run.store), arrivals.count - checks.count(run.store)
+    arrivals.next()
+    with _driver(run) as driver:
+        told = driver.until("committed")
+        run.check("first micro-batch of the new driver", told["micro_batch"], killed)
+        run.check("delays that the killed micro-batch lost", lost - (checks.count(run.store) - before), 0)
+        _follow(run, driver, arrivals.count, advance)
+        while arrivals.next():
+            _follow(run, driver, arrivals.count, advance)
+        driver.end()

@@ -1,0 +1,1 @@
+"""Compaction: merges small segments, cleans partitions by key, and replaces their segments."""

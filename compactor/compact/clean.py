@@ -1,0 +1,388 @@
+"""Executes a clean: keeps the newest committed record of each key of a partition, and removes old tombstones.
+
+The sources are read twice: their keys, to find the newest record of each key, and then whole, to copy the records that
+stay. See docs/design/0014-cleaner.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.chain import keys
+from txnstore.compactor.compact.ages import by_period
+from txnstore.compactor.compact.beside import Beside, in_blocks
+from txnstore.compactor.compact.clean_plan import CleanPlan
+from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.newest import NewestByKey, Offsets
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.sums import ConservedSums, Sums, add_up
+from txnstore.core.log.visibility import Slice
+from txnstore.errors import CorruptionError
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.runtime import Runtime
+from txnstore.segment.codec import EncodedSegment, SegmentWriter
+from txnstore.segment.partition import key_bytes
+from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.sums import row_hashes, total
+from txnstore.storage.base import ObjectStore
+from txnstore.threads import Task
+
+_VALUE = "value"
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a clean did.
+
+    Attributes:
+        added: The batches that replace the sources.
+        superseded: The records that were dropped because their key has a newer one.
+        tombstones: The tombstones that were dropped because their delete horizon has passed.
+        keyless: The records that were dropped because they have no key (CMP-19).
+        stamped: The tombstones that got their delete horizon.
+        sums: The sums of what it read, removed and wrote; None if nothing was changed, or nothing was read.
+    """
+
+    added: list[Batch] = field(default_factory=list)
+    superseded: int = 0
+    tombstones: int = 0
+    keyless: int = 0
+    stamped: int = 0
+    sums: ConservedSums | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the new segments differ from the sources."""
+        return bool(self.superseded or self.tombstones or self.keyless or self.stamped)
+
+
+class CleanProjection(Projection):
+    """``_offset``, ``_timestamp``, all columns of a topic, and for a topic of Kafka records the delete horizons.
+
+    Args:
+        topic: The topic.
+        stamped: The keys of the segments that have delete horizons.
+
+    Attributes:
+        rows: The schema of the tables, and of the cleaned segments.
+    """
+
+    def __init__(self, topic: Topic, stamped: frozenset[str]) -> None:
+        super().__init__(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        self._stamped = stamped
+        self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
+
+    def needs(self, segment: Segment) -> list[str]:
+        """The columns to decode from a segment."""
+        return [*super().needs(segment), *([HORIZON_FIELD.name] if segment.key in self._stamped else [])]
+
+    def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
+        """Convert decoded rows to :attr:`rows`."""
+        found = super().fit(table, part, first_offset)
+        if len(self.rows) == len(self.schema):
+            return found
+        if part.batch.segment.key in self._stamped:
+            return found.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
+        return found.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
+
+
+class Clean:
+    """One clean of one partition.
+
+    Args:
+        objects: The object store.
+        pool: Fetches and decodes concurrently.
+        runtime: Names the new segments.
+        topic: The topic.
+        plan: What to clean.
+        now: The time in ms by the clock of the storage.
+        target_bytes: The maximum size of a new segment.
+        memory: Its memory.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        pool: Executor,
+        runtime: Runtime,
+        topic: Topic,
+        plan: CleanPlan,
+        now: int,
+        target_bytes: int,
+        memory: Memory,
+    ) -> None:
+        self._objects, self._pool, self._runtime = objects, pool, runtime
+        self._topic, self._plan, self._now = topic, plan, now
+        self._writer: TopicWriter = topic_writer(topic)
+        self._target, self._memory = target_bytes, memory
+        self._done = Cleaned()
+        self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
+        self._accounts: list[Future[ConservedSums]] = []
+        stamped = frozenset(
+            source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
+        )
+        self._projection = CleanProjection(topic, stamped)
+        # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
+        self._removes_tombstones = topic.schema is None and not plan.past_hw
+
+    def run(self) -> Cleaned:
+        """Read the sources, and upload the records that stay.
+
+        Returns:
+            What was done. Without any change nothing is uploaded: the sources stay, and only the checkpoint moves.
+
+        Raises:
+            CorruptionError: A source is missing, or differs from its description in the chain.
+            InvalidConfigError: The memory is too small.
+            NoSpaceError: There is no space left to spill.
+        """
+        with NewestByKey(self._memory.keys, threads=1 if self._memory.few_threads else None) as newest:
+            records = self._read_keys(newest)
+            kept = newest.count()
+            self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
+            if self._done.changed or self._has_removable_tombstones():
+                self._copy(newest.offsets())
+                self._collect()
+                if self._done.changed and self._plan.sources:
+                    self._done.sums = ConservedSums(self._read, self._removed, tuple(self._added))
+        return self._done
+
+    def _read_keys(self, newest: NewestByKey) -> int:
+        """Read the keys of all sources; returns the number of records."""
+        column, records = self._writer.key_column, 0
+        assert column is not None, "only topics with a key are cleaned"
+        projection = Projection(self._topic, [OFFSET_FIELD.name, column])
+        for table in self._tables(self._plan.sources, projection):
+            newest.add(key_bytes(table.column(column), column), table.column(OFFSET_FIELD.name))
+            records += table.num_rows
+            del table  # Else it is in memory while the next one is decoded.
+        return records
+
+    def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+        """The tables of the sources in offset order, checked."""
+        at, rows = -1, 0
+        for table in self._blocks(sources, projection):
+            offsets = table.column(OFFSET_FIELD.name).to_numpy()
+            if offsets[0] <= at or (offsets[1:] <= offsets[:-1]).any():
+                msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {at}"
+                raise CorruptionError(msg)
+            at, rows = int(offsets[-1]), rows + table.num_rows
+            yield table
+            del table, offsets
+        expected = sum(source.batch.records for source in sources)
+        if rows > expected or (rows < expected and all(source.whole for source in sources)):
+            msg = f"the segments of {self._plan.tp} up to offset {at} have {rows} records; expected {expected}"
+            raise CorruptionError(msg)
+
+    def _blocks(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+        """The rows of the sources; with little memory in tables of a few bytes, and only one row group is decoded."""
+        few, window = self._memory.few_threads, self._memory.fetched
+        tables = read_ahead(
+            self._objects, self._pool, sources, projection, together=True, window=window, decode_ahead=not few
+        )
+        if not few:
+            yield from in_blocks(tables)
+            return
+        for table in tables:
+            count = max(1, -(-table.nbytes // self._memory.rows))
+            step = max(1, -(-table.num_rows // count))
+            for start in range(0, table.num_rows, step):
+                yield table.slice(start, step) if count > 1 else table
+            del table
+            # The allocator keeps what was freed, also of row groups of other sizes.
+            pa.default_memory_pool().release_unused()
+
+    def _has_removable_tombstones(self) -> bool:
+        """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
+        if not self._removes_tombstones:
+            return False
+        if self._plan.has_expired_tombstones(self._now):
+            return True
+        dirty = tuple(
+            source
+            for source in self._plan.sources
+            if source.limit > self._plan.dirty_from and source.batch.delete_horizon is None
+        )
+        projection = Projection(self._topic, [OFFSET_FIELD.name, _VALUE])
+        return any(table.column(_VALUE).null_count for table in self._tables(dirty, projection))
+
+    # Copying ----------------------------------------------------------------------------------------------------------
+
+    def _copy(self, newest: Iterator[Offsets]) -> None:
+        """Upload the records that stay, as segments of at most the target size, and of one period of the retention."""
+        survivors = _Survivors(newest)
+        for sources in by_period(self._plan.sources, self._writer.config):
+            self._copy_together(sources, survivors)
+
+    def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
+        with closing(_Pending()) as pending, Beside(self._pool) as writing:
+            for table in self._tables(sources, self._projection):
+                offsets = table.column(OFFSET_FIELD.name).to_numpy()
+                kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
+                part = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
+                if not kept.num_rows:
+                    continue
+                if self._memory.few_threads:
+                    self._add(pending, kept, part)
+                else:
+                    writing.run(partial(self._add, pending, kept, part), kept.nbytes)
+                del table, offsets, kept
+                self._upload(pending)
+            writing.wait()
+            pending.finish()
+            self._upload(pending)
+
+    def _add(self, pending: _Pending, kept: pa.Table, sums: Future[ConservedSums]) -> None:
+        """Encode the rows that stay of a table; ends the segment if it is large enough."""
+        if pending.writer is None:
+            config, rows = self._writer.config, self._projection.rows
+            pending.writer = SegmentWriter(
+                rows, config.segment_format, config.compression, row_group_bytes=self._memory.rows
+            )
+        pending.writer.append(kept)
+        pending.parts.append(_range_of(kept, sums))
+        if pending.writer.size >= self._target:
+            pending.finish()
+
+    def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
+        """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
+        self._collect()
+        stays = np.zeros(len(offsets), np.bool_)
+        stays[np.searchsorted(offsets, kept)] = True  # Both ascend, and one is a part of the other.
+        task = Task(partial(_account, table, stays))
+        if self._memory.few_threads:
+            task.run()
+        else:
+            self._pool.submit(task.run)
+        self._accounts.append(task)
+        return task
+
+    def _collect(self) -> None:
+        """Add the hashed rows to the sums of what was read and what was removed."""
+        for account in self._accounts:
+            self._read += account.result().read
+            self._removed += account.result().removed
+        self._accounts.clear()
+
+    def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
+        """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
+        if not self._removes_tombstones or not table.column(_VALUE).null_count:
+            return table
+        tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
+        expired = pc.and_(tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))
+        fresh = pc.and_(tombstone, horizon.is_null())
+        stamp = pa.scalar(self._now + self._writer.config.delete_retention_ms, HORIZON_FIELD.type)
+        self._done.tombstones += pc.sum(expired).as_py() or 0
+        self._done.stamped += pc.sum(fresh).as_py() or 0
+        stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
+        return stamped.filter(pc.invert(expired))
+
+    def _upload(self, pending: _Pending) -> None:
+        """Upload the segments that are finished, in the calling thread, where an interrupt ends it."""
+        while pending.finished:
+            self._upload_one(*pending.finished.popleft())
+
+    def _upload_one(self, encoded: EncodedSegment, parts: list[_Range]) -> None:
+        tp, config = self._plan.tp, self._writer.config
+        key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
+        self._objects.put(key, encoded.data)
+        base, limit = parts[0].first, parts[-1].last + 1
+        self._added.append(add_up(sums for part in parts for sums in part.sums.result().added))
+        self._done.added.append(
+            Batch(
+                base_offset=base,
+                limit=limit,
+                records=encoded.rows,
+                segment=encoded.segment(key, explicit_offsets=True),
+                min_timestamp=min(part.oldest for part in parts),
+                max_timestamp=max(part.newest for part in parts),
+                appended_at=max(
+                    source.batch.appended_at
+                    for source in self._plan.sources
+                    if source.start < limit and source.limit > base
+                ),
+                delete_horizon=min((part.horizon for part in parts if part.horizon is not None), default=None),
+            )
+        )
+
+
+class _Pending:
+    """The segment that is being written, with its parts, and those that are finished and not uploaded."""
+
+    def __init__(self) -> None:
+        self.writer: SegmentWriter | None = None
+        self.parts: list[_Range] = []
+        self.finished: deque[tuple[EncodedSegment, list[_Range]]] = deque()
+
+    def finish(self) -> None:
+        """End the segment, if there is one."""
+        if self.writer is not None:
+            with self.writer:
+                self.finished.append((self.writer.finish(), self.parts))
+            self.writer, self.parts = None, []
+
+    def close(self) -> None:
+        """Discard what is not uploaded."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The ranges of the offsets and times of some rows, their first delete horizon, and their sums."""
+
+    first: int
+    last: int
+    oldest: int
+    newest: int
+    horizon: int | None
+    sums: Future[ConservedSums]
+
+
+def _account(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
+    """The sums of the rows of a table, of those that go, and of those that stay."""
+    hashes, sizes = row_hashes(table)
+    removed, added = total(hashes[~stays], sizes[~stays]), total(hashes[stays], sizes[stays])
+    return ConservedSums(total(hashes, sizes), removed, (added,))
+
+
+def _range_of(table: pa.Table, sums: Future[ConservedSums]) -> _Range:
+    offsets = table.column(OFFSET_FIELD.name)
+    times = pc.min_max(table.column(TIMESTAMP_FIELD.name).cast(pa.int64()))
+    horizon = pc.min(table.column(HORIZON_FIELD.name)).as_py() if HORIZON_FIELD.name in table.column_names else None
+    return _Range(offsets[0].as_py(), offsets[-1].as_py(), times["min"].as_py(), times["max"].as_py(), horizon, sums)
+
+
+class _Survivors:
+    """The offsets of the records that stay, taken in the order of the log."""
+
+    def __init__(self, offsets: Iterator[Offsets]) -> None:
+        self._offsets = offsets
+        self._ahead: Offsets = np.empty(0, np.int64)
+
+    def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """Which of these offsets stay; they follow those of the last call."""
+        last = offsets[-1]
+        taken = [self._ahead]
+        while not len(taken[-1]) or taken[-1][-1] < last:
+            following = next(self._offsets, None)
+            if following is None:
+                break
+            taken.append(following)
+        known = np.concatenate(taken)
+        split = int(np.searchsorted(known, last, side="right"))
+        self._ahead = known[split:]
+        return np.isin(offsets, known[:split], assume_unique=True)

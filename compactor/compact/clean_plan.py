@@ -1,0 +1,184 @@
+"""Plans cleans: which partitions are due, and what a clean reads and replaces; no I/O.
+
+The rules are those of Kafka's ``LogCleanerManager``: a partition is due if its dirty part is large enough or old
+enough; a clean stops at the first offset that is undecided or too young.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from txnstore.catalog.settings import TopicConfig
+from txnstore.compactor.compact.ages import newest, oldest
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.visibility import Slice, aborted_batches, is_open
+from txnstore.core.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPlan:
+    """The clean of one partition.
+
+    Attributes:
+        tp: The partition.
+        removed: The batches that the clean replaces: all below ``clean_until``.
+        sources: Those of committed records, from the log start on. Only they can supersede a record (CMP-05).
+        clean_until: The cleaner checkpoint after the clean.
+        dirty_bytes: The size of the batches that no clean has covered.
+        dirty_ratio: Their share of the bytes to clean.
+        dirty_from: The first offset that no clean has covered.
+        past_hw: Whether the batches are above the transactional high-watermark, between records that are undecided.
+        revision: The revision of the partition that this was planned at; None: not checked.
+    """
+
+    tp: TopicPartition
+    removed: tuple[Batch, ...]
+    sources: tuple[Slice, ...]
+    clean_until: int
+    dirty_bytes: float
+    dirty_ratio: float
+    dirty_from: int
+    past_hw: bool = False
+    revision: int | None = None
+
+    @property
+    def removed_bytes(self) -> int:
+        """The size of the segments that the clean replaces, in bytes."""
+        return sum(batch.segment.size for batch in self.removed)
+
+    @property
+    def aborted(self) -> int:
+        """The number of aborted batches, which are dropped unread (CMP-06)."""
+        return len(self.removed) - len(self.sources)
+
+    def has_expired_tombstones(self, now: int) -> bool:
+        """Whether a source has a tombstone that may be removed at ``now``."""
+        horizons = (source.batch.delete_horizon for source in self.sources)
+        return any(horizon is not None and horizon <= now for horizon in horizons)
+
+
+def first_uncleanable_offset(partition: Partition, config: TopicConfig, now: int) -> int:
+    """The end of what may be cleaned: the LSO, or the first dirty batch with a record that is too young (CMP-02).
+
+    Args:
+        partition: The log.
+        config: The settings of its topic, with ``min.compaction.lag.ms``.
+        now: The time in ms.
+    """
+    stable, lag = partition.last_stable_offset, config.min_compaction_lag_ms
+    for batch in partition.batches.overlapping(partition.first_dirty_offset, stable):
+        if batch.limit > stable or (lag > 0 and newest(batch, config) > now - lag):
+            return max(partition.first_dirty_offset, batch.base_offset)
+    return stable
+
+
+def plan_clean(
+    tp: TopicPartition, partition: Partition, config: TopicConfig, now: int, *, force: bool = False
+) -> CleanPlan | None:
+    """Plan the clean of a partition, if it is due (CMP-20).
+
+    Args:
+        tp: The partition.
+        partition: Its log.
+        config: The settings of its topic.
+        now: The time in ms.
+        force: Clean also if the dirty part is small.
+
+    Returns:
+        The plan; None if there is nothing to clean yet.
+    """
+    limit = first_uncleanable_offset(partition, config, now)
+    removed = tuple(
+        batch for batch in partition.batches.overlapping(partition.log_start, limit) if batch.limit <= limit
+    )
+    dirty = [batch for batch in removed if batch.limit > partition.first_dirty_offset]
+    total, dirty_bytes = sum(map(_bytes, removed)), sum(map(_bytes, dirty))
+    is_aborted = aborted_batches(partition)
+    sources = tuple(
+        Slice(tp, batch, max(partition.log_start, batch.base_offset), batch.limit)
+        for batch in removed
+        if not is_aborted(batch)
+    )
+    ratio = dirty_bytes / total if total else 0.0
+    plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
+    plan = replace(plan, revision=partition.revision)
+    first = min((oldest(batch, config) for batch in dirty), default=now)
+    overdue = first < now - config.max_compaction_lag_ms
+    forced = force and bool(dirty or plan.has_expired_tombstones(now))
+    return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
+
+
+def plan_past_hw(
+    tp: TopicPartition,
+    partition: Partition,
+    config: TopicConfig,
+    now: int,
+    *,
+    force: bool = False,
+    settled: Collection[str] = (),
+) -> list[CleanPlan]:
+    """Plan cleans above the transactional high-watermark, the LSO (CMP-03, CMP-04).
+
+    Each covers a run of decided batches without an undecided one between them. So a record is superseded only by one
+    that becomes visible with it: what read_committed sees does not change, wherever the LSO moves to next. The cleaner
+    checkpoint stays.
+
+    Args:
+        tp: The partition.
+        partition: Its log.
+        config: The settings of its topic.
+        now: The time in ms.
+        force: Clean also if few batches of a run are new.
+        settled: The segments in which an earlier clean found nothing to remove: they are not new (:class:`Settled`).
+    """
+    is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
+    runs: list[list[Batch]] = [[]]
+    for batch in partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark):
+        if lag > 0 and newest(batch, config) > now - lag:
+            break
+        if is_open(partition, batch):
+            runs.append([])
+        else:
+            runs[-1].append(batch)
+    found = []
+    for run in filter(None, runs):
+        new = [batch for batch in run if not batch.segment.explicit_offsets and batch.segment.key not in settled]
+        dirty = sum(map(_bytes, new))
+        ratio = dirty / sum(map(_bytes, run))
+        sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
+            start = run[0].base_offset
+            found.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
+    return [replace(plan, revision=partition.revision) for plan in found]
+
+
+class Settled:
+    """The segments above the LSO in which a clean found nothing to remove.
+
+    Such a clean changes nothing in the log: neither the batches nor the checkpoint tell of it. A compactor that works
+    round after round remembers it, or it would read the same segments in each round.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[TopicPartition, frozenset[str]] = {}
+
+    def add(self, plan: CleanPlan) -> None:
+        """Note that the clean of this plan had nothing to remove."""
+        found = frozenset(batch.segment.key for batch in plan.removed)
+        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | found
+
+    def known(self, tp: TopicPartition, partition: Partition) -> frozenset[str]:
+        """The keys of these segments of a partition; forgets those that the LSO has passed, or that are gone."""
+        if tp not in self._keys:
+            return frozenset()
+        held = partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark)
+        known = self._keys.pop(tp).intersection(batch.segment.key for batch in held)
+        if known:
+            self._keys[tp] = known
+        return known
+
+
+def _bytes(batch: Batch) -> float:
+    """The part of its segment that a batch takes: the batches of several partitions may share one."""
+    return batch.segment.size * batch.records / batch.segment.rows

@@ -1,0 +1,343 @@
+"""Compacts a store: cleans by key, then merges, and replaces the sources; never blocks other clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+
+from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.compact.cleaning import CleanOptions, CleanResult, clean
+from txnstore.compactor.compact.failures import PARTIAL, Failures
+from txnstore.compactor.compact.merge import merge
+from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
+from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
+from txnstore.compactor.compact.revisions import Revisions
+from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
+from txnstore.compactor.retention import RetentionReport, apply_retention
+from txnstore.connection import Connection
+from txnstore.coordinator.expiration import expire_due
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.retention import with_log_start
+from txnstore.core.log.sums import ConservedSums
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError, TxnStoreError
+from txnstore.read.reader import is_missing
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
+from txnstore.validation import check_integer
+
+_LOG = logging.getLogger(__name__)
+
+#: The maximum size of a merged segment in the Arrow format, even if ``segment.bytes`` is larger: it is read whole.
+MAX_ARROW_BYTES = 128 << 20
+
+#: The batches that replace the sources of a merge, and the sums of their records; nothing for sources without records.
+Merged = tuple[tuple[Batch, ...], ConservedSums | None]
+
+
+def compact(
+    connection: Connection,
+    topic: str | None = None,
+    *,
+    target_bytes: int | None = None,
+    min_segments: int = 2,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    expire: bool = True,
+    force: bool = False,
+    memory_limit: int | None = None,
+    past_hw: bool = False,
+    engine: Engine | None = None,
+    on_error: Callable[[TxnStoreError], object] | None = None,
+) -> CompactionReport:
+    """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
+
+    A clean of a topic with ``cleanup.policy=compact`` keeps the newest committed record of each key, by offset. It
+    takes the partitions whose dirty part is larger than ``min.cleanable.dirty.ratio``, or older than
+    ``max.compaction.lag.ms``, and leaves records alone that are younger than ``min.compaction.lag.ms``. A tombstone
+    goes ``delete.retention.ms`` after the first clean that reads it.
+
+    Only batches below the last stable offset of a partition take part. Transactions that hold it back are completed
+    first: those that are decided and lack a marker in the partition's chain, and those past their timeout (REC-01,
+    TMO-01). Each merge is one entry of the partition's chain, so readers see either the old segments or the new one.
+    Readers with an older snapshot read the replaced objects, which exist until a vacuum. A merge that conflicts with a
+    concurrent compaction has no effect; its upload is left for the vacuum.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        target_bytes: The maximum size of a merged segment; by default the topic's ``segment.bytes``. At most 128 MiB
+            in the Arrow format.
+        min_segments: The minimum number of segments of a merge.
+        dry_run: Change nothing; return the expected result.
+        progress: Called after each replacement.
+        expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+        force: Clean also partitions whose dirty part is small.
+        memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
+            spilled to the temporary folder of the system.
+        past_hw: Clean also above the last stable offset: decided records between two undecided ones supersede each
+            other. The cleaner checkpoint stays below it, so they take part in the next clean again.
+        engine: Executes cleans and merges; None: this process, one after another. This process plans, and commits what
+            an engine has uploaded.
+        on_error: Called at the end with the error of what could not be compacted, instead of raising it, so that the
+            report of the rest is returned.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        InvalidConfigError: ``memory_limit`` is too small.
+        UnknownTopicOrPartitionError: The topic does not exist.
+        CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
+            and expired before this is raised, but a partition whose clean failed is not merged.
+        NoSpaceError: A clean or merge cannot write to the temporary folder. The same, if nothing is damaged.
+    """
+    failures = Failures()
+    report = compact_sound(
+        connection,
+        topic,
+        failures,
+        target_bytes=target_bytes,
+        min_segments=min_segments,
+        options=CleanOptions(force, memory_limit, dry_run, past_hw),
+        progress=progress,
+        expire=expire,
+        engine=engine,
+    )
+    error = failures.error
+    if error is not None:
+        if on_error is None:
+            raise error
+        on_error(error)
+    return report
+
+
+def compact_sound(
+    connection: Connection,
+    topic: str | None,
+    failures: Failures,
+    *,
+    options: CleanOptions,
+    target_bytes: int | None = None,
+    min_segments: int = 2,
+    progress: Progress | None = None,
+    expire: bool = True,
+    partitions: Collection[TopicPartition] | None = None,
+    engine: Engine | None = None,
+) -> CompactionReport:
+    """:func:`compact` of what can be compacted.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        failures: Gets each topic that cannot be read, and each clean and merge of damaged segments or without space.
+        options: How to clean, and whether it is a dry run.
+        target_bytes: See :func:`compact`.
+        min_segments: See :func:`compact`.
+        progress: See :func:`compact`.
+        expire: See :func:`compact`.
+        partitions: Clean and merge only these; None for all. Retention applies to all.
+        engine: See :func:`compact`.
+    """
+    dry_run = options.dry_run
+    if connection.read_only and not dry_run:
+        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
+        raise ReadOnlyError(msg)
+    if target_bytes is not None:
+        check_integer("target_bytes", target_bytes, 1)
+    check_integer("min_segments", min_segments, 1)
+    view = connection.view()
+    topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
+    if not dry_run and connection.unblock(_open_producers(view, topics)):
+        view = connection.view(refresh=False)
+    targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failures)) is not None}
+    retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
+    view = connection.view(refresh=False) if retained.partitions and not dry_run else view
+    # A dry run calls no job, and the local engine runs only what is called.
+    engine = LocalEngine(connection) if engine is None or dry_run else engine
+    logs = _logs(view, topics, targets, retained, partitions)
+    results = _clean_first(connection, logs, targets, options, failures, engine)
+    view = connection.view(refresh=False) if results and not dry_run else view
+    emptied = {key for name in view.dropped if (key := connection.keys.emptied(name)) is not None}
+    work = [
+        (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments, topic_writer(found).config, emptied))
+        for found, tp, log in _logs(view, topics, targets, retained, partitions)
+        if tp not in failures.uncleaned
+    ]
+    total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
+    report = {tp: results.get(tp, _before(tp, log)) for _, tp, log, plans in work if plans or tp in results}
+    done, revisions = 0, Revisions(connection)
+    for (plan, started), upload in engine.run(_merges(connection, work)):
+        result = report[plan.tp]
+        try:
+            report[plan.tp] = (
+                _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload, revisions)
+            )
+        except PARTIAL as error:
+            failures.merge(plan.tp, error)
+        done += plan.removed_bytes
+        if progress is not None:
+            progress(CompactionProgress(plan.tp, done, total))
+    if expire and not dry_run:
+        expire_due(connection.chains, connection.runtime.clock())
+    whole = CompactionReport(tuple(report.values()), dry_run, retained)
+    if not dry_run:
+        counts = {
+            "cleans": whole.cleans,
+            "superseded": whole.superseded,
+            "merges": whole.merges,
+            "records": whole.records,
+            "aborted": whole.aborted,
+            "failed": len(failures),
+        }
+        _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
+    return whole
+
+
+def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
+    """The producer ids with open transactions in these topics."""
+    logs = (view.log(tp) for topic in topics for tp in _partitions(topic))
+    return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
+
+
+def _partitions(topic: Topic) -> list[TopicPartition]:
+    """The partitions of a topic in order."""
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+
+
+def _logs(
+    view: View,
+    topics: Iterable[Topic],
+    targets: Mapping[str, int],
+    retained: RetentionReport,
+    partitions: Collection[TopicPartition] | None,
+) -> list[tuple[Topic, TopicPartition, Partition]]:
+    """The logs of the topics that can be read; in a dry run without what a retention would delete."""
+    starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
+    return [
+        (topic, tp, with_log_start(log, starts[tp]) if tp in starts else log)
+        for topic in topics
+        if topic.name in targets
+        for tp in _partitions(topic)
+        if partitions is None or tp in partitions
+        if (log := _log(view, topic, tp)) is not None
+    ]
+
+
+def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
+    """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
+    known = view.topics.get(topic.name)
+    return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
+
+
+def _target(topic: Topic, target_bytes: int | None, failures: Failures) -> int | None:
+    """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
+    try:
+        config = topic_writer(topic).config
+    except CorruptionError as error:
+        failures.topic(topic.name, error)
+        return None
+    target = target_bytes if target_bytes is not None else config.segment_bytes
+    return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
+
+
+def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
+    sizes = [batch.segment.size for batch in partition.batches]
+    return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
+
+
+def _clean_first(
+    connection: Connection,
+    logs: list[tuple[Topic, TopicPartition, Partition]],
+    targets: Mapping[str, int],
+    options: CleanOptions,
+    failures: Failures,
+    engine: Engine,
+) -> dict[TopicPartition, PartitionCompaction]:
+    """Clean the partitions that are due; the results of these."""
+    cleaned = clean(connection, logs, targets, options, failures, engine)
+    return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
+
+
+def _cleaned(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
+    """The result of the cleans of a partition."""
+    for item in cleans:
+        added, removed = item.done.added, item.plan.removed if item.done.changed else ()
+        sizes = [sum(batch.segment.size for batch in batches) for batches in (added, removed)]
+        result = replace(
+            result,
+            segments_after=result.segments_after + len(added) - len(removed),
+            bytes_after=result.bytes_after + sizes[0] - sizes[1],
+            aborted=result.aborted + (item.plan.aborted if item.done.changed else 0),
+            bytes_read=result.bytes_read + item.plan.removed_bytes,
+            dirty_ratio=max(result.dirty_ratio, item.plan.dirty_ratio),
+            conflicts=result.conflicts + item.conflict,
+            cleans=result.cleans + (not item.conflict),
+            superseded=result.superseded + item.done.superseded + item.done.keyless,
+            tombstones=result.tombstones + item.done.tombstones,
+        )
+    return result
+
+
+def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
+    """The result of a plan in a dry run: the merged segment is assumed to be as large as its sources."""
+    return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
+
+
+def _merges(
+    connection: Connection, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
+) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
+    """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
+    for topic, tp, _, plans in work:
+        for plan in plans:
+            yield (plan, time_of_upload(connection, tp)), partial(_merged, topic=topic, plan=plan)
+
+
+def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan) -> Merged:
+    if not plan.sources:
+        return (), None
+    batch, sums = merge(objects, pool, runtime, topic, plan)
+    return (batch,), sums
+
+
+def _replace(
+    connection: Connection,
+    result: PartitionCompaction,
+    plan: MergePlan,
+    started: int,
+    upload: Callable[[], Merged],
+    revisions: Revisions,
+) -> PartitionCompaction:
+    """Upload the merged segment, then replace the sources with one entry."""
+    try:
+        revisions.check(plan.tp, plan.revision)
+        added, sums = upload()
+        revisions.submit(ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision))
+    except (CompactionConflictError, CorruptionError) as error:
+        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
+            raise
+        _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
+        return replace(result, conflicts=result.conflicts + 1)
+    return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
+
+
+def _overtaken(connection: Connection, plan: MergePlan) -> bool:
+    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
+    log = connection.view().log(plan.tp)
+    return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
+
+
+def _counted(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:
+    return replace(
+        result,
+        segments_after=result.segments_after - len(plan.removed) + merges,
+        bytes_after=result.bytes_after - plan.removed_bytes + size,
+        merges=result.merges + merges,
+        records=result.records + plan.records,
+        aborted=result.aborted + plan.aborted,
+        bytes_read=result.bytes_read + plan.source_bytes,
+    )

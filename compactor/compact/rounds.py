@@ -1,0 +1,232 @@
+"""Compacts a store round after round, beside other compactors on other machines.
+
+Each round plans all partitions (a dry run: no segment is read), takes those with the most debt up to a budget of bytes,
+claims them in their chains, so that other compactors take others, and compacts what it was granted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, replace
+
+from txnstore.compactor.compact.clean_plan import Settled
+from txnstore.compactor.compact.cleaning import CleanOptions
+from txnstore.compactor.compact.compaction import compact_sound
+from txnstore.compactor.compact.failures import Failures
+from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
+from txnstore.connection import Connection
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
+from txnstore.core.model import Claim, TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.errors import ReadOnlyError, StorageError
+from txnstore.validation import check_integer, check_seconds
+
+_LOG = logging.getLogger(__name__)
+
+#: How long a claim lasts, in ms. A compactor that dies holds its partitions back for no longer.
+CLAIM_MS = 600_000
+#: A round without work waits twice as long as the one before it, up to so many intervals.
+_MAX_BACKOFF = 16
+_MAX_INTERVAL = 86_400
+#: The most partitions of a round: the entry with its claims stays small.
+_MAX_PARTITIONS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of :func:`watch`.
+
+    Attributes:
+        number: The number of the round, from 1.
+        report: What was compacted.
+        due: The number of partitions with something to compact.
+        claimed: The number of these that other compactors work on.
+        took: The duration in seconds.
+        wait: The pause until the next round, in seconds.
+        error: Why the round ended early or left something out; None if it did not.
+    """
+
+    number: int = 0
+    report: CompactionReport = CompactionReport(())  # noqa: RUF009 - immutable
+    due: int = 0
+    claimed: int = 0
+    took: float = 0.0
+    wait: float = 0.0
+    error: Exception | None = None
+
+    @property
+    def worked(self) -> bool:
+        """Whether anything was compacted or deleted."""
+        changed = any(item.cleans or item.merges or item.aborted for item in self.report.partitions)
+        return changed or bool(self.report.retained.partitions)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return not self.report.partitions and not self.report.retained.partitions and self.error is None
+
+
+def watch(
+    connection: Connection,
+    *,
+    topic: str | None = None,
+    interval: float = 30.0,
+    max_bytes: int | None = None,
+    memory_limit: int | None = None,
+    past_hw: bool = False,
+    rounds: int | None = None,
+) -> Generator[Round, None, None]:
+    """Compact round after round; yields each round when it ends, then pauses.
+
+    A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
+    and topics are left out, and partitions without space to spill, and the rest of the round is compacted. Either is
+    the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
+    may do this at once: each claims the partitions of its round in one entry per chain. Claims end when the caller
+    stops, or after ten minutes.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
+        max_bytes: The bytes of segments that a round takes on, but at least one partition; None for no limit. A clean
+            reads its segments twice, and counts them once.
+        memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
+        past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
+            what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
+        rounds: End after so many rounds; None to go on until the caller stops.
+
+    Raises:
+        InvalidConfigError: An argument is not valid.
+        ReadOnlyError: The store was opened read-only.
+        UnknownTopicOrPartitionError: The topic does not exist.
+    """
+    check_seconds("interval", interval, least=1, most=_MAX_INTERVAL)
+    if max_bytes is not None:
+        check_integer("max_bytes", max_bytes, 1)
+    if rounds is not None:
+        check_integer("rounds", rounds, 1)
+    if connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
+        raise ReadOnlyError(msg)
+    options = CleanOptions(memory_limit=memory_limit, past_hw=past_hw, settled=Settled() if past_hw else None)
+    return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)
+
+
+class _Rounds:
+    """The rounds of one compactor.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        max_bytes: The budget of a round.
+        options: How to clean.
+    """
+
+    def __init__(self, connection: Connection, topic: str | None, max_bytes: int | None, options: CleanOptions) -> None:
+        self._connection, self._topic, self._max_bytes, self._options = connection, topic, max_bytes, options
+        self._owner = connection.runtime.new_id()
+        #: The partitions that failed last time. They come last, so that the others are not held up by them.
+        self._failed: set[TopicPartition] = set()
+        #: Claims of others that have lasted long enough, although the time of the chain does not tell.
+        self._over: set[Claim] = set()
+
+    def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
+        """Yield each round when it ends, then pause."""
+        runtime, idle, number = self._connection.runtime, 0, 0
+        try:
+            while rounds is None or number < rounds:
+                number += 1
+                began = runtime.monotonic()
+                found = self._round()
+                idle = 0 if found.worked else idle + 1
+                wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
+                yield replace(found, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
+                if rounds is None or number < rounds:
+                    runtime.sleep(wait)
+        finally:
+            _release(self._connection, self._owner)
+
+    def _round(self) -> Round:
+        """One round; the caller numbers and times it."""
+        failures, due, claimed = Failures(), 0, 0
+        try:
+            planned = self._compact(Failures(), dry_run=True).partitions
+            free = self._free(planned)
+            due, claimed = len(planned), len(planned) - len(free)
+            chosen = _within(free, self._max_bytes)
+            granted = self._claim(chosen)
+            claimed += len(chosen) - len(granted)
+            # Without a partition, too: retention and expiration are due by time.
+            report = self._compact(failures, partitions=granted)
+        except StorageError as error:
+            _LOG.warning("round of compaction failed", extra={"error": str(error)})
+            return Round(due=due, claimed=claimed, error=error)
+        self._failed = (self._failed - granted) | failures.uncleaned | failures.unmerged
+        return Round(report=report, due=due, claimed=claimed, error=failures.error)
+
+    def _compact(
+        self,
+        failures: Failures,
+        *,
+        dry_run: bool = False,
+        partitions: Collection[TopicPartition] | None = None,
+    ) -> CompactionReport:
+        options = replace(self._options, dry_run=dry_run)
+        return compact_sound(self._connection, self._topic, failures, options=options, partitions=partitions)
+
+    def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
+        """The partitions that no other compactor has claimed: the filthiest first, then those with most to merge.
+
+        Cleans come first, in the order in which :func:`txnstore.compactor.compact.cleaning.clean` does them (CMP-20).
+        """
+        free = [item for item in planned if not self._is_claimed(item.tp)]
+        return sorted(
+            free,
+            key=lambda item: (item.tp in self._failed, -item.dirty_ratio, item.segments_after - item.segments_before),
+        )
+
+    def _is_claimed(self, tp: TopicPartition) -> bool:
+        """Whether another compactor holds a partition. Its chain may have no new entry to tell the time."""
+        chains = self._connection.chains
+        state = chains[chain_of_partition(tp, len(chains))].state
+        claim = state.claims.get(tp)
+        if claim is None or not is_claimed(state, tp, self._owner, state.timestamp) or claim in self._over:
+            return False
+        if chains.ages.is_over(state, claim.until - CLAIM_MS, CLAIM_MS):
+            self._over.add(claim)
+            return False
+        return True
+
+    def _claim(self, chosen: list[TopicPartition]) -> frozenset[TopicPartition]:
+        """Claim partitions, in one entry per chain; returns those that this compactor has now."""
+        chains = self._connection.chains
+        granted: set[TopicPartition] = set()
+        for number in sorted({chain_of_partition(tp, len(chains)) for tp in chosen}):
+            mine = tuple(tp for tp in chosen if chain_of_partition(tp, len(chains)) == number)
+            held = chains[number].state.claims
+            over = tuple((tp, held[tp]) for tp in mine if tp in held and held[tp] in self._over)
+            granted.update(chains[number].submit(ClaimPartitions(self._owner, mine, CLAIM_MS, over)))
+        return frozenset(granted)
+
+
+def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
+    """The first partitions within the budget of a round; at least one, so that each large one has its turn."""
+    chosen: list[TopicPartition] = []
+    size = 0
+    for item in free[:_MAX_PARTITIONS]:
+        size += item.bytes_read
+        if chosen and max_bytes is not None and size > max_bytes:
+            break
+        chosen.append(item.tp)
+    return chosen
+
+
+def _release(connection: Connection, owner: str) -> None:
+    """End the claims of this compactor, where there are any. They would end by themselves."""
+    try:
+        for chain in connection.chains:
+            if any(claim.owner == owner for claim in chain.state.claims.values()):
+                chain.submit(ReleasePartitions(owner))
+    except StorageError as error:
+        _LOG.info("claims not released: they end by themselves", extra={"error": str(error)})

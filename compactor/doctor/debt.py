@@ -1,0 +1,243 @@
+"""Looks at what a store has to do: compactions, checkpoints, open transactions, groups. Reads no segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from txnstore.admin.transactions import find_hanging
+from txnstore.chain import keys
+from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.checkpoint import interval
+from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.past import SKEW_MS
+from txnstore.compactor.compact.compaction import compact
+from txnstore.compactor.compact.report import PartitionCompaction
+from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.compactor.phrases import counted, lasting, some
+from txnstore.connection import Connection
+from txnstore.coordinator.recovery import FINISH_AFTER_MS
+from txnstore.core.blocked import blocked_partitions
+from txnstore.core.groups.membership import holders
+from txnstore.core.groups.model import Group
+from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.state import State
+from txnstore.core.transactions.model import DECIDED, Transaction
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.runtime import instant
+
+#: A partition of which a compaction would merge away this many segments gives a warning.
+_MANY_SEGMENTS = 100
+#: A chain that lacks so many checkpoints gives a warning: each process that opens the store reads the entries since.
+_OVERDUE = 4
+
+
+# Segments -------------------------------------------------------------------------------------------------------------
+
+
+def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """What a compaction would do, by its dry run, and the aborted data below the last stable offsets."""
+    try:
+        plan = compact(connection, dry_run=True, expire=False)
+    except CorruptionError as error:
+        yield Finding("segments", "compaction", Severity.BAD, str(error), "txnstore verify")
+        return
+    saved = max((item.segments_before - item.segments_after for item in plan.partitions), default=0)
+    if not plan.partitions:
+        yield Finding("segments", "compaction", Severity.OK, "there is nothing to compact")
+    else:
+        severity = Severity.WARN if saved >= _MANY_SEGMENTS else Severity.NOTE
+        message = (
+            f"a compaction would turn {counted(plan.segments_before, 'segment')} of "
+            f"{counted(len(plan.partitions), 'partition')} into {plan.segments_after:,}; {_largest(plan.partitions)}"
+        )
+        yield Finding("segments", "compaction", severity, message, "txnstore compact")
+    past = plan.retained
+    if past.partitions:
+        records = f"{counted(past.records, 'record')} in {counted(len(past.partitions), 'partition')}"
+        message = f"{records}, {past.bytes:,} bytes, are past the retention of their topics"
+        yield Finding("segments", "retention", Severity.NOTE, message, "txnstore retain")
+    sizes = [size for tp in view.partitions for size in _aborted(view, tp)]
+    if sizes:
+        batches = counted(len(sizes), "aborted batch", "aborted batches")
+        message = f"{batches} of {sum(sizes):,} bytes in all, stored and never read"
+        yield Finding("segments", "aborted-data", Severity.NOTE, message, "txnstore compact")
+
+
+def _largest(partitions: tuple[PartitionCompaction, ...]) -> str:
+    most = max(partitions, key=lambda item: item.segments_before - item.segments_after)
+    return f"most in {most.tp}: {most.segments_before:,} into {most.segments_after:,}"
+
+
+def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
+    """The sizes of the aborted batches of a partition that a compaction may drop."""
+    log = view.partitions[tp]
+    is_aborted = aborted_batches(log)
+    for batch in log.batches.overlapping(log.log_start, log.last_stable_offset):
+        if is_aborted(batch):
+            yield batch.segment.size
+
+
+# Chains ---------------------------------------------------------------------------------------------------------------
+
+
+def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """How far each chain is from its newest checkpoint, which is read: the requests of an open for each."""
+    numbers = range(view.chains)
+    hints = connection.chains.at_once(
+        {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
+    )
+    problems = [found for state in view.states if (found := _checkpoint(connection, state, hints[state.chain]))]
+    yield from problems
+    yield from _times(connection, view)
+    if not problems:
+        size = f"{counted(view.sequence, 'entry', 'entries')} in {counted(view.chains, 'chain')}"
+        yield Finding("chains", "checkpoint", Severity.OK, f"{size}; the checkpoints are recent")
+
+
+def _times(connection: Connection, view: View) -> Iterator[Finding]:
+    """Whether the entries of a chain have times that the storage's clock has not reached."""
+    try:
+        now = connection.objects.now_ms()
+    except StorageError:
+        return  # The check of the clocks reports it.
+    for state in view.states:
+        ahead = state.timestamp - now
+        if ahead >= SKEW_MS:
+            message = (
+                f"the newest entry of chain {state.chain} has the time {instant(state.timestamp)}, {lasting(ahead)} "
+                "ahead of the storage: the clock of a writer was wrong. Until then new entries get that time, too, "
+                "and earlier snapshots are found by entry, not by time; set the clocks of all writers by NTP"
+            )
+            yield Finding("chains", "entry-times", Severity.WARN, message)
+
+
+def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
+    where, key = f"chain {state.chain}", keys.latest(state.chain)
+    if hint is None:
+        if state.sequence < CHECKPOINT_EVERY:
+            return None
+        message = f"{where} has {state.sequence:,} entries, but {key} is missing: every open lists all checkpoints"
+        return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
+    try:
+        document = decode(LatestDocument, key, hint)
+    except (CorruptionError, UnsupportedFormatError) as error:
+        return Finding("chains", "hint", Severity.WARN, str(error), "txnstore recover")
+    if checkpoint.own_hint(connection.keys, document) is not document:
+        message = f"{key} is a hint of the store {document.store_id}: the next checkpoint writes it again"
+        severity = Severity.NOTE if state.sequence < CHECKPOINT_EVERY else Severity.WARN
+        return Finding("chains", "hint", severity, message, "txnstore checkpoint")
+    saved = document.sequence
+    damage = _damage(connection, state.chain, saved)
+    if damage is not None:
+        message = f"{key} names the checkpoint of entry {saved}, which {damage}"
+        return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
+    behind = state.sequence - saved
+    if behind < _OVERDUE * interval(state, CHECKPOINT_EVERY):
+        return None
+    message = f"{where} has {behind:,} entries since its newest checkpoint, which every process reads when it opens"
+    return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")
+
+
+def _damage(connection: Connection, chain: int, sequence: int) -> str | None:
+    """What is wrong with a checkpoint; None if it can be read."""
+    names = connection.keys
+    requested = checkpoint.request(connection.objects, connection.pool, names, chain, sequence)
+    if requested is None:
+        return "does not exist"
+    try:
+        checkpoint.decode_all(checkpoint.read(names, chain, sequence, requested).state)
+    except ObjectNotFoundError as error:
+        return f"does not exist, or not all of it: {error}"
+    except (CorruptionError, UnsupportedFormatError) as error:
+        return f"cannot be read: {error}"
+    return None
+
+
+# Transactions ---------------------------------------------------------------------------------------------------------
+
+
+def transaction_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """The transactions that are not complete, and the records that wait for them."""
+    waiting: dict[int, int] = {}
+    for part in blocked_partitions(view):
+        waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
+    now = connection.runtime.clock()
+    found = [
+        finding
+        for state in view.states
+        for name in sorted(state.transactions)
+        if (finding := _transaction(connection, state, state.transactions[name], waiting, now))
+    ]
+    for item in find_hanging(connection):
+        if item.reason != "unknown":
+            continue
+        place = str(item.tp) if item.tp is not None else f"group {item.group!r}"
+        command = f"txnstore txn abort --partition {item.tp} --producer-id {item.producer_id}"
+        message = f"{place} has open data of producer id {item.producer_id}, whose transaction no coordinator knows"
+        command = command if item.tp is not None else f"txnstore group delete {item.group}"
+        found.append(Finding("transactions", "unknown", Severity.BAD, message, command))
+    yield from found
+    if not found:
+        yield Finding("transactions", "open", Severity.OK, "no transaction is open")
+
+
+def _transaction(
+    connection: Connection, state: State, txn: Transaction, waiting: Mapping[int, int], now: int
+) -> Finding | None:
+    name, records = repr(txn.transactional_id), waiting.get(txn.producer_id, 0)
+    held_back = f"; behind it: {counted(records, 'committed record')}" if records else ""
+    if txn.state in DECIDED:
+        if not connection.chains.ages.is_over(state, txn.updated_at, FINISH_AFTER_MS):
+            return None
+        message = f"{name} was decided {lasting(now - txn.updated_at)} ago ({txn.state.name}), and is not complete"
+        return Finding("transactions", "incomplete", Severity.WARN, message, "txnstore recover")
+    if txn.started_at is None:
+        return None
+    age = f"is open since {lasting(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
+    show = f"txnstore txn show {txn.transactional_id}"
+    if txn.held != NO_PRODUCER:
+        message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"
+        return Finding("transactions", "prepared", Severity.WARN if records else Severity.NOTE, message, show)
+    if connection.chains.ages.has_expired(state, txn):
+        message = f"{name} {age}, past its timeout of {lasting(txn.timeout_ms)}{held_back}"
+        return Finding("transactions", "expired", Severity.WARN, message, "txnstore recover")
+    return Finding("transactions", "open", Severity.NOTE, f"{name} {age}{held_back}", show)
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """Members past their session, and members that wait for the partitions of others."""
+    found = [
+        finding
+        for name, group in sorted(view.groups.items())
+        for finding in _group(name, group, {member for member, _ in connection.chains.expired_members(name)})
+    ]
+    yield from found
+    if not found:
+        message = f"{counted(len(view.groups), 'group')}; all members renew their leases, and none waits"
+        yield Finding("groups", "members", Severity.OK, message)
+
+
+def _group(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
+    command = f"txnstore group show {name}"
+    live = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
+    ghosts = sorted(expired & set(group.members))
+    if ghosts:
+        held = sum(len(group.members[each].held) for each in ghosts)
+        message = (
+            f"group {name!r}: {counted(len(ghosts), 'member')} past the session timeout ({some(ghosts)}), with "
+            f"{counted(held, 'partition')} and {counted(len(live), 'live member')}"
+        )
+        yield Finding("groups", "ghosts", Severity.WARN if live and held else Severity.NOTE, message, command)
+    waiting = [member for member in live if holders(group, member)]
+    if waiting:
+        whom = sorted({holder.member_id for member in waiting for holder in holders(group, member)})
+        message = f"group {name!r}: {counted(len(waiting), 'member')} without partitions that {some(whom)} still holds"
+        yield Finding("groups", "waiting", Severity.NOTE, message, command)

@@ -1,0 +1,124 @@
+"""Looks at a store, its storage and its debt, and says what to do. Nothing is written, and no segment is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txnstore.compactor.doctor.debt import chain_findings, group_findings, segment_findings, transaction_findings
+from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
+from txnstore.compactor.doctor.storage import storage_findings
+from txnstore.compactor.foreign import foreign_stores
+from txnstore.compactor.phrases import counted
+from txnstore.compactor.repair.identity import recover_command
+from txnstore.compactor.vacuum.soundness import about, unsound
+from txnstore.compactor.vacuum.vacuum import vacuum
+from txnstore.connection import Connection
+from txnstore.errors import (
+    CorruptionError,
+    ReadOnlyError,
+    StorageError,
+    StoreNotFoundError,
+    TxnStoreError,
+    UnsoundStoreError,
+)
+
+#: So many objects of garbage, and more than objects in use, give a warning.
+_MUCH_GARBAGE = 1_000
+
+
+def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
+    """Look at a store, its storage and what it has to do; each finding has the command to run.
+
+    - storage: whether objects can be read and listed, and with ``probe`` created once and deleted; the clock; on S3 the
+      versioning and the lifecycle rules of the bucket. What may not be looked at is a finding, not an error.
+    - identity: whether there are chains of other stores.
+    - chains: the hints, and the checkpoints of the history, which are read: their damage and their distance; damaged
+      boundaries, missing entries, and missing or truncated objects with records in use.
+    - segments: what a compaction would do; aborted data.
+    - transactions: open, expired and incomplete ones, and the records that wait for them.
+    - groups: members past their session, and members that wait.
+    - garbage: what a vacuum would delete now.
+
+    It costs the lists of a vacuum, about five requests for each chain, and those that read the checkpoints of its
+    history.
+
+    Args:
+        connection: The connection to the store. It need not be loaded: a store that cannot be opened is a finding.
+        probe: Check by writes below ``_probe/`` that the storage creates a name once, and deletes.
+
+    Raises:
+        StoreNotFoundError: There is no store at this URL.
+        ReadOnlyError: ``probe``, and the store was opened read-only.
+    """
+    if probe and connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so its storage cannot be probed"
+        raise ReadOnlyError(msg)
+    storage = tuple(storage_findings(connection, probe=probe))
+    if any(item.name == "read" and item.severity is Severity.BAD for item in storage):
+        return DoctorReport(storage)  # The store does not open for the reason that is named there.
+    return DoctorReport((*storage, *_of_the_store(connection)))
+
+
+def _of_the_store(connection: Connection) -> Iterator[Finding]:
+    try:
+        view = connection.view()
+    except StoreNotFoundError:
+        raise
+    except TxnStoreError as error:
+        command = recover_command(connection) if isinstance(error, CorruptionError) else ""
+        yield Finding("chains", "opens", Severity.BAD, f"the store cannot be read: {error}", command)
+        return
+    before = [*_identity(connection), *_soundness(connection)]
+    yield from before
+    yield from chain_findings(connection, view)
+    yield from segment_findings(connection, view)
+    yield from transaction_findings(connection, view)
+    yield from group_findings(connection, view)
+    if not any(item.severity is Severity.BAD for item in before):
+        yield from _garbage(connection)
+
+
+def _identity(connection: Connection) -> Iterator[Finding]:
+    """Whether there are chains of another store below the root."""
+    try:
+        others = foreign_stores(connection.objects, connection.keys)
+    except StorageError as error:
+        yield Finding("identity", "foreign", Severity.NOTE, f"whether there are other stores is unknown: {error}")
+        return
+    for store_id, other in sorted(others.items()):
+        message = about(connection.keys, store_id, other)
+        yield Finding("identity", "foreign", Severity.BAD, message, "txnstore recover --dry-run")
+    if not others:
+        message = f"the store is {connection.store_id}, and there are chains of no other one"
+        yield Finding("identity", "foreign", Severity.OK, message)
+
+
+def _soundness(connection: Connection) -> Iterator[Finding]:
+    """Whether a vacuum may delete what the newest state does not name."""
+    try:
+        damage = unsound(connection)
+    except StorageError as error:
+        yield Finding("chains", "sound", Severity.NOTE, f"whether the chains are sound is unknown: {error}")
+        return
+    for item in damage:
+        yield Finding("chains", "sound", Severity.BAD, f"{item}; no vacuum deletes anything", "txnstore recover")
+    if not damage:
+        message = "the boundaries and checkpoints can be read; no entry of the history, and nothing in use, is missing"
+        yield Finding("chains", "sound", Severity.OK, message)
+
+
+def _garbage(connection: Connection) -> Iterator[Finding]:
+    """What a vacuum would delete, by its dry run."""
+    try:
+        plan = vacuum(connection, dry_run=True, force=True)  # Its soundness was looked at before.
+    except (StorageError, UnsoundStoreError) as error:
+        yield Finding("garbage", "vacuum", Severity.NOTE, f"what a vacuum would delete is unknown: {error}")
+        return
+    young = f"{counted(plan.kept_young, 'unreferenced object')} younger than its grace period"
+    if plan.objects:
+        more = plan.objects > plan.referenced
+        message = f"a vacuum would delete {counted(plan.objects, 'object')} of {plan.bytes:,} bytes; {young}"
+        severity = Severity.WARN if more and plan.objects >= _MUCH_GARBAGE else Severity.NOTE
+        yield Finding("garbage", "vacuum", severity, message, "txnstore vacuum")
+    else:
+        yield Finding("garbage", "vacuum", Severity.OK, f"a vacuum would delete nothing; {young}")

@@ -1,0 +1,1 @@
+"""Repair: finds out what is damaged, rebuilds what entries prove, and names what is lost."""

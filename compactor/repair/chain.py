@@ -1,0 +1,342 @@
+"""Finds out what of a chain's hint and checkpoints is damaged, and what can be rebuilt from its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from txnstore.chain import keys
+from txnstore.chain.boundary import BoundaryDocument
+from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_of
+from txnstore.chain.checkpoints.index import FAN, Edge, Edges
+from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.keys import Keys
+from txnstore.chain.tail import Tail
+from txnstore.compactor.phrases import some
+from txnstore.compactor.repair.history import boundary_repairs
+from txnstore.compactor.repair.plan import Loss, Repair
+from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
+from txnstore.core.state import State, first_state
+from txnstore.errors import CorruptionError
+from txnstore.storage.base import ObjectStore
+
+_WINDOW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The hint of a chain and its checkpoints.
+
+    Attributes:
+        hinted: The checkpoint that the hint names; None without a readable hint.
+        damage: What is wrong with the hint; empty if nothing is.
+        saved: The newest checkpoints and those that the hint and boundaries name; None for each damaged one of all.
+        heads: The numbers of all checkpoints.
+        boundaries: The last boundaries, and None for each one that is lost.
+        is_own: Whether the hint says that it is one of this store; those of older releases do not.
+        conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
+        begins: The entry of the last boundary, also of one that has lost its checkpoint: a vacuum may have deleted it
+            and those before it.
+    """
+
+    hinted: int | None
+    damage: str
+    saved: dict[int, Saved | None]
+    heads: frozenset[int]
+    boundaries: dict[int, BoundaryDocument | None]
+    is_own: bool = False
+    conflict: str = ""
+    begins: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether a process that opens the store finds all that it asks for."""
+        needed = [*self.saved.values(), *self.boundaries.values()]
+        return not self.damage and all(found is not None for found in needed)
+
+    def boundary_at(self, sequence: int) -> int:
+        """The number of the last sound boundary that is not after an entry."""
+        known = self.boundaries.items()
+        return max((number for number, each in known if each is not None and each.sequence <= sequence), default=0)
+
+
+class Rebuilt(NamedTuple):
+    """A state that was folded, and the logs at the ends of the index files of its checkpoint."""
+
+    state: State
+    edges: list[Edge]
+
+
+class ChainRepairs:
+    """The repairs of one chain.
+
+    Args:
+        objects: The object store.
+        pool: Runs concurrent requests.
+        names: The keys of the store.
+        chain: The number of the chain.
+        chains: The number of chains of the store.
+    """
+
+    def __init__(self, objects: ObjectStore, pool: Executor, names: Keys, chain: int, chains: int) -> None:
+        self._objects, self._pool, self._names, self._chain, self._chains = objects, pool, names, chain, chains
+        #: The newest state that can be known, after :meth:`plan`.
+        self.state: State = first_state(chain, chains)
+        self._edges = Edges()
+
+    def survey(self) -> Survey:
+        """Look at the hint, and read the checkpoints since the last boundary."""
+        # The hint first: it is written after the objects that it names.
+        hint = read_if_there(self._objects, keys.latest(self._chain))
+        listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
+        heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
+        saved, sound = dict[int, Saved | None](), 0
+        for number in sorted(heads, reverse=True):
+            if len(saved) == KEPT_CHECKPOINTS:
+                break
+            found = self._read(number)
+            # A checkpoint below a sound one that lacks index files is what a paused writer leaves after a vacuum.
+            if found is not None or number > sound or not self._lacks_files(number, listed):
+                saved[number] = found
+            sound = sound or (number if found is not None else 0)
+        hinted, boundary, damage = self._hinted(hint, heads)
+        if hinted and hinted not in saved:
+            saved[hinted] = self._read(hinted)
+        said = checkpoint.hinted(self._names, self._chain, hint)
+        named = saved.get(said.sequence)
+        conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
+        damage = damage or conflict
+        boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
+        last_boundary = max((each.sequence for each in boundaries.values() if each is not None), default=0)
+        boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
+        if boundary > (last := max(boundaries, default=0)):
+            damage = damage or f"it names boundary {boundary}, and the last one is {last}"
+        for begins in {each.sequence for each in boundaries.values() if each is not None}:
+            if begins in heads and begins not in saved:
+                saved[begins] = self._read(begins)
+        begins = max((each.sequence for each in boundaries.values() if each is not None), default=0)
+        for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
+            if number > sound or not self._lacks_files(number, listed):
+                saved[number] = None
+        if not damage and hinted and (start := saved[hinted]) is not None and hinted < sound:
+            damage = self._passed(start.state, sound)
+        return Survey(
+            hinted,
+            damage,
+            dict(sorted(saved.items())),
+            frozenset(heads),
+            boundaries,
+            bool(said.store_id),
+            conflict,
+            last_boundary,
+        )
+
+    def _passed(self, start: State, newest: int) -> str:
+        """What is wrong with a hint to an old checkpoint: that the entries up to a newer one cannot be read."""
+        tail = Tail(self._objects, self._names, self._chain, self._pool)
+        try:
+            end = tail.follow(start, lambda _: None, _WINDOW, until=newest).sequence
+        except CorruptionError as error:
+            missing = str(error)
+        else:
+            missing = f"{self._names.entry(self._chain, end + 1)} is missing" if end < newest else ""
+        old = f"it names the checkpoint of entry {start.sequence}, and that of entry {newest} is newer"
+        return missing and f"{old}; between them {missing}"
+
+    def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Those of the checkpoints of the history that are damaged; index files that they share are read once."""
+        known: list[Edge] = []
+        for number in sorted(numbers):
+            requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number, known)
+            found = checkpoint.receive(self._names, self._chain, number, requested)
+            if found is None:
+                yield number
+            else:
+                known = found.edges
+
+    def _read(self, number: int) -> Saved | None:
+        requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
+        saved = checkpoint.receive(self._names, self._chain, number, requested)
+        try:
+            if saved is not None:
+                checkpoint.decode_all(saved.state)
+        except CorruptionError:
+            return None
+        return saved
+
+    def _lacks_files(self, number: int, listed: set[str]) -> bool:
+        named = checkpoint.named_files(self._objects, self._names, self._chain, number)
+        return named is not None and not listed.issuperset(named)
+
+    def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, int, str]:
+        """The checkpoint and the boundary that the hint names, and what is wrong with it."""
+        if hint is None:
+            needed = known or self._exists(CHECKPOINT_EVERY)
+            return None, 0, "it is missing" if needed else ""
+        try:
+            document = decode(LatestDocument, keys.latest(self._chain), hint)
+        except CorruptionError as error:
+            return None, 0, str(error)
+        if checkpoint.own_hint(self._names, document) is not document:
+            needed = known or self._exists(CHECKPOINT_EVERY)
+            return None, 0, f"it is one of the store {document.store_id}" if needed else ""
+        return document.sequence, document.boundary, ""
+
+    def _exists(self, sequence: int) -> bool:
+        return read_if_there(self._objects, self._names.entry(self._chain, sequence)) is not None
+
+    def plan(self, survey: Survey) -> Iterator[Repair | Loss]:
+        """Fold the chain from its newest sound checkpoint, and yield what can be rebuilt and what is lost."""
+        damaged = {number for number, saved in survey.saved.items() if saved is None}
+        newest = max((saved for saved in survey.saved.values() if saved is not None), key=_sequence, default=None)
+        if newest is None:
+            newest = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
+        base = newest.state if newest is not None else first_state(self._chain, self._chains)
+        self._edges.start(newest.edges if newest is not None else ())
+        if (base.chain, base.chains) != (self._chain, self._chains):
+            head = self._names.checkpoint_head(self._chain, base.sequence)
+            is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
+            yield Loss(head, is_of, f"{keys.STORE} belongs to another store: put the right one back")
+            return
+        rebuilt: dict[int, Rebuilt] = {}
+        loss = self._fold(base, damaged, rebuilt)
+        if loss is not None:
+            yield self._no_checkpoint(survey.begins) if self.state.sequence < survey.begins else loss
+        yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
+        yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+        if survey.conflict:
+            consequence = (
+                "objects of two histories of this store are mixed: what the other one has committed is not in this "
+                "chain. If the other one is right, put its objects back from a backup before anything is written"
+            )
+            yield Loss(keys.latest(self._chain), survey.conflict, consequence, blocks=False)
+        if None in survey.boundaries.values():
+            yield from boundary_repairs(self._objects, self._pool, self._names, self._chain, survey.boundaries)
+
+    def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
+        """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
+
+        def known(state: State) -> None:
+            self.state = state
+            if state.sequence % FAN == 0:
+                self._edges.saw(edge_of(state))
+            if state.sequence in wanted:
+                rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
+
+        self.state = base
+        tail = Tail(self._objects, self._names, self._chain, self._pool)
+        while True:
+            try:
+                tail.follow(self.state, known, _WINDOW, sure=True)
+            except CorruptionError as error:
+                if str(error).startswith(self._names.entry(self._chain, self.state.sequence)):
+                    rebuilt.pop(self.state.sequence, None)  # The last entry that was folded was altered.
+                    return self._loss(self.state.sequence, self._later(), str(error))
+                return self._loss(self.state.sequence + 1, self._later(), str(error))
+            later = self._later()
+            if not later:
+                return None
+            following = self.state.sequence + 1
+            if later[0] != following and tail.get(following) is None:  # Else it was written meanwhile.
+                return self._loss(self.state.sequence + 1, later, "")
+
+    def _later(self) -> list[int]:
+        """The numbers of the existing entries after the newest known state."""
+        last_known = self._names.entry(self._chain, self.state.sequence)
+        found = self._objects.list(self._names.entries(self._chain), last_known)
+        return [sequence for item in found if (sequence := keys.entry_sequence(item.key)) is not None]
+
+    def _loss(self, first: int, later: list[int], error: str) -> Loss:
+        """Entry ``first`` is missing or damaged, though it or later ones exist."""
+        last = max(later, default=first)
+        known = {*later, *range(self.state.sequence + 1)}
+        missing = [str(number) for number in range(first, last) if number not in known]
+        plural = "entries" if len(missing) > 1 else "entry"
+        damage = f"{plural} {some(missing)} of chain {self._chain} cannot be found" if missing else error
+        needs = f", and without it the entries up to {last}, which exist, cannot be read" if last > first else ""
+        consequence = (
+            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {plural} "
+            f"{some(missing) if missing else first} cannot be rebuilt{needs}. The store cannot be opened until the "
+            "object is put back, from an older version of it in the bucket or from a backup"
+        )
+        return Loss(self._names.entry(self._chain, first), damage, consequence)
+
+    def _no_checkpoint(self, begins: int) -> Loss:
+        """No checkpoint of the history can be read, and a vacuum has deleted the entries that it stands for."""
+        consequence = (
+            f"a vacuum has deleted entries up to {begins}, for which this checkpoint or a later one stands; without "
+            f"one the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
+            "head.json and the index files that it names, from an older version in the bucket or from a backup"
+        )
+        damage = f"no checkpoint of entry {begins} or a later one can be read"
+        return Loss(self._names.checkpoint_head(self._chain, begins), damage, consequence)
+
+    def _checkpoints(
+        self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
+    ) -> Iterator[Repair | Loss]:
+        for number in sorted(damaged):
+            head, exists = self._names.checkpoint_head(self._chain, number), number in survey.heads
+            damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
+            if number in rebuilt:
+                action = f"written again from the entries up to {number}"
+                yield Repair(head, damage, action, self._encoded(rebuilt[number]))
+                continue
+            if number > self.state.sequence > 0 and not lost:  # Of an empty chain the hint says it.
+                evidence = "it was written after an entry of that number"
+                consequence = (
+                    f"chain {self._chain} ends at entry {self.state.sequence}: entries {self.state.sequence + 1} to "
+                    f"{number} are lost, or the bucket was rolled back. The store opens without them"
+                )
+                yield Loss(head, f"{damage}; {evidence}", consequence, blocks=False)
+            if exists and number < base.sequence:
+                action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
+                yield Repair(head, damage, action, ((head, None),))
+            elif exists and not lost:
+                yield Repair(head, damage, "deleted: it is of no use", ((head, None),))
+
+    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair | Loss]:
+        key = keys.latest(self._chain)
+        usable = {number: saved.state for number, saved in survey.saved.items() if saved is not None}
+        usable |= {number: each.state for number, each in rebuilt.items()}
+        newest = max([base, *usable.values()], key=lambda state: state.sequence)
+        target = newest.sequence
+        stale = survey.hinted is not None and max(rebuilt, default=0) > survey.hinted  # Entries before it may be lost.
+        if not survey.damage and not stale and (survey.hinted in usable or (survey.hinted is None and not target)):
+            return
+        damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
+
+        def hint(state: State) -> tuple[str, bytes]:
+            return checkpoint.hint_to(self._names, state, survey.boundary_at(state.sequence))
+
+        if target:
+            action = f"written again, to the checkpoint of entry {target}"
+            yield Repair(key, damage, action, (hint(newest),))
+        elif lost:
+            return
+        elif self.state.sequence:
+            writes = self._encoded(Rebuilt(self.state, self._edges.of(edge_of(self.state))))
+            action = f"written again, to a new checkpoint of entry {self.state.sequence}"
+            yield Repair(key, damage, action, (*writes, hint(self.state)))
+        elif survey.hinted:
+            # It is all that is left of the chain, or of another store: it is kept, as it may be what shows a loss.
+            consequence = (
+                f"nothing is left of chain {self._chain}, so what was committed up to entry {survey.hinted} is lost: "
+                f"put {self._names.chain(self._chain)} back from a backup. If the chain was never used, because the "
+                f"hint is one of a store that was here before, delete {key}"
+            )
+            yield Loss(key, damage, consequence, blocks=survey.is_own)
+        else:
+            yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
+
+    def _encoded(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
+        """The objects of a checkpoint with all its index files: a damaged one may be among those that it shares."""
+        return tuple(checkpoint.encoded(self._names, self._chain, rebuilt.edges, rebuilt.state))
+
+
+def _sequence(saved: Saved) -> int:
+    return saved.state.sequence

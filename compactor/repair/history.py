@@ -1,0 +1,95 @@
+"""Finds out which entries of the history are lost, and writes boundaries again.
+
+See docs/design/0023-history.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+
+from txnstore.chain import keys
+from txnstore.chain.boundary import NO_BOUNDARY, BoundaryDocument
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.codec import encode
+from txnstore.chain.keys import Keys
+from txnstore.compactor.repair.plan import Loss, Repair
+from txnstore.storage.base import ObjectStore
+
+_PAGE = 10_000
+
+
+def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The first and the last number of each run of entries of the history that do not exist.
+
+    A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So the last one of
+    each run is asked for.
+
+    Args:
+        objects: The object store.
+        names: The keys of the store.
+        chain: The chain.
+        first: The entry of the last boundary.
+        last: The newest entry that is known to have existed.
+    """
+    before, after = first, names.entry(chain, first)
+    while page := objects.list(names.entries(chain), after, _PAGE):
+        for number in (keys.entry_sequence(item.key) for item in page):
+            if number is not None:
+                if number > before + 1 and read_if_there(objects, names.entry(chain, number - 1)) is None:
+                    yield before + 1, number - 1
+                before = number
+        if len(page) < _PAGE:
+            break
+        after = page[-1].key
+    if before < last:
+        yield before + 1, last
+
+
+def boundary_repairs(
+    objects: ObjectStore, pool: Executor, names: Keys, chain: int, found: Mapping[int, BoundaryDocument | None]
+) -> Iterator[Repair | Loss]:
+    """Boundaries that can be written again: each one as the next one is, the last one from what entries are left.
+
+    ``found``: what :func:`read_boundaries` has returned.
+    """
+    following: BoundaryDocument | None = None
+    for number in sorted(found, reverse=True):
+        document, key = found[number], names.boundary(chain, number)
+        if document is not None:
+            following = document
+            continue
+        if following is None:
+            known = [each.sequence for each in found.values() if each is not None]
+            following = _beginning(objects, pool, names, chain, max(known, default=0))
+        damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
+        if following is None:
+            consequence = "no checkpoint can be read that the remaining entries follow"
+            yield Loss(key, damage, consequence, blocks=False)
+            return
+        action = f"written again: entries up to {following.sequence} may be deleted"
+        yield Repair(key, damage, action, ((key, encode(following)),))
+
+
+def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, known: int) -> BoundaryDocument | None:
+    """A boundary at the first checkpoint after which no entry is missing; None if none can be read."""
+    last, complete_from = known, known
+    after = names.entry(chain, known)
+    while page := objects.list(names.entries(chain), after, _PAGE):
+        for item in page:
+            number = keys.entry_sequence(item.key)
+            if number is not None and number != last + 1:
+                complete_from = number - 1
+            last = number if number is not None else last
+        after = page[-1].key
+    if complete_from == 0:
+        return NO_BOUNDARY
+    heads = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}
+    for number in sorted(number for number in heads if number is not None and number >= complete_from):
+        requested = checkpoint.request(objects, pool, names, chain, number)
+        saved = checkpoint.receive(names, chain, number, requested)
+        if saved is not None:
+            modified_ms = heads[number].modified_ms
+            return BoundaryDocument(sequence=number, timestamp=saved.state.timestamp, modified_ms=modified_ms)
+    return None

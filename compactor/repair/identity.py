@@ -1,0 +1,234 @@
+"""Finds out which store is here, and rebuilds ``store.json`` from its chains. See docs/design/0025-identity.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txnstore.chain import keys
+from txnstore.chain.boundary import read_boundary
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.codec import StoreDocument, encode
+from txnstore.chain.identity import document_of
+from txnstore.chain.keys import Keys
+from txnstore.chain.payload import decode_entry
+from txnstore.chain.remains import no_document, other_store, remains, stores
+from txnstore.compactor.phrases import counted
+from txnstore.compactor.repair.contents import StoreContents, contents_of
+from txnstore.compactor.repair.plan import Loss, Repair
+from txnstore.connection import Connection
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
+from txnstore.core.state import State
+from txnstore.core.transactions.model import MAX_TIMEOUT_MS
+from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, TxnStoreError
+from txnstore.storage.redact import redact
+
+_ELSEWHERE = "put an older version or a copy of it back"
+
+
+class Identified(NamedTuple):
+    """Which store is here.
+
+    Attributes:
+        document: The document of the store; None if that cannot be known.
+        repair: How ``store.json`` is written; None if it is there, and is that of this store.
+        loss: What cannot be known, so that the store does not open; None if nothing is.
+        stores: What is here of each store, if there are several, or it cannot be known which one it is.
+        proven: Whether an object shows the number of chains; else the caller has given it.
+        choices: Those of ``stores`` that it may be, while the document cannot be known.
+    """
+
+    document: StoreDocument | None
+    repair: Repair | None = None
+    loss: Loss | None = None
+    stores: tuple[StoreContents, ...] = ()
+    proven: bool = True
+    choices: tuple[StoreContents, ...] = ()
+
+
+def identify(connection: Connection, chains: int | None, chosen: str | None) -> Identified:
+    """Find out which store is here: the one that ``store.json`` names, else the only one with chains, or a chosen one.
+
+    Args:
+        connection: The connection to the store; it need not be loaded.
+        chains: The number of chains; None: as a checkpoint has it.
+        chosen: The id of the store; None: it is not chosen.
+
+    Raises:
+        StoreNotFoundError: There is no store, and nothing is left of one.
+        UnsupportedFormatError: A newer txnstore wrote it.
+        InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the chosen one.
+    """
+    objects, url = connection.objects, redact(connection.url)
+    data = read_if_there(objects, keys.STORE)
+    present, damage = None, "it is missing"
+    if data is not None:
+        try:
+            present = document_of(data, url)
+        except CorruptionError as error:
+            damage = str(error)
+    ids = stores(objects)
+    if chosen is not None and chosen not in ids and (present is None or chosen != present.store_id):
+        here = f"there are chains of {', '.join(ids)}" if ids else "there are no chains of any store"
+        msg = f"nothing is left of the store {chosen} at {url}: {here}"
+        raise InvalidConfigError(msg)
+    if present is not None and chosen in (None, present.store_id):
+        return _present(connection, present, ids, chains)
+    if present is not None:
+        damage = f"it names the store {present.store_id}"
+    contents = _contents(connection, ids) if len(ids) > 1 else ()
+    if chosen is None and len(ids) != 1:
+        return Identified(None, None, _undecided(connection, damage, contents), contents, choices=contents)
+    names = Keys(chosen or ids[0])
+    count, proven = _count(connection, names, chains)
+    if count is None:
+        least = counted(_last_chain(connection, names) + 1, "chain")
+        given = f"give it with --chains ({least} at least)"
+        consequence = f"no checkpoint shows how many chains the store has: {given}, or {_ELSEWHERE}"
+        contents = contents or _contents(connection, ids)
+        choices = tuple(item for item in contents if item.store_id == names.store_id)
+        return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
+    document = StoreDocument(store_id=names.store_id, chains=count, created_at=_created_at(connection, names))
+    action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
+    # It is in no other object.
+    action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"
+    if present is not None:
+        action += f". Nothing of the store {present.store_id} is deleted"
+    repair = Repair(keys.STORE, damage, action, ((keys.STORE, encode(document)),), create=data is None)
+    return Identified(document, repair, None, contents, proven)
+
+
+def recover_command(connection: Connection) -> str:
+    """The command for a store that does not open, with all that it must be given; where there is a choice, one that
+    only shows it.
+    """
+    try:
+        choices = identify(connection, None, None).choices
+    except TxnStoreError:
+        choices = ()
+    if len(choices) > 1:
+        return "txnstore recover --dry-run"
+    return choices[0].command if choices else "txnstore recover"
+
+
+def _present(connection: Connection, document: StoreDocument, ids: Sequence[str], chains: int | None) -> Identified:
+    """The store that ``store.json`` names, unless the objects here are those of another one."""
+    names = Keys(document.store_id)
+    contents = _contents(connection, ids) if set(ids) - {document.store_id} else ()
+    if connection.objects.list(names.chain(CATALOG), limit=1) or not (why := other_store(connection.objects, names)):
+        if chains not in (None, document.chains):
+            msg = (
+                f"{keys.STORE} says that the store has {counted(document.chains, 'chain')}, not {chains}, and it can "
+                f"be read. If it is wrong, move it away, and repeat this: {keys.STORE} is written again then"
+            )
+            raise InvalidConfigError(msg)
+        return Identified(document, stores=contents)
+    if not contents:
+        return Identified(None, None, Loss(keys.STORE, why, f"the store does not open. {_of_segments(connection)}"))
+    choices = tuple(item for item in contents if item.store_id != document.store_id)
+    loss = Loss(keys.STORE, why, f"the store does not open. {_choices(choices)}")
+    return Identified(None, None, loss, contents, choices=choices)
+
+
+def _undecided(connection: Connection, damage: str, contents: Sequence[StoreContents]) -> Loss:
+    """The loss of ``store.json`` where there are chains of no store, or of several."""
+    if contents:
+        return Loss(keys.STORE, damage, f"which store this is cannot be known: choose it. {_choices(contents)}")
+    if not (left := remains(connection.objects)):
+        if damage == "it is missing":
+            raise no_document(connection.objects)
+        left = "nothing of a store is here"
+    consequence = f"which store this is cannot be known: {left}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
+    return Loss(keys.STORE, damage, f"{consequence}. {_of_segments(connection)}")
+
+
+def _choices(contents: Sequence[StoreContents]) -> str:
+    """What is here of each store, and the command that chooses it."""
+    each = "; ".join(f"{item} (`{item.command}`)" for item in contents)
+    if all(item.total_chains is not None for item in contents):
+        return f"Here is {each}"
+    return f"Here is {each}. N is the number of chains that the store was created with, which no checkpoint shows"
+
+
+def _of_segments(connection: Connection) -> str:
+    """How many records' objects are here without a chain that says which of them are committed."""
+    items = [item for item in connection.objects.list(keys.TOPICS) if keys.has_segments(item.key)]
+    size = sum(item.size for item in items)
+    if not items:
+        return f"Put {keys.CHAINS} back from a backup"
+    return (
+        f"{counted(len(items), 'object')} of {size:,} bytes with records {'is' if len(items) == 1 else 'are'} here; "
+        f"which of them are committed, and in which order, only {keys.CHAINS} shows: put it back from a backup"
+    )
+
+
+def _contents(connection: Connection, ids: Sequence[str]) -> tuple[StoreContents, ...]:
+    return tuple(contents_of(connection, each, _newest_count(connection, Keys(each))) for each in ids)
+
+
+def misplaced(state: State) -> str | None:
+    """Something in the state of a chain that belongs to another one by the number of chains; None: nothing."""
+    for tp in sorted(state.partitions):
+        if chain_of_partition(tp, state.chains) != state.chain:
+            return f"partition {tp}"
+    for name in sorted(state.groups):
+        if chain_of_group(name, state.chains) != state.chain:
+            return f"group {name!r}"
+    for name in sorted(state.transactions):
+        if chain_of_transactional_id(name, state.chains) != state.chain:
+            return f"transactional id {name!r}"
+    return None
+
+
+def _newest_count(connection: Connection, names: Keys) -> int | None:
+    """The number of chains as a checkpoint has it; None without one."""
+    saved = _newest(connection, names, _last_chain(connection, names))
+    return saved.chains if saved is not None else None
+
+
+def _last_chain(connection: Connection, names: Keys) -> int:
+    """The greatest number of a chain with objects."""
+    numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def _newest(connection: Connection, names: Keys, last: int) -> State | None:
+    """The state in the newest checkpoint of the first chain that has one."""
+    for number in range(last + 1):
+        saved = checkpoint.newest(connection.objects, connection.pool, names, number)
+        if saved is not None:
+            return saved.state
+    return None
+
+
+def _count(connection: Connection, names: Keys, given: int | None) -> tuple[int | None, bool]:
+    """The number of chains as a checkpoint has it, else as given; None if neither says so. Whether it is proven."""
+    last = _last_chain(connection, names)
+    state = _newest(connection, names, last)
+    if state is not None:
+        if given not in (None, state.chains):
+            msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {given}"
+            raise InvalidConfigError(msg)
+        return state.chains, True
+    if given is not None and given <= last:
+        msg = f"the store has more than {given} chain{'s' if given > 1 else ''}: there are entries of chain {last}"
+        raise InvalidConfigError(msg)
+    return given, False
+
+
+def _created_at(connection: Connection, names: Keys) -> int:
+    """The time of the first entry of the catalog, or now."""
+    key = names.entry(0, 1)
+    try:
+        return decode_entry(key, connection.objects.get(key)).timestamp
+    except (CorruptionError, ObjectNotFoundError):
+        return _first_boundary(connection, names) or connection.runtime.clock()
+
+
+def _first_boundary(connection: Connection, names: Keys) -> int:
+    """The time of the first boundary of the catalog, whose oldest entries were deleted; 0 without one."""
+    try:
+        return max(0, read_boundary(connection.objects, names, 0, 1).timestamp)
+    except CorruptionError:
+        return 0

@@ -1,0 +1,222 @@
+"""Rebuilds what a store needs to be opened: ``store.json``, hints and checkpoints; names what cannot be rebuilt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from txnstore.chain import keys
+from txnstore.chain.codec import StoreDocument
+from txnstore.chain.keys import Keys
+from txnstore.compactor.phrases import counted
+from txnstore.compactor.repair.chain import ChainRepairs, Survey
+from txnstore.compactor.repair.history import missing_entries
+from txnstore.compactor.repair.identity import identify, misplaced
+from txnstore.compactor.repair.plan import Loss, Repair, RepairPlan
+from txnstore.compactor.repair.planned import PlannedObjects
+from txnstore.compactor.repair.segments import altered_segments, lost_segments
+from txnstore.compactor.verify.verify import verify
+from txnstore.connection import Connection
+from txnstore.core.log.model import object_of
+from txnstore.core.routing import MAX_CHAINS
+from txnstore.core.state import State
+from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
+from txnstore.storage.base import Claim
+from txnstore.storage.probe import probe_once
+from txnstore.validation import check_integer
+
+_LOG = logging.getLogger(__name__)
+
+#: What follows from damage that only the past needs.
+_PAST = (
+    "nothing that is stored now is lost: a later checkpoint is sound. Earlier snapshots cannot be read, and a "
+    "verification names it, until it is put back from a backup or goes with the history. If a vacuum is refused for "
+    "it, one with `--force` is not, and a later one deletes that history"
+)
+
+
+def plan_repairs(
+    connection: Connection, chains: int | None = None, *, identity: str | None = None, deep: bool = False
+) -> RepairPlan:
+    """Find out what is damaged, what of it can be rebuilt, and which records are lost. Nothing is written.
+
+    A sound store costs its opening, for each chain a list, the hint and the checkpoints of the history, and the lists
+    of all entries and segments. Of objects with records, and of entries that a sound checkpoint follows, only the
+    existence and the size are looked at, unless it is ``deep``.
+
+    Args:
+        connection: The connection to the store; it need not be loaded, and the store need not open.
+        chains: The number of chains, which is needed only if ``store.json`` and all checkpoints are lost.
+        identity: The id of the store, which is needed only if ``store.json`` is lost, or is that of another store, and
+            there are chains of several ones. Nothing of the others is deleted.
+        deep: Also verify the store as it will be after the repairs, with all entries and the contents of all segments:
+            what :func:`txnstore.compactor.verify` would report then is in the plan.
+
+    Returns:
+        The plan; empty if nothing is damaged.
+
+    Raises:
+        StoreNotFoundError: There is no store, and nothing is left of one.
+        UnsupportedFormatError: A newer txnstore wrote ``store.json``.
+        InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the store
+            ``identity``.
+    """
+    if chains is not None:
+        check_integer("chains", chains, 1, MAX_CHAINS)
+    identified = identify(connection, chains, identity)
+    document, repair, stores = identified.document, identified.repair, identified.stores
+    if document is None:
+        assert identified.loss is not None
+        return RepairPlan(lost=(identified.loss,), stores=stores)
+    foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
+    each = _chains(connection, document)
+    with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
+        surveys = list(workers.map(_survey, each))
+    if repair is None and all(survey.sound for survey in surveys) and _opens_whole(connection):
+        missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
+        plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
+        return _looked_through(connection, plan, deep=deep)
+    found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
+    if repair is not None:
+        _check_places(each)
+        found.insert(0, repair)
+    repairs = tuple(item for item in found if isinstance(item, Repair))
+    losses = tuple(item for item in found if isinstance(item, Loss))
+    names, states = Keys(document.store_id), [chain.state for chain in each]
+    losses += _missing_heads(connection, names, states)
+    losses += lost_segments(connection.objects, names, states)
+    plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
+    plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
+    return plan if identified.proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)
+
+
+def repair(connection: Connection, plan: RepairPlan) -> None:
+    """Carry out the repairs of a plan. Repeating it is safe; other processes may use the store meanwhile.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only.
+        UnsafeStorageError: The storage lets a name be created twice.
+        CorruptionError: ``store.json`` exists by now.
+    """
+    if connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so nothing in it can be repaired"
+        raise ReadOnlyError(msg)
+    probe_once(connection.objects, connection.runtime.new_id)
+    for item in plan.repairs:
+        for key, data in item.writes:
+            if data is None:
+                connection.objects.delete([key])
+            elif not item.create:
+                connection.objects.put(key, data)
+            elif Claim(key, data).settle(connection.objects, connection.runtime.backoff) != data:
+                msg = f"{key} was created by another process meanwhile: look at the plan again"
+                raise CorruptionError(msg)
+        _LOG.warning("repaired", extra={"key": item.key, "error": item.damage})
+
+
+def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepairs]:
+    names, count = Keys(document.store_id), document.chains
+    return [ChainRepairs(connection.objects, connection.pool, names, number, count) for number in range(count)]
+
+
+def _survey(chain: ChainRepairs) -> Survey:
+    """The survey of a chain; a second one if something seems damaged: a vacuum and writers may work meanwhile."""
+    found = chain.survey()
+    return found if found.sound else chain.survey()
+
+
+def _refusal(connection: Connection) -> str:
+    """Why the store does not open; empty if it does."""
+    try:
+        connection.load()
+    except CorruptionError as error:
+        return str(error)
+    return ""
+
+
+def _opens_whole(connection: Connection) -> bool:
+    """Whether the store opens, and no chain has entries behind more missing ones than an open looks at."""
+    if _refusal(connection):
+        return False
+    names = connection.keys
+    for state in connection.view().states:
+        later = connection.objects.list(names.entries(state.chain), names.entry(state.chain, state.sequence), limit=1)
+        if any((keys.entry_sequence(item.key) or 0) > state.sequence + 1 for item in later):
+            return False
+    return True
+
+
+def _tried(connection: Connection, names: Keys, plan: RepairPlan, *, deep: bool) -> RepairPlan:
+    """The plan; with one more loss if the store would not open after its repairs."""
+    writes = [write for item in plan.repairs for write in item.writes]
+    with Connection(PlannedObjects(connection.objects, writes), read_only=True, runtime=connection.runtime) as trial:
+        why = _refusal(trial)
+        if not why:
+            return _looked_through(trial, plan, deep=deep)
+    consequence = "the store does not open, and nothing that is here repairs that: put back what is lost from a backup"
+    return replace(plan, lost=(*plan.lost, Loss(names.chains, why, consequence)))
+
+
+def _withheld(plan: RepairPlan, document: Repair, chains: int) -> RepairPlan:
+    """The plan that writes nothing: of a number of chains that nothing shows, what does not open may be the result."""
+    consequence = (
+        f"not written, and nothing else: the store does not open with {counted(chains, 'chain')}, for which no object "
+        "speaks. If it may have another number, give that with --chains; else put back first what is lost besides"
+    )
+    return replace(plan, repairs=(), lost=(Loss(document.key, document.damage, consequence), *plan.lost))
+
+
+def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> RepairPlan:
+    """The plan, with what is damaged besides in the store as it is after the repairs."""
+    named = {item.key for item in plan.lost}
+    if not deep:
+        past = [item for state in trial.view().states for item in _missing_past(trial, state) if item.key not in named]
+        return replace(plan, past=tuple(past))
+    found = [item for item in verify(trial, deep=True).violations if object_of(item.subject) not in named]
+    segments = {item.subject: item.message for item in found if keys.is_segment(item.subject)}
+    lost = altered_segments(trial.view().states, segments)
+    named |= {item.key for item in lost}
+    others = {object_of(item.subject): item.message for item in found if object_of(item.subject) not in named}
+    past = [Loss(key, message, _PAST, blocks=False) for key, message in others.items()]
+    return replace(plan, lost=plan.lost + lost, past=tuple(past))
+
+
+def _missing_past(trial: Connection, state: State) -> Iterator[Loss]:
+    """The missing entries of the history of a chain."""
+    names, first = trial.keys, trial.chains[state.chain].boundaries.last().sequence
+    for start, end in missing_entries(trial.objects, names, state.chain, first, state.sequence):
+        what = f"entries {start} to {end} of chain {state.chain} are" if end > start else "it is"
+        yield Loss(names.entry(state.chain, start), f"{what} missing", _PAST, blocks=False)
+
+
+def _missing_heads(connection: Connection, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
+    """The newest known entries that do not exist: no vacuum deletes one, so that later ones may have been lost, too."""
+    found = []
+    for state in states:
+        key = names.entry(state.chain, state.sequence)
+        if state.sequence and not any(item.key == key for item in connection.objects.list(key, limit=1)):
+            damage = "it is missing, though it is the newest one that is known, from a checkpoint"
+            consequence = (
+                f"the state of chain {state.chain} up to it is sound. Whether entries after it are lost cannot be "
+                "known; what was committed in them is lost with them. To keep it, put the entries back from a backup "
+                "before anything is written"
+            )
+            found.append(Loss(key, damage, consequence, blocks=False))
+    return tuple(found)
+
+
+def _lost_now(connection: Connection) -> tuple[Loss, ...]:
+    """The lost segments of a store that opens; a second look if there are some: a vacuum may work meanwhile."""
+    found = lost_segments(connection.objects, connection.keys, connection.view().states)
+    return found and lost_segments(connection.objects, connection.keys, connection.view().states)
+
+
+def _check_places(each: list[ChainRepairs]) -> None:
+    """Refuse a number of chains with which something would be in the wrong chain."""
+    for chain in each:
+        found = misplaced(chain.state)
+        if found is not None:
+            state = chain.state
+            msg = f"the store does not have {counted(state.chains, 'chain')}: {found} is in chain {state.chain}"
+            raise InvalidConfigError(msg)

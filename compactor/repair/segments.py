@@ -1,0 +1,84 @@
+"""Finds objects with records in use that are missing or truncated: nothing else has their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from txnstore.chain import keys
+from txnstore.chain.keys import Keys
+from txnstore.compactor.phrases import counted, some
+from txnstore.compactor.repair.plan import Loss
+from txnstore.compactor.verify.segments import damage_of, slices
+from txnstore.core.log.visibility import Slice
+from txnstore.core.state import State
+from txnstore.storage.base import ObjectInfo, ObjectStore
+
+#: The number of objects in a list.
+_PAGE = 10_000
+
+
+def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
+    """The lost segments, packs, and entries with inlined records that the states name, in order of their keys.
+
+    A LIST for 1,000 objects, and for 1,000 entries from the first to the last with inlined records in use; no content
+    is read. Only the sizes of objects in use are kept.
+    """
+    # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
+    wanted = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
+    sizes: dict[str, int] = {}
+    # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
+    needed: dict[str, list[str]] = {}
+    for name in wanted.values():
+        prefix = keys.TOPICS if name.startswith(keys.TOPICS) else f"{name.rpartition('/')[0]}/"
+        needed.setdefault(prefix, []).append(name)
+    for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
+        if prefix not in needed:
+            continue
+        first, last = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
+        for item in _listed(objects, prefix, first):
+            key = wanted.get(item.key.casefold())
+            if key is not None:
+                sizes[key] = item.size
+            if last and item.key >= last:
+                break
+    lost: dict[str, tuple[str, list[Slice]]] = {}
+    for part in _all(states):
+        damage = damage_of(part.batch.segment, sizes)
+        if damage is not None:
+            lost.setdefault(part.batch.segment.object, (damage, []))[1].append(part)
+    return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+
+
+def altered_segments(states: Sequence[State], damages: Mapping[str, str]) -> tuple[Loss, ...]:
+    """The objects with segments whose contents are damaged, in order of their keys.
+
+    ``damages``: what is wrong with segments, by their keys.
+    """
+    lost: dict[str, tuple[str, list[Slice]]] = {}
+    for part in _all(states):
+        segment = part.batch.segment
+        if segment.key in damages:
+            lost.setdefault(segment.object, (damages[segment.key], []))[1].append(part)
+    return tuple(Loss(key, damage, _consequence(parts), blocks=False) for key, (damage, parts) in sorted(lost.items()))
+
+
+def _all(states: Sequence[State]) -> Iterator[Slice]:
+    return (part for state in states for part in slices(state))
+
+
+def _listed(objects: ObjectStore, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    """The objects below a prefix whose keys are after one, a page at a time."""
+    while True:
+        page = objects.list(prefix, after, _PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].key
+
+
+def _consequence(parts: Sequence[Slice]) -> str:
+    places = some(f"{part.tp} offsets {part.batch.base_offset} to {part.batch.limit - 1}" for part in parts)
+    return (
+        f"{counted(sum(part.batch.records for part in parts), 'record')} cannot be rebuilt: {places}. They can be read "
+        "when the object is put back, from an older version of it in the bucket or from a backup"
+    )

@@ -1,0 +1,176 @@
+"""Deletes old entries of chains: a boundary announces it, a later vacuum does it. See docs/design/0023-history.md."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from txnstore.chain import boundary, keys
+from txnstore.chain.boundary import BoundaryDocument, read_boundary
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.codec import encode
+from txnstore.connection import Connection
+from txnstore.errors import CorruptionError, UnknownOutcomeError
+from txnstore.storage.base import ObjectInfo, ObjectStore
+
+#: The maximum number of keys per request.
+_REQUEST = 1_000
+
+
+def delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
+    """Delete objects, in the order in which they are given, as far as they exist."""
+    for start in range(0, len(items), _REQUEST):
+        objects.delete([item.key for item in items[start : start + _REQUEST]])
+
+
+_LOG = logging.getLogger(__name__)
+
+#: The default length of the history in seconds.
+DEFAULT_HISTORY = 7 * 24 * 60 * 60
+#: The history keeps a checkpoint for each of so many parts, so that a snapshot reads at most one part of the entries.
+_PARTS = 8
+#: The number of entries that are listed before they are deleted.
+_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a vacuum may do with the history of a chain.
+
+    Attributes:
+        chain: The chain.
+        hinted: The checkpoint that the hint names; 0 without one.
+        number: The number of its last boundary; 0 if there is none.
+        last: The last boundary.
+        settled: The last entry that may be deleted now: that of the last boundary that is old enough.
+        is_settled: Whether that is the last boundary, so that the next one may follow.
+        begins_ms: The history begins at this time, by the storage's clock.
+        part_ms: The length of a part of it.
+    """
+
+    chain: int
+    hinted: int
+    number: int
+    last: BoundaryDocument
+    settled: int
+    is_settled: bool
+    begins_ms: int
+    part_ms: int
+
+    def before(self, heads: dict[int, ObjectInfo]) -> set[int]:
+        """The checkpoints, of those with these heads, that were written before the history began."""
+        return {sequence for sequence, item in heads.items() if item.modified_ms <= self.begins_ms}
+
+    def needed(self, heads: dict[int, ObjectInfo]) -> set[int]:
+        """The checkpoints that snapshots begin with: those at the boundaries, and the last one of each part."""
+        found, newer = {self.last.sequence, self.settled}, None
+        for sequence in sorted(heads.keys() - self.before(heads), reverse=True):
+            part = heads[sequence].modified_ms // self.part_ms
+            if sequence >= self.settled and (newer is None or part < newer):
+                found.add(sequence)
+                newer = part  # A head that was written late, after those of newer checkpoints, is none of its part.
+        return found
+
+
+def histories(connection: Connection, now: int, history_ms: int) -> list[History]:
+    """The histories of all chains.
+
+    Args:
+        connection: The connection to the store.
+        now: The time of the storage's clock in ms.
+        history_ms: The length of the history in ms.
+    """
+    found = connection.chains.at_once(
+        {chain.number: partial(_history, connection, chain.number, now, history_ms) for chain in connection.chains}
+    )
+    return [found[number] for number in sorted(found)]
+
+
+def _history(connection: Connection, chain: int, now: int, history_ms: int) -> History:
+    objects, names = connection.objects, connection.keys
+    # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
+    hint = checkpoint.hinted(names, chain, read_if_there(objects, keys.latest(chain)))
+    listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
+    number = max([hint.boundary, *(number for number in listed if number is not None)])
+    if missing := next((each for each in range(1, number) if each not in listed), None):
+        msg = (
+            f"{names.boundary(chain, missing)} is missing, and a later one exists: a process that has slept may not "
+            "notice that entries are deleted. `txnstore recover` writes it again; until then a vacuum deletes nothing"
+        )
+        raise CorruptionError(msg)
+    last = read_boundary(objects, names, chain, number)
+    is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
+    settled = last if is_settled else read_boundary(objects, names, chain, number - 1)
+    part_ms = max(1, history_ms // _PARTS)
+    return History(chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
+
+
+def delete_entries(
+    connection: Connection, history: History, in_use: Collection[str], *, dry_run: bool
+) -> Iterator[list[ObjectInfo]]:
+    """Delete the entries of the history of a chain that are not needed any more.
+
+    Args:
+        connection: The connection to the store.
+        history: The history of the chain.
+        in_use: The keys of entries with inlined segments that are needed.
+        dry_run: Delete nothing.
+
+    Yields:
+        The entries that are deleted, page by page.
+    """
+    objects, prefix, after = connection.objects, connection.keys.entries(history.chain), ""
+    while history.settled:
+        page = objects.list(prefix, after, _PAGE)
+        old = [item for item in page if _is_before(item, history.settled)]
+        garbage = [item for item in old if item.key not in in_use]
+        if not dry_run and garbage:
+            delete(objects, garbage)
+        yield garbage
+        if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.settled:
+            return
+        after = page[-1].key
+
+
+def _is_before(item: ObjectInfo, last: int) -> bool:
+    sequence = keys.entry_sequence(item.key)
+    return sequence is not None and sequence <= last
+
+
+def announce(connection: Connection, history: History, candidate: ObjectInfo | None, *, dry_run: bool) -> int:
+    """Create the next boundary of a chain: from then on, it is known that entries will be deleted.
+
+    Args:
+        connection: The connection to the store.
+        history: The history of the chain.
+        candidate: The head of the checkpoint that the remaining history begins with.
+        dry_run: Create nothing.
+
+    Returns:
+        The number of entries that it adds to those that may be deleted when it is old enough.
+    """
+    sequence = keys.checkpoint_sequence(candidate.key) if candidate is not None else None
+    if candidate is None or sequence is None or not history.is_settled or sequence <= history.last.sequence:
+        return 0
+    objects, names, chain = connection.objects, connection.keys, history.chain
+    requested = checkpoint.request(objects, connection.pool, names, chain, sequence)
+    saved = checkpoint.receive(names, chain, sequence, requested)
+    if saved is None:
+        return 0
+    if not dry_run:
+        document = BoundaryDocument(
+            sequence=sequence, timestamp=saved.state.timestamp, modified_ms=candidate.modified_ms
+        )
+        try:
+            created = objects.put_if_absent(names.boundary(chain, history.number + 1), encode(document))
+        except UnknownOutcomeError as error:
+            _LOG.warning("a boundary may exist: %s", error, extra={"chain": chain, "error": str(error)})
+            created = False
+        if not created:
+            return 0  # Another vacuum was faster, or the next one will know.
+        extra = {"chain": chain, "boundary": history.number + 1, "sequence": sequence}
+        _LOG.info("history will be deleted", extra=extra)
+    return sequence - history.last.sequence

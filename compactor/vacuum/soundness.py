@@ -1,0 +1,152 @@
+"""Whether a store is sound enough for a vacuum: the part of a verification that reads neither entries nor records.
+
+A vacuum deletes what the newest known state does not name. Where that may not be the newest one, or may be that of
+another store, it would delete what is still needed. Where objects that it names are missing, they may be among those
+that it does not name: in a folder that was renamed. See docs/design/0025-identity.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from txnstore.chain import keys
+from txnstore.chain.keys import Keys
+from txnstore.compactor.foreign import ForeignStore, choice
+from txnstore.compactor.phrases import counted
+from txnstore.compactor.repair.chain import ChainRepairs, Survey
+from txnstore.compactor.repair.plan import Loss
+from txnstore.compactor.repair.segments import lost_segments
+from txnstore.connection import Connection
+from txnstore.core.state import State
+from txnstore.errors import UnsoundStoreError
+from txnstore.runtime import instant
+from txnstore.storage.base import ObjectStore
+
+#: The number of entries in a list.
+_PAGE = 10_000
+
+
+class Unsound(NamedTuple):
+    """An object, and what is wrong with it."""
+
+    key: str
+    damage: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.damage}"
+
+
+def unsound(connection: Connection) -> list[Unsound]:
+    """What is wrong with boundaries and checkpoints, which entries are missing, and the first lost object with records.
+
+    For each chain the requests of ``recover`` (its hint, a list, the checkpoints of the history, the boundaries), and
+    lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not
+    wrong: the next checkpoint writes it again.
+
+    Args:
+        connection: The connection to the store.
+
+    Raises:
+        CorruptionError: The store does not open.
+    """
+    states = connection.view().states
+    with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
+        found = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
+    return found + _lost(connection, states)
+
+
+def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
+    """The first object with records in use that is missing or truncated, in two looks, and how many there are."""
+
+    def look(states: Sequence[State]) -> dict[str, Loss]:
+        return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, states)}
+
+    found = look(states)
+    if found:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
+        again = look(connection.view().states)
+        found = {key: loss for key, loss in again.items() if key in found}
+    if not found:
+        return []
+    first, *others = found.values()
+    more = f", and {counted(len(others), 'more object')} with records in use" if others else ""
+    return [Unsound(first.key, f"{first.damage}, though it has records in use{more}")]
+
+
+def _of_chain(connection: Connection, state: State) -> list[Unsound]:
+    """The damage of a chain that two looks find: another vacuum and writers may work meanwhile."""
+    repairs = ChainRepairs(connection.objects, connection.pool, connection.keys, state.chain, len(connection.chains))
+    found = [*_damage(connection, state, repairs.survey())]
+    if not found:
+        return []
+    again = {*_damage(connection, state, repairs.survey())}
+    return [item for item in found if item in again]
+
+
+def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
+    names, chain = connection.keys, state.chain
+    for number, boundary in survey.boundaries.items():
+        if boundary is None:
+            yield Unsound(names.boundary(chain, number), "it is missing or damaged")
+    for number, saved in survey.saved.items():
+        if saved is None and number in survey.heads:
+            yield Unsound(names.checkpoint_head(chain, number), "it cannot be read: it or its index is damaged")
+    if survey.conflict:
+        yield Unsound(keys.latest(chain), survey.conflict)
+    first = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)
+    yield from _gaps(connection.objects, names, state, first)
+
+
+def _gaps(objects: ObjectStore, names: Keys, state: State, first: int) -> Iterator[Unsound]:
+    """The first missing entry of those after the last boundary, up to that of a state that was read before."""
+    expected, after = first + 1, names.entry(state.chain, first)
+    page = objects.list(names.entries(state.chain), after, _PAGE)
+    while True:
+        for item in page:
+            number = keys.entry_sequence(item.key)
+            if number is not None and number != expected:
+                yield Unsound(names.entry(state.chain, expected), f"it is missing, though entry {number} exists")
+                return
+            expected += number is not None
+        if len(page) < _PAGE:
+            break
+        page = objects.list(names.entries(state.chain), page[-1].key, _PAGE)
+    if expected <= state.sequence:
+        yield Unsound(names.entry(state.chain, expected), f"it is missing, though entry {state.sequence} was read")
+
+
+def check_sound(connection: Connection) -> None:
+    """Refuse to delete anything in a store that is not sound.
+
+    Raises:
+        UnsoundStoreError: Something is wrong.
+    """
+    found = unsound(connection)
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        msg = (
+            f"nothing was deleted, because the store at {connection.url} is not sound: {found[0]}{more}. `txnstore "
+            "recover` says what can be rebuilt and what is lost"
+        )
+        raise UnsoundStoreError(msg)
+
+
+def check_no_others(connection: Connection, others: Mapping[str, ForeignStore]) -> None:
+    """Refuse to delete anything while there are chains of another store: what this one does not name may be that one's.
+
+    Raises:
+        UnsoundStoreError: There are.
+    """
+    if others:
+        store_id, other = max(others.items(), key=lambda item: item[1].youngest_ms)
+        raise UnsoundStoreError(f"nothing was deleted at {connection.url}: {about(connection.keys, store_id, other)}")
+
+
+def about(names: Keys, store_id: str, other: ForeignStore) -> str:
+    """What there is of another store, and what can be done about it."""
+    written = f"{counted(other.objects, 'object')}, the newest of {instant(other.youngest_ms)}"
+    return (
+        f"{Keys(store_id).chains} belongs to another store ({written}), and segments that the store {names.store_id} "
+        f"does not name may be its own. `txnstore recover --dry-run` shows what each of them holds. {choice(store_id)}"
+    )

@@ -1,0 +1,463 @@
+"""Deletes unreferenced objects after a grace period. See docs/design/0003-vacuum-announces.md."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from txnstore.chain import keys
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.identity import document_of
+from txnstore.chain.keys import Keys
+from txnstore.chain.remains import hints_of_others, no_document
+from txnstore.compactor.foreign import foreign_pages, foreign_stores
+from txnstore.compactor.phrases import counted
+from txnstore.compactor.vacuum.checkpoints import old_checkpoints, older
+from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, History, announce, delete, delete_entries, histories
+from txnstore.compactor.vacuum.payloads import delete_payloads, old_payloads
+from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
+from txnstore.connection import Connection
+from txnstore.coordinator.copies import copy_all, has_stale_copies
+from txnstore.coordinator.expiration import expire_due
+from txnstore.core.log.model import PLACE
+from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
+from txnstore.core.model import sorted_items
+from txnstore.core.view import View
+from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageFullError, StoreNotFoundError
+from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
+from txnstore.storage.probe import PROBE_FOLDER
+from txnstore.validation import check_milliseconds
+
+_LOG = logging.getLogger(__name__)
+
+#: The default grace period in seconds.
+DEFAULT_GRACE = 24 * 60 * 60
+#: The number of segments that are listed, looked up and deleted before the next ones are listed.
+_PAGE = 10_000
+#: The number of deleted keys that a report has.
+_NAMED = 10_000
+#: The maximum number of keys per entry.
+_ENTRY = 5_000
+#: The minimum age of temporary files and probe objects before a vacuum deletes them: no write or probe takes longer.
+_SWEEP_MS = 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Deleted objects of one kind.
+
+    Attributes:
+        kind: The topic, the chains of a store, or the folder that they are of; ``inlined``: records in entries.
+        objects: Their number.
+        bytes: Their size.
+        example: The key of one.
+    """
+
+    kind: str
+    objects: int
+    bytes: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """The result of a vacuum; after a dry run, the expected result.
+
+    Attributes:
+        deleted: The keys of the deleted objects; of more than 10,000 the first ones. Of an entry whose inlined records
+            were deleted, the key and ``#``.
+        bytes: The size of the deleted objects, and of the records that were deleted from entries.
+        kept_young: The number of unreferenced objects whose grace period has not passed.
+        referenced: The number of objects with segments in use.
+        swept: The number of deleted temporary files of crashed local writers.
+        announced: The number of entries that this vacuum has announced: one in 24 hours or later deletes them.
+        dry_run: Whether nothing was deleted.
+        objects: The number of deleted objects.
+        kinds: The deleted objects by kind.
+    """
+
+    deleted: tuple[str, ...] = field(repr=False)
+    bytes: int
+    kept_young: int
+    referenced: int
+    swept: int = 0
+    dry_run: bool = False
+    objects: int = 0
+    kinds: tuple[Deleted, ...] = field(default=(), repr=False)
+    announced: int = 0
+
+
+class _Tally:
+    """Counts what is deleted, and remembers the first keys."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.referenced = 0
+        self._keys: list[str] = []
+        self._kinds: dict[str, Deleted] = {}
+
+    def delete(self, items: Iterable[ObjectInfo]) -> None:
+        """These objects are deleted."""
+        for item in items:
+            if len(self._keys) < _NAMED:
+                self._keys.append(item.key)
+            kind = "inlined" if item.key.endswith(PLACE) else "/".join(item.key.split("/")[:2])
+            known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
+            self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
+
+    def find(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
+        """These objects are found only where they are deleted."""
+        for page in pages:
+            self.found += len(page)
+            self.delete(page)
+
+    def report(self, *, swept: int, announced: int, dry_run: bool) -> VacuumReport:
+        """The report of all that was counted."""
+        kinds = tuple(self._kinds[kind] for kind in sorted(self._kinds))
+        objects = sum(kind.objects for kind in kinds)
+        return VacuumReport(
+            deleted=tuple(self._keys),
+            bytes=sum(kind.bytes for kind in kinds),
+            kept_young=self.found - self.referenced - objects,
+            referenced=self.referenced,
+            swept=swept,
+            dry_run=dry_run,
+            objects=objects,
+            kinds=kinds,
+            announced=announced,
+        )
+
+
+def vacuum(
+    connection: Connection,
+    older_than: float | None = None,
+    *,
+    history: float | None = None,
+    dry_run: bool = False,
+    expire: bool = True,
+    force: bool = False,
+    foreign: Collection[str] = (),
+) -> VacuumReport:
+    """Delete unreferenced segments, old checkpoints and leftovers of probes after a grace period.
+
+    Nothing is deleted from a store that is not sound, without ``force``: if a boundary or a checkpoint is damaged or an
+    entry is missing, the newest known state may not be the newest one, and what it does not name may be needed; if an
+    object with records in use is missing, it may be what no chain names, below another name. Nor is anything deleted
+    while there are chains of another store (docs/design/0025-identity.md).
+
+    A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's clock,
+    and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So a
+    reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be used
+    for longer. Inlined segments go with their entry; of the entries that stay for lack of later checkpoints, only these
+    are deleted, by the same rules. Objects whose keys do not have the form of txnstore's are never deleted.
+
+    Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
+    ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
+    those with inlined segments in use, and announces the next ones. Snapshots of before are gone then.
+
+    Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
+    references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
+    long its writer was paused (RET-10). So a short grace period can cost open transactions their uploads, but never an
+    acknowledged record. A later vacuum removes the announced keys from the state, when uploads of their age are no
+    longer accepted.
+
+    Segments are listed, looked up and deleted 10,000 at a time. So a vacuum needs no memory for each object that
+    exists: besides a page it has the keys of the segments in use, which the state has anyway, and two objects for each
+    checkpoint. The keys of deleted segments are a part of the state until a later vacuum removes them.
+
+    In a store with several chains, a vacuum first tells chains that do not know it yet that a topic was deleted; its
+    segments are unreferenced only then.
+
+    Args:
+        connection: The connection to the store.
+        older_than: The grace period in seconds; 24 hours by default. 0 is safe if there are no other clients.
+        history: How long entries are kept, in seconds; 7 days by default, and at least the grace period. They are what
+            earlier snapshots and the history of transactions are read from.
+        dry_run: Delete nothing; return the expected result.
+        expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+        force: Also vacuum a store that is not sound; never one that has chains of another store.
+        foreign: The ids of other stores whose chains are below this root: delete these chains and their hints, whatever
+            their age, and nothing else. Their segments are unreferenced then.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        InvalidConfigError: ``older_than`` or ``history`` is not a number of seconds, or there are no chains of a store
+            of ``foreign``, or it is this one.
+        UnsoundStoreError: The store is not sound, or there are chains of another one; nothing is deleted.
+        CorruptionError: The store does not open; nothing is deleted.
+        StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
+        StorageFullError: The disk is full, also after what needs no entry was deleted; the message says what was.
+        StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
+    """
+    grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
+    history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
+    if connection.read_only and not dry_run:
+        msg = f"the store {connection.url} was opened read_only, so nothing in it can be deleted"
+        raise ReadOnlyError(msg)
+    if foreign:
+        return _vacuum_foreign(connection, foreign, dry_run=dry_run)
+    # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
+    # state is read: a segment that was registered in between is then known to be in use.
+    objects, tally = connection.objects, _Tally()
+    now = objects.now_ms()
+    _check(connection, force=force)
+    segments = _pages(objects)
+    page = next(segments)
+    past = histories(connection, now, history_ms)
+    checkpoints = old_checkpoints(connection, now - grace_ms, past)
+    probes = objects.list(f"{PROBE_FOLDER}/")
+    view = _view_after_lists(connection)
+    leftovers = [
+        *checkpoints.unneeded,
+        # A running probe whose object is deleted would report a safe storage as unsafe.
+        *older(probes, now - max(grace_ms, _SWEEP_MS)),
+    ]
+    tally.found += len(checkpoints.found) + len(probes)
+    tally.delete(leftovers)
+    swept = 0
+    if not dry_run:
+        # First what no entry has to announce: on a full disk, that frees the space for the entries.
+        _make_durable(connection, view, checkpoints.kept, past)
+        delete(objects, leftovers)
+        swept = _sweep(objects, max(grace_ms, _SWEEP_MS))
+    with _naming_what_was_deleted(tally, swept):
+        if not dry_run and has_stale_copies(view):
+            copy_all(connection.chains)
+            view = connection.view(refresh=False)
+        gone = {
+            key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)
+        }
+        named = _Named(view, gone)
+        while True:
+            garbage = _choose(connection, named, page, now, grace_ms, tally)
+            tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
+            following = next(segments, None)
+            if following is None:
+                break
+            page = following
+            named.refresh(_view_after_lists(connection))
+
+        def dropped_before(dropped: Collection[str]) -> set[str]:
+            return _dropped_before(connection, named.view, dropped, grace_ms)
+
+        ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
+        payloads = old_payloads(connection.keys, named.view, ends, dropped_before)
+        if not dry_run:
+            _forget(connection, [*payloads.forgotten, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
+            if expire:
+                expire_due(connection.chains, connection.runtime.clock())
+            connection.check_storage()
+        announced = 0
+        for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+            tally.find(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
+            announced += announce(connection, chain, candidate, dry_run=dry_run)
+        # Last: a storage may refuse that entries are overwritten.
+        tally.find(delete_payloads(connection, payloads.free, dry_run=dry_run))
+    report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
+    if not dry_run:
+        _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
+    return report
+
+
+@contextmanager
+def _naming_what_was_deleted(tally: _Tally, swept: int) -> Iterator[None]:
+    """Add to the error of a full disk what a vacuum has deleted, and what it needs to go on."""
+    try:
+        yield
+    except StorageFullError as error:
+        report = tally.report(swept=swept, announced=0, dry_run=False)
+        msg = (
+            f"{error} The vacuum has deleted {counted(report.objects, 'object')} of {report.bytes:,} bytes and "
+            f"{counted(swept, 'temporary file')}. The rest is deleted only after an entry has announced it, which "
+            "takes a few kilobytes: free so much beside the store, or enlarge the disk or the quota, then repeat the "
+            "vacuum"
+        )
+        raise StorageFullError(msg) from error
+
+
+def _check(connection: Connection, *, force: bool) -> None:
+    """Refuse to delete anything of a store that was replaced, is not alone, or not sound."""
+    connection.chains.identity.confirm()
+    check_no_others(connection, foreign_stores(connection.objects, connection.keys))
+    if not force:
+        check_sound(connection)
+
+
+def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run: bool) -> VacuumReport:
+    """Delete the chains of other stores. This store need not open: beside these chains an empty one does not."""
+    objects, tally = connection.objects, _Tally()
+    names = Keys(_store_id(connection))
+    ids = check_ids(wanted)
+    hints = hints_of_others(objects, names.store_id)
+    others = {*foreign_stores(objects, names), *hints.values()}
+    for store_id in ids:
+        if store_id == names.store_id or store_id not in others:
+            which = f"of the stores {', '.join(sorted(others))}" if others else "of no other store"
+            why = f"{keys.STORE} names it" if store_id == names.store_id else f"there are chains {which}"
+            msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
+            raise InvalidConfigError(msg)
+    left = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
+    for items in itertools.chain(foreign_pages(objects, names, ids), [left]):
+        if _store_id(connection) != names.store_id:  # What was listed belongs to another store by now.
+            msg = f"the store {names.store_id} at {connection.url} was replaced while it was looked at"
+            raise StoreNotFoundError(msg)
+        tally.find([items])
+        if not dry_run:
+            delete(objects, items)
+    report = tally.report(swept=0, announced=0, dry_run=dry_run)
+    if not dry_run:
+        _LOG.warning("chains of other stores deleted", extra={"stores": sorted(ids), "objects": report.objects})
+    return report
+
+
+def check_ids(given: object) -> frozenset[str]:
+    """Ids of stores.
+
+    Raises:
+        InvalidConfigError: They are not a collection of texts.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Collection):
+        msg = f"foreign must be a list of ids of stores, not {given!r}"
+        raise InvalidConfigError(msg)
+    for each in given:
+        if not isinstance(each, str):
+            msg = f"foreign must have ids of stores, not {each!r}"
+            raise InvalidConfigError(msg)
+    return frozenset(given)
+
+
+def _store_id(connection: Connection) -> str:
+    """The id in ``store.json`` now."""
+    data = read_if_there(connection.objects, keys.STORE)
+    if data is None:
+        raise no_document(connection.objects)
+    return document_of(data, connection.url).store_id
+
+
+class _Named:
+    """The objects with segments in use, and what was dropped, as of the newest view.
+
+    Args:
+        view: The view.
+        gone: Keys that were dropped long ago; those whose objects no page has are gone.
+    """
+
+    def __init__(self, view: View, gone: set[str]) -> None:
+        self.gone = gone
+        self._look(view)
+
+    def refresh(self, view: View) -> None:
+        """Go on with a newer view; the keys are collected again only if something has changed."""
+        if view is not self.view:
+            self._look(view)
+
+    def _look(self, view: View) -> None:
+        # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
+        self.view, self._dropped = view, view.dropped
+        self.keys = {key.casefold() for key in named_keys(view)}
+
+    def dropped(self, key: str) -> list[str]:
+        """What the state remembers of an object: that it was dropped or announced, and of a pack, its segments."""
+        return [name for name in (key, f"{PLACE}{key}") if name in self._dropped]
+
+
+def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
+    """The objects with segments, a page at a time; at least one page."""
+    after = ""
+    while True:
+        page = objects.list(keys.TOPICS, after, _PAGE)
+        yield [item for item in page if keys.has_segments(item.key)]
+        if len(page) < _PAGE:
+            return
+        after = page[-1].key
+
+
+def _view_after_lists(connection: Connection) -> View:
+    """The view after objects were listed: none of them is of a store that was created in the place of this one."""
+    connection.chains.identity.confirm()
+    return connection.view()
+
+
+def _make_durable(
+    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], past: Sequence[History]
+) -> None:
+    """Make sure that what replaces the deleted objects survives a power cut: it may be visible only.
+
+    That is the newest entry of each chain, which dropped segments or names the ones in use (with the name of one entry
+    those of all are flushed); the checkpoints that are kept; and the boundaries up to which entries are deleted.
+    """
+    names = connection.keys
+    needed = [names.entry(state.chain, state.sequence) for state in view.states if state.sequence]
+    needed += [item.key for item in checkpoints]
+    needed += [names.boundary(chain.chain, chain.number) for chain in past if chain.number]
+    make_durable(connection.objects, needed)
+
+
+def _milliseconds(name: str, given: float | None, default: int) -> int:
+    return default * 1000 if given is None else check_milliseconds(name, given)
+
+
+def named_keys(view: View) -> set[str]:
+    """The objects of all segments that a chain references, also for a deleted topic that it still has a copy of."""
+    return {
+        batch.segment.object
+        for chain in view.states
+        for _, partition in sorted_items(chain.partitions)  # In the order of the rows of index files.
+        for batch in partition.batches
+    }
+
+
+def _choose(
+    connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
+) -> list[ObjectInfo]:
+    """The unreferenced objects that were written, and dropped, before the grace period by the storage's clock."""
+    named.gone.difference_update(key for item in page for key in named.dropped(item.key))
+    unnamed = [item for item in page if item.key.casefold() not in named.keys]
+    tally.found += len(page)
+    tally.referenced += len(page) - len(unnamed)
+    old = [(item, named.dropped(item.key)) for item in unnamed if item.modified_ms <= now - grace_ms]
+    long_dropped = _dropped_before(connection, named.view, {key for _, found in old for key in found}, grace_ms)
+    return [item for item, found in old if long_dropped.issuperset(found)]
+
+
+def _dropped_before(connection: Connection, view: View, wanted: Collection[str], age_ms: int) -> set[str]:
+    """Those of the dropped keys whose entry is at least ``age_ms`` old by the storage's clock, not by its writer's."""
+    found: set[str] = set()
+    for state in view.states:
+        mine = [key for key in wanted if key in state.dropped]
+        if mine:
+            limit = connection.chains.ages.newest_older_than(state, age_ms)
+            found.update(key for key in mine if state.dropped[key] <= limit)
+    return found
+
+
+def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Announce objects, then delete them; keeps those that have been referenced in the meantime."""
+    deleted: list[ObjectInfo] = []
+    for start in range(0, len(garbage), _ENTRY):
+        chunk = garbage[start : start + _ENTRY]
+        allowed = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
+        free = [item for item in chunk if item.key in allowed]
+        delete(connection.objects, free)
+        deleted += free
+    return deleted
+
+
+def _forget(connection: Connection, names: Collection[str]) -> None:
+    """Remove what was dropped long ago from the states."""
+    ordered = sorted(names)
+    for start in range(0, len(ordered), _ENTRY):
+        connection.submit(ForgetObjects(tuple(ordered[start : start + _ENTRY])))
+
+
+def _sweep(objects: object, older_than_ms: int) -> int:
+    """Delete old temporary files of a local store, which may be wrapped; other stores have none."""
+    while objects is not None:
+        sweep = getattr(objects, "sweep", None)
+        if sweep is not None:
+            return int(sweep(older_than_ms))
+        objects = getattr(objects, "inner", None)
+    return 0

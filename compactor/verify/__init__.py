@@ -1,0 +1,1 @@
+"""Verification: checks every invariant that the objects of a store can show."""

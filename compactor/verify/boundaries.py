@@ -1,0 +1,46 @@
+"""Reads the boundaries of a chain, and finds those that are lost. See docs/design/0023-history.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txnstore.chain import keys
+from txnstore.chain.boundary import BoundaryDocument, read_boundary
+from txnstore.chain.keys import Keys
+from txnstore.errors import CorruptionError
+from txnstore.storage.base import ObjectStore
+
+#: A hint that names a boundary of a number so much greater than that of the last one is wrong: a chain gets one a day.
+_MOST_LOST = 1_000
+
+
+def read_boundaries(
+    objects: ObjectStore, names: Keys, chain: int, hinted: int = 0
+) -> dict[int, BoundaryDocument | None]:
+    """The last two boundaries of a chain, and those that are missing or damaged, as None.
+
+    ``hinted``: a number that a hint names, so that this boundary must exist, unless the hint is wrong.
+    """
+    listed = {number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))}
+    last = max(listed, default=0)
+    last = max(last, hinted) if hinted <= last + _MOST_LOST else last
+    found: dict[int, BoundaryDocument | None] = {}
+    for number in range(1, last + 1):
+        if number in listed and number < last - 1:
+            continue
+        try:
+            found[number] = read_boundary(objects, names, chain, number)
+        except CorruptionError:
+            found[number] = None
+    before, after = found.get(last - 1), found.get(last)
+    if before is not None and after is not None and after.sequence < before.sequence:
+        found[last] = None  # An older one in its place.
+    return found
+
+
+def without_checkpoint(found: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
+    """The numbers of boundaries that cannot be those of the chain: no checkpoint is as new as their entry.
+
+    ``newest``: the number of the newest checkpoint; 0: there is none, so that nothing tells.
+    """
+    return [number for number, each in found.items() if newest and each is not None and each.sequence > newest]

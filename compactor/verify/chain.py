@@ -1,0 +1,416 @@
+"""Verifies a chain: folds it from its beginning, and compares its checkpoints with the resulting states."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+
+from txnstore.chain.boundary import BoundaryDocument
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.index import Edge
+from txnstore.chain.codec import Entry, LatestDocument, reason
+from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
+from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
+from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
+from txnstore.core.evolve import evolve
+from txnstore.core.invariants.check import check, check_event, check_step
+from txnstore.core.invariants.common import Violation
+from txnstore.core.log.sums import Sums, add_up
+from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.maintenance import SegmentsReplaced, unconserved
+from txnstore.core.model import TopicPartition, sorted_items
+from txnstore.core.state import State, begin_entry, first_state
+from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from txnstore.storage.base import ObjectStore
+
+#: Concurrent requests for entries.
+_WINDOW = 64
+#: The invariants of a state examine all of it, so they are checked for about this many states, evenly spread.
+_LOOKS = 64
+
+
+@dataclass(slots=True)
+class ChainFindings:
+    """The result of verifying a chain.
+
+    Attributes:
+        state: The state at the head; None if a damaged entry prevents computing it.
+        violations: The violations.
+        entries: The number of entries read.
+        checkpoints: The number of checkpoints checked.
+        bytes_read: The bytes of the entries read.
+        states: The number of states whose invariants were checked.
+        steps: The number of entries that were folded.
+        compactions: The number of compactions in them.
+        sums: The sums of the records of each segment that a compaction wrote, by key, as far as recorded.
+        payloads: The size of the payload of each entry that has one, by key.
+    """
+
+    state: State | None = None
+    violations: list[Violation] = field(default_factory=list)
+    entries: int = 0
+    checkpoints: int = 0
+    bytes_read: int = 0
+    states: int = 0
+    steps: int = 0
+    compactions: int = 0
+    sums: dict[str, Sums] = field(default_factory=dict)
+    payloads: dict[str, int] = field(default_factory=dict)
+
+
+class ChainVerifier:
+    """Reads a chain from entry 1, or from the checkpoint at its last boundary, and checks it; call :meth:`run` once.
+
+    After an entry that cannot be folded, the states are unknown up to the next intact checkpoint, where the
+    verification resumes.
+
+    Args:
+        objects: The object store.
+        pool: Runs concurrent requests.
+        keys: The keys of the store.
+        chain: The number of the chain.
+        known: A state known to this process, which the chain must still contain; None without one.
+        chains: The number of chains of the store.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, pool: Executor, keys: Keys, chain: int, known: State | None, chains: int = 1
+    ) -> None:
+        self._objects, self._pool, self._keys, self._chain, self._known = objects, pool, keys, chain, known
+        self._label = f"chain {chain}, " if chains > 1 else ""
+        self._found = ChainFindings()
+        self._state: State | None = first_state(chain, chains)
+        self._previous: str | None = ""
+        self._interval = 1
+        self._seen: set[str] = set()
+        self._index: set[str] = set()
+        self._newest_sound = 0
+        self._first = 0
+        self._hint = LatestDocument()
+        self._edges: list[Edge] = []
+        self._incomplete: dict[int, str] = {}
+
+    def run(self) -> ChainFindings:
+        """Verify the chain."""
+        # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
+        # hint is read first: it is written after the objects that it names.
+        self._hint = checkpoint.hinted(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
+        boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
+        checkpoints = self._list_checkpoints()
+        self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
+        present = self._entries()
+        known = self._known.sequence if self._known is not None else 0
+        last = max([known, *present, *checkpoints], default=0)
+        self._interval = max(1, (last - self._first) // _LOOKS)
+        self._report_missing(present, last)
+        if self._first:
+            self._state = self._previous = None
+            # Another vacuum may have deleted it: then the history begins with the next one.
+            if self._first in checkpoints:
+                self._check_checkpoint(self._first)
+        for sequence, data in self._read(present, last):
+            if data is None:
+                self._state = self._previous = None
+            else:
+                self._check_entry(sequence, data)
+            if sequence in checkpoints:
+                self._check_checkpoint(sequence)
+        self._report_incomplete()
+        if self._state is None:
+            self._report(
+                "state_at_head", self._keys.entries(self._chain), "the newest state is unknown after the damage"
+            )
+        else:
+            self._check_state(self._state)
+            self._check_kept(self._state)
+        self._found.state = self._state
+        return self._found
+
+    def _report(self, name: str, subject: str, message: str) -> None:
+        self._found.violations.append(Violation(name, message, subject))
+
+    def _check_boundaries(self, found: dict[int, BoundaryDocument | None], newest: int) -> int:
+        """The entry of the last boundary; 0 without one. ``newest``: the newest checkpoint."""
+        wrong = without_checkpoint(found, newest)
+        for number, document in found.items():
+            key = self._keys.boundary(self._chain, number)
+            if document is None:
+                self._report("boundary_intact", key, "it is missing or damaged")
+            elif number in wrong:
+                self._report("boundary_intact", key, f"no checkpoint is as new as its entry {document.sequence}")
+        sound = [each.sequence for number, each in found.items() if each is not None and number not in wrong]
+        return max(sound, default=0)
+
+    def _check_kept(self, state: State) -> None:
+        """Check the entries of before the last boundary that exist because segments in them are in use."""
+        wanted = sorted(
+            {
+                batch.segment.object
+                for _, log in sorted_items(state.partitions)
+                for batch in log.batches
+                if batch.segment.inlined and (entry_sequence(batch.segment.object) or 0) <= self._first
+            }
+            if self._first
+            else ()
+        )
+        for key, data in zip(wanted, self._pool.map(partial(read_if_there, self._objects), wanted), strict=True):
+            if data is None:
+                continue  # Missing segments are reported, each with its place.
+            self._found.entries += 1
+            self._found.bytes_read += len(data)
+            try:
+                self._check_payload(key, decode_entry(key, data), data)
+            except (CorruptionError, UnsupportedFormatError) as error:
+                self._report("entry_intact", key, str(error))
+
+    def _check_payload(self, key: str, entry: Entry, data: bytes) -> None:
+        if payload := payload_of(data):
+            self._found.payloads[key] = len(payload)
+        if (damage := payload_damage(entry, data)) is not None:
+            self._report("payload_intact", key, damage)
+
+    def _list_checkpoints(self) -> set[int]:
+        """The checkpoints with a head."""
+        hint = self._hint.sequence
+        listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
+        heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
+        self._index = {key for key in listed if index_range(key) is not None}
+        indexed = {until for _, until in filter(None, map(index_range, self._index))}
+        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names.
+        if hint > max(heads, default=0) and hint in indexed:
+            message = f"it is missing, although {latest(self._chain)} names it and its index exists"
+            self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
+        return heads
+
+    def _entries(self) -> set[int]:
+        """The entries that exist.
+
+        A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So they are
+        listed again where there is a gap.
+        """
+        found = self._list_entries()
+        last = max(found, default=0)
+        if len(found) < last and any(number not in found for number in range(self._first + 1, last)):
+            found |= {number for number in self._list_entries() if number <= last}
+        return found
+
+    def _list_entries(self) -> set[int]:
+        found = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
+        return {sequence for sequence in found if sequence is not None}
+
+    def _report_missing(self, present: set[int], last: int) -> None:
+        first = None
+        for sequence in range(self._first + 1, last + 2):
+            missing = sequence <= last and sequence not in present
+            if missing and first is None:
+                first = sequence
+            elif not missing and first is not None:
+                until = f" and all up to entry {sequence - 1}" if sequence - 1 > first else ""
+                self._report("entry_present", self._keys.entry(self._chain, first), f"the entry{until} is missing")
+                first = None
+
+    def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
+        """All entries in order, read ahead; None for a missing one."""
+        flying: deque[tuple[int, Future[bytes] | None]] = deque()
+        following = iter(range(self._first + 1, last + 1))
+        while True:
+            while len(flying) < _WINDOW and (sequence := next(following, None)) is not None:
+                key = self._keys.entry(self._chain, sequence)
+                flying.append((sequence, self._pool.submit(self._objects.get, key) if sequence in present else None))
+            if not flying:
+                return
+            sequence, future = flying.popleft()
+            yield sequence, None if future is None else self._result(sequence, future)
+
+    def _result(self, sequence: int, future: Future[bytes]) -> bytes | None:
+        try:
+            data = future.result()
+        except ObjectNotFoundError:
+            self._report(
+                "entry_present", self._keys.entry(self._chain, sequence), "the entry is listed, but does not exist"
+            )
+            return None
+        self._found.entries += 1
+        self._found.bytes_read += len(data)
+        return data
+
+    def _check_entry(self, sequence: int, data: bytes) -> None:
+        """Decode an entry, check that it contains the hash of the one before it, and fold it."""
+        key, digest = self._keys.entry(self._chain, sequence), entry_hash(data)
+        if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
+            self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
+        try:
+            entry = decode_entry(key, data)
+        except (CorruptionError, UnsupportedFormatError) as error:
+            self._report("entry_intact", key, str(error))
+            self._state = self._previous = None
+            return
+        self._check_payload(key, entry, data)
+        if entry.sequence != sequence:
+            self._report("entry_intact", key, f"it contains entry {entry.sequence}")
+            self._state = None
+        elif self._previous is not None and entry.previous != self._previous:
+            before = self._keys.entry(self._chain, sequence - 1)
+            self._report("hash_chain", before, f"its hash is {self._previous}; {key} expects {entry.previous}")
+            self._state = None
+        if self._state is not None:
+            self._fold(key, entry, digest, self._state)
+        self._previous = digest
+
+    def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
+        if entry.timestamp < before.timestamp:
+            message = f"its timestamp {entry.timestamp} is before that of the previous entry, {before.timestamp}"
+            self._report("entry_time", key, message)
+        state = begin_entry(before, entry.timestamp)
+        label = f"{self._label}entry {state.sequence}"
+        try:
+            for event in entry.events:
+                if isinstance(event, SegmentsReplaced):
+                    self._found.compactions += 1
+                    self._found.violations += compaction_violations(key, state, event)
+                    self._found.violations += sums_violations(key, state, event, self._found.sums)
+                earlier, state = state, evolve(state, event)
+                self._found.violations += event_violations(earlier, state, label)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an invalid event makes the fold raise
+            message = f"it contains an event that is invalid in the state before it: {reason(error)}"
+            self._report("entry_fits", key, message)
+            self._state = None
+            return
+        self._state = replace(state, entry_hash=digest)
+        self._found.steps += 1
+        self._found.violations += step_violations(before, self._state, label)
+        if self._state.sequence % self._interval == 0:
+            self._check_state(self._state)
+
+    def _check_state(self, state: State) -> None:
+        """Check the invariants of a state; reports a violation that persists over states once."""
+        self._found.states += 1
+        for item in check(state):
+            if str(item) not in self._seen:
+                self._seen.add(str(item))
+                self._report(item.name, f"{self._label}the state after entry {state.sequence}", item.message)
+
+    def _check_checkpoint(self, sequence: int) -> None:
+        """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
+        key = self._keys.checkpoint_head(self._chain, sequence)
+        self._found.checkpoints += 1
+        requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence, self._edges)
+        if requested is None:
+            self._report("checkpoint_intact", key, "no entry has this number")
+            return
+        try:
+            saved = checkpoint.read(self._keys, self._chain, sequence, requested)
+            self._compare(key, saved.state)
+        except (ObjectNotFoundError, CorruptionError) as error:
+            named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
+            missing = [name for name in named or () if name not in self._index]
+            if missing:
+                self._incomplete[sequence] = f"it cannot be read: {missing[0]} is missing, which it names"
+            else:
+                self._report("checkpoint_intact", key, f"it cannot be read: {error}")
+            return
+        self._newest_sound, self._edges = sequence, saved.edges
+
+    def _compare(self, key: str, saved: State) -> None:
+        """Compare a saved state with the folded one, and go on with it: its batches are shared with later checkpoints.
+
+        Raises:
+            CorruptionError: Its batches cannot be decoded.
+        """
+        if self._state is None:
+            checkpoint.decode_all(saved)
+            self._state, self._previous = saved, saved.entry_hash
+        elif _equal(saved, self._state):
+            self._state = saved
+        else:
+            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
+            message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
+            self._report("checkpoint_equals_fold", key, message)
+
+    def _report_incomplete(self) -> None:
+        """Report checkpoints that lack index files, unless a newer one is sound.
+
+        A writer that was paused can write the head of a checkpoint whose index files a vacuum has deleted. There is a
+        newer checkpoint then, so this is not damage.
+        """
+        for sequence, message in self._incomplete.items():
+            if sequence > self._newest_sound:
+                self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
+
+
+def _equal(saved: State, folded: State) -> bool:
+    """Whether two states are equal. Logs are compared in the order of the rows of index files: each is decoded once."""
+    if len(saved.partitions) != len(folded.partitions):
+        return False
+    if any(saved.partitions.get(tp) != log for tp, log in sorted_items(folded.partitions)):
+        return False
+    return replace(saved, partitions=folded.partitions) == folded
+
+
+def _differs(saved: State, folded: State, name: str) -> bool:
+    # For two empty maps of rpds, both == and != return True.
+    return not getattr(saved, name) == getattr(folded, name)  # noqa: SIM201
+
+
+def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> list[Violation]:
+    """Violations of a compaction in entry ``key``: it went above the last stable offset, or changed the records."""
+    tp = TopicPartition(event.topic, event.partition)
+    partition = state.partitions[tp]
+    is_aborted = aborted_batches(partition)
+    offsets = set(event.removed)
+    removed = [batch for batch in partition.batches if batch.base_offset in offsets]
+    found = []
+    cleaned = event.clean_until is not None
+    # A clean may go above the last stable offset, around what is open: ``undecided_data_is_kept`` checks that.
+    if removed and removed[-1].limit > partition.last_stable_offset and not cleaned:
+        message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
+        found.append(Violation("compaction_below_lso", message, str(tp)))
+    before = sum(batch.records for batch in removed if not is_aborted(batch))
+    after = sum(batch.records for batch in event.added)
+    if len(removed) != len(offsets) or after > before or (after < before and not cleaned):
+        message = f"{key} replaced {len(offsets)} batches of {before} committed records by {after} records"
+        found.append(Violation("compaction_keeps_records", message, str(tp)))
+    return found
+
+
+def sums_violations(key: str, state: State, event: SegmentsReplaced, known: dict[str, Sums]) -> list[Violation]:
+    """Violations of the sums of a compaction in entry ``key``: records were changed, or are not accounted for.
+
+    Args:
+        key: The key of the entry.
+        state: The state before the event.
+        event: The compaction.
+        known: The sums of the segments of earlier compactions, by key; gets those of its new segments.
+    """
+    if event.sums is None:
+        return []
+    tp = TopicPartition(event.topic, event.partition)
+    partition = state.partitions[tp]
+    is_aborted, offsets = aborted_batches(partition), set(event.removed)
+    read = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
+    problem = unconserved(event.added, event.sums, merge=event.clean_until is None)
+    # Of a batch that the log start cuts, only the rest is read.
+    if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
+        records, before = sum(batch.records for batch in read), [known.get(batch.segment.key) for batch in read]
+        if records != event.sums.read.records:
+            problem = f"it read {event.sums.read} from batches of {records} records"
+        elif None not in before and add_up(filter(None, before)) != event.sums.read:
+            problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, before))}"
+    known.update((batch.segment.key, sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
+    return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
+
+
+def event_violations(before: State, after: State, entry: str) -> list[Violation]:
+    """Violations of an event of this entry, by the states before and after it."""
+    return [replace(item, subject=entry) for item in check_event(before, after)]
+
+
+def step_violations(before: State, after: State, entry: str) -> list[Violation]:
+    """Violations of the transition that this entry makes between two states."""
+    return [replace(item, subject=entry) for item in check_step(before, after)]

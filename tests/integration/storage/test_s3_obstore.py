@@ -1,0 +1,146 @@
+"""What obstore sends: credentials that change, encryption, nothing from the environment; and forks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiobotocore.credentials import AioCredentials
+from aiobotocore.session import AioSession
+
+from tests.helpers.s3_servers import fresh_bucket
+from tests.helpers.s3_wire import backend
+from txnstore.errors import UnknownOutcomeError
+from txnstore.storage.probe import probe
+from txnstore.storage.s3.obstore import SMALL_BYTES, is_usable
+from txnstore.testing import Break, RequestLog, S3Server, WireFault
+from txnstore.testing.servers import storage_options as options_for
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def any_key_log(moto_server: S3Server) -> Iterator[RequestLog]:
+    """A logging proxy in front of a server that accepts any key, and encryption."""
+    with RequestLog(moto_server.url) as log:
+        yield log
+
+
+class RenewingSession(AioSession):  # type: ignore[misc, unused-ignore]
+    """A session whose credentials change, as those of a role do."""
+
+    key = "first-key"
+
+    async def get_credentials(self) -> AioCredentials:
+        return AioCredentials(self.key, "the-secret", "the-token")
+
+
+def test_renewed_credentials_sign_the_next_request(
+    monkeypatch: pytest.MonkeyPatch, moto_server: S3Server, any_key_log: RequestLog
+) -> None:
+    options = {name: value for name, value in options_for(any_key_log.url).items() if name not in ("key", "secret")}
+    store = backend(fresh_bucket(moto_server), {**options, "session": RenewingSession(), "transport": "obstore"})
+    store.put("a", b"1")
+    monkeypatch.setattr(RenewingSession, "key", "second-key")
+    assert store.get("a") == b"1"
+    assert store.get("a", 0, 1) == b"1"
+    signed = [request.headers["authorization"] for request in any_key_log.requests]
+    assert ["first-key" in text for text in signed] == [True, False, False]
+    assert ["second-key" in text for text in signed] == [False, True, True]
+    assert {request.headers["x-amz-security-token"] for request in any_key_log.requests} == {"the-token"}
+    store.close()
+
+
+def test_variables_that_only_obstore_knows_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, s3_bucket_url: str, request_log: RequestLog, transport: str
+) -> None:
+    for name, value in {
+        "AWS_SESSION_TOKEN": "of-another-key",
+        "AWS_CONDITIONAL_PUT": "disabled",
+        "AWS_SKIP_SIGNATURE": "true",
+        "AWS_ENDPOINT": "http://127.0.0.1:9",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    store = backend(s3_bucket_url, {**options_for(request_log.url), "transport": transport})
+    assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2")) == (True, False)
+    for request in request_log.requests:
+        assert request.conditional
+        assert "authorization" in request.headers
+        assert "x-amz-security-token" not in request.headers
+    store.close()
+
+
+def test_answer_without_an_etag_is_resolved_by_reading(
+    s3_bucket_url: str, request_log: RequestLog, transport: str
+) -> None:
+    """OBJ-01: a server whose answers are all the same 200 creates a name once, and the object shows who did."""
+    store = backend(s3_bucket_url, {**options_for(request_log.url), "transport": transport})
+    silent = WireFault(Break.STATUS_AFTER, 200, "OK")
+    request_log.plan = lambda request: silent if request.method == "PUT" else None
+    assert store.put_if_absent("a", b"1")
+    store.put("b", b"1")
+    with pytest.raises(UnknownOutcomeError):
+        store.put_if_absent("a", b"2")
+    assert store.get("a") == b"1"
+    probe(store, lambda: "x")
+    store.close()
+
+
+def test_encryption_and_payer_are_asked_for(moto_server: S3Server, any_key_log: RequestLog, transport: str) -> None:
+    wanted = {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}, "requester_pays": True}
+    store = backend(fresh_bucket(moto_server), {**options_for(any_key_log.url), **wanted, "transport": transport})
+    store.put_if_absent("a", b"1")
+    store.put("b", b"1")
+    store.get("b")
+    assert store.transport == transport
+    headers = [request.headers for request in any_key_log.requests]
+    assert [each.get("x-amz-server-side-encryption") for each in headers] == ["AES256", "AES256", None]
+    assert [each.get("x-amz-request-payer") for each in headers] == ["requester"] * 3
+    store.close()
+
+
+def test_large_objects_are_written_through_s3fs(s3_bucket_url: str, request_log: RequestLog) -> None:
+    """The ``read_timeout`` of obstore includes the upload of the body, so a slow line could never upload them."""
+    store = backend(s3_bucket_url, {**options_for(request_log.url), "transport": "obstore"})
+    for size in (SMALL_BYTES, SMALL_BYTES + 1):
+        store.put(f"put-{size}", bytes(size))
+        assert store.put_if_absent(f"created-{size}", bytes(size))
+    agents = [request.headers["user-agent"].lower() for request in request_log.requests]
+    assert ["object_store" in agent for agent in agents] == [True, True, False, False]
+    assert ["botocore" in agent for agent in agents] == [False, False, True, True]
+    store.close()
+
+
+def test_child_of_a_process_with_obstore_uses_s3fs(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    """A request of the child through obstore would wait without end, and its sockets would crash the parent."""
+    store = backend(s3_bucket_url, {**storage_options, "transport": "obstore"})
+    assert store.put_if_absent("parent", b"1")
+
+    def child() -> bool:
+        created = store.put_if_absent("child", b"2")
+        of_its_own = backend(s3_bucket_url, storage_options)
+        return created and of_its_own.get("parent") == b"1" and {store.transport, of_its_own.transport} == {"s3fs"}
+
+    assert _forked(lambda: child() and _forked(_is_kept_from_obstore))
+    assert store.get("child") == b"2"
+    assert (store.transport, store.put_if_absent("child", b"3")) == ("obstore", False)
+    store.close()
+
+
+def _is_kept_from_obstore() -> bool:
+    return not is_usable()
+
+
+def _forked(call: Callable[[], bool]) -> bool:
+    """Whether the call is true in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if call() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,271 @@
+"""Compactors that work round after round, several of them on one store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
+from tests.helpers.shell import ONE_CHAIN, T0, T1, T2, another_process, new_store, rows, runtime
+from txnstore.compactor import Round
+from txnstore.compactor.compact.rounds import CLAIM_MS, watch
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions
+from txnstore.core.model import Claim, TopicPartition
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    ReadOnlyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.faults import no_faults, on
+
+
+@pytest.fixture
+def faults(clock: ManualClock) -> FaultStore:
+    return FaultStore(MemoryStore(clock=clock))
+
+
+@pytest.fixture
+def store(faults: FaultStore, clock: ManualClock, chains: int) -> Iterator[Store]:
+    with new_store(faults, clock=clock, chains=chains) as made:
+        yield made
+
+
+def fill(store: Store, segments: int = 3, partitions: tuple[int, ...] = (0, 1, 2)) -> None:
+    with store.producer() as producer:
+        for number in range(segments):
+            for partition in partitions:
+                producer.send("t", b"%d" % number, partition=partition)
+            producer.flush()
+
+
+def compacted(found: Round) -> list[TopicPartition]:
+    return [item.tp for item in found.report.partitions]
+
+
+def claims(store: Store) -> dict[TopicPartition, Claim]:
+    states = connection_of(another_process(store)).view().states
+    return {tp: claim for state in states for tp, claim in state.claims.items()}
+
+
+def test_compactors_share_the_partitions(store: Store) -> None:
+    """Each takes what no other has claimed: no partition is read twice, no replacement conflicts."""
+    fill(store)
+    before = rows(store)
+    with another_process(store) as one, another_process(store) as two:
+        ours, theirs = (process.compact_rounds(max_bytes=1) for process in (one, two))
+        found = [next(ours), next(theirs), next(ours)]
+        assert sorted(tp for item in found for tp in compacted(item)) == [T0, T1, T2]
+        assert [item.report.conflicts for item in found] == [0, 0, 0]
+        assert [next(theirs).idle, next(ours).idle] == [True, True]
+    assert rows(store) == before
+
+
+def test_a_claimed_partition_is_left_alone_until_it_is_released(store: Store) -> None:
+    fill(store, partitions=(0,))
+    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
+    chain.submit(ClaimPartitions("another", (T0,), CLAIM_MS))
+    with closing(store.compact_rounds()) as rounds:
+        found = next(rounds)
+        assert (found.due, found.claimed, found.idle) == (1, 1, True)
+        chain.submit(ReleasePartitions("another"))
+        assert compacted(next(rounds)) == [T0]
+
+
+def test_the_partitions_of_a_compactor_that_died_are_free_after_its_claim(store: Store, clock: ManualClock) -> None:
+    """No entry is needed for that: a store without writers has none."""
+    fill(store, partitions=(0,))
+    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
+    chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
+    clock.advance(CLAIM_MS - 10)
+    with closing(store.compact_rounds()) as rounds:
+        assert next(rounds).claimed == 1
+        clock.advance(20)
+        assert compacted(next(rounds)) == [T0]
+
+
+def test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahead(
+    store: Store, clock: ManualClock
+) -> None:
+    """The time of the chain stands still for a year, so each compactor measures the age of the claim."""
+    fill(store, partitions=(0,))
+    objects = connection_of(store).counts.inner
+    with open_on(objects, runtime=runtime(ManualClock(clock() + 365 * 86_400_000))) as ahead:
+        chain = next(chain for chain in connection_of(ahead).chains if T0 in chain.state.partitions)
+        chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
+    with closing(store.compact_rounds()) as rounds:
+        assert next(rounds).claimed == 1
+        clock.advance(CLAIM_MS // 2)
+        assert next(rounds).claimed == 1
+        clock.advance(CLAIM_MS // 2 + 1)
+        assert compacted(next(rounds)) == [T0]
+
+
+def test_a_partition_claimed_in_between_is_left_to_its_compactor(store: Store, faults: FaultStore) -> None:
+    """Both have planned the same partition; the chain decides who has it."""
+    fill(store, partitions=(0,))
+    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
+    late = FaultStore(faults.inner)
+
+    def claimed_before(_: int, operation: str, __: str) -> None:
+        if operation == "put_if_absent":
+            late.plan = no_faults
+            chain.submit(ClaimPartitions("another", (T0,), CLAIM_MS))
+
+    with another_process(store, late) as process, closing(process.compact_rounds()) as rounds:
+        late.plan = claimed_before
+        found = next(rounds)
+        assert (found.due, found.claimed, found.idle) == (1, 1, True)
+        assert found.report.partitions == ()
+
+
+def test_claims_are_released_when_the_caller_stops(store: Store) -> None:
+    fill(store)
+    with closing(store.compact_rounds()) as rounds:
+        assert len(compacted(next(rounds))) == 3
+        assert set(claims(store)) == {T0, T1, T2}
+    assert claims(store) == {}
+
+
+def test_the_partition_with_the_most_segments_comes_first(store: Store) -> None:
+    fill(store, 2, (0,))
+    fill(store, 5, (1,))
+    fill(store, 3, (2,))
+    found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
+    assert found == [[T1], [T2], [T0]]
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_the_filthiest_partition_comes_first(store: Store) -> None:
+    """CMP-20: before one that is less dirty with more segments, and before one that has only merges."""
+    store.create_topic("k", partitions=2, config={"cleanup.policy": "compact"})
+    rng = random.Random(1)
+    with store.producer() as producer:
+
+        def append(partition: int, size: int, segments: int = 1) -> None:
+            for _ in range(segments):
+                producer.send("k", rng.randbytes(size), key=rng.randbytes(8), partition=partition)
+                producer.flush()
+
+        append(0, 10_000)
+        store.compact("k", force=True)
+        append(0, 5_000, 5)
+        append(1, 1_000, 2)
+    fill(store, 9, (0,))
+    found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
+    assert found == [[TopicPartition("k", 1)], [TopicPartition("k", 0)], [T0]]
+
+
+def test_a_round_takes_as_many_partitions_as_its_budget_allows(store: Store) -> None:
+    fill(store)
+    sizes = [item.bytes_read for item in store.compact(dry_run=True).partitions]
+    found = [compacted(item) for item in store.compact_rounds(max_bytes=sizes[0] + sizes[1], rounds=2)]
+    assert [len(item) for item in found] == [2, 1]
+
+
+def test_idle_rounds_wait_longer_and_work_ends_that(faults: FaultStore, clock: ManualClock, chains: int) -> None:
+    pauses: list[float] = []
+    with new_store(faults, clock=clock, chains=chains) as store:
+        made = runtime(clock)
+        waiting = FixedRuntime(clock, pauses.append, made.rng, background=made.background, spawn=made.spawn)
+        with open_on(CountingStore(faults, log=True), runtime=waiting) as process:
+            rounds = watch(connection_of(process), interval=10, rounds=9)
+            for number, found in enumerate(rounds):
+                assert found.idle is (number != 7)
+                if number == 6:
+                    fill(store, partitions=(0,))
+    assert pauses == [10, 20, 40, 80, 160, 160, 160, 10]
+
+
+def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: FaultStore) -> None:
+    fill(store)
+    with closing(store.compact_rounds()) as rounds:
+        faults.plan = on(Fault.ERROR_BEFORE, "put", key_contains="topics/t", times=1)
+        found = next(rounds)
+        assert isinstance(found.error, StorageError)
+        assert not found.idle
+        assert found.due == 3
+        assert len(compacted(next(rounds))) == 3 - len(compacted(found))
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) -> None:
+    """The partition with the most debt is damaged, and the budget of a round is one partition."""
+    fill(store, 4, (0,))
+    fill(store, 3, (1, 2))
+    log = connection_of(store).view().find_partition(T0)
+    faults.inner.delete([next(iter(log.batches)).segment.key])
+    with closing(store.compact_rounds(max_bytes=1)) as rounds:
+        found = [next(rounds) for _ in range(4)]
+    assert [isinstance(item.error, CorruptionError) for item in found] == [True, False, False, True]
+    assert [compacted(item) for item in found[1:3]] == [[T1], [T2]]
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_a_round_with_damage_reports_what_it_compacted(store: Store, faults: FaultStore) -> None:
+    fill(store)
+    log = connection_of(store).view().find_partition(T1)
+    faults.inner.delete([next(iter(log.batches)).segment.key])
+    with closing(store.compact_rounds()) as rounds:
+        found = next(rounds)
+    assert isinstance(found.error, CorruptionError)
+    assert {item.tp: item.merges for item in found.report.partitions} == {T0: 1, T1: 0, T2: 1}
+    assert (found.worked, found.idle) == (True, False)
+
+
+def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
+    fill(store, partitions=(0,))
+    state = connection_of(store).view().states[0]
+    broken = replace(state.topics["t"], name="broken", topic_id="broken", schema="{", revision=0)
+    connection_of(store).submit(CreateTopic(broken))
+    with closing(store.compact_rounds()) as rounds:
+        found = next(rounds)
+    assert compacted(found) == [T0]
+    assert "broken" in str(found.error)
+
+
+@ONE_CHAIN
+def test_an_idle_round_costs_two_gets(store: Store, faults: FaultStore) -> None:
+    fill(store)
+    store.compact()
+    with closing(store.compact_rounds()) as rounds:
+        next(rounds)
+        since = len(faults.requests)
+        next(rounds)
+        assert [request.operation for request in faults.requests[since:]] == ["get", "get"]
+
+
+@ONE_CHAIN
+def test_a_round_writes_one_entry_for_its_claims(store: Store, faults: FaultStore) -> None:
+    fill(store)
+    with closing(store.compact_rounds()) as rounds:
+        before = connection_of(store).chain.state.sequence
+        next(rounds)
+        assert connection_of(store).chain.state.sequence == before + 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("interval", 0), ("interval", "5s"), ("interval", 10**6), ("max_bytes", 0), ("rounds", 0)],
+)
+def test_wrong_arguments_are_refused_before_the_first_round(store: Store, name: str, value: object) -> None:
+    with pytest.raises(InvalidConfigError, match=name):
+        store.compact_rounds(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_reader_cannot_compact_and_an_unknown_topic_is_named(store: Store, faults: FaultStore) -> None:
+    with open_on(CountingStore(faults), runtime=runtime(), read_only=True) as reader, pytest.raises(ReadOnlyError):
+        reader.compact_rounds()
+    with pytest.raises(UnknownTopicOrPartitionError, match="nosuch"):
+        next(store.compact_rounds("nosuch"))

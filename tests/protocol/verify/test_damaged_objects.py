@@ -1,0 +1,165 @@
+"""Entries, checkpoints and segments that are damaged, or of a newer format: refused by name, with nothing written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.helpers import keys
+from tests.helpers.connections import connection_of
+from tests.helpers.refusals import refused, sample_bucket
+from tests.helpers.shell import T0, another_process, runtime, sound
+from txnstore.errors import (
+    CorruptionError,
+    UnsupportedFormatError,
+)
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+
+
+@pytest.fixture
+def bucket(own_objects: None) -> MemoryStore:
+    """Its segments are objects; tests/protocol/chain/test_inlined_segments.py damages inlined ones."""
+    return sample_bucket()
+
+
+@pytest.fixture
+def store(bucket: MemoryStore) -> Store:
+    return open_on(bucket, runtime=runtime())
+
+
+def segment(bucket: MemoryStore, prefix: str = "topics/t/0/") -> str:
+    return next(item.key for item in bucket.list(prefix))
+
+
+def resealed(document: dict[str, Any]) -> bytes:
+    """A document with a checksum that fits."""
+    document.pop("checksum", None)
+    body = json.dumps(document, separators=(",", ":")).encode()
+    return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+# Newer formats --------------------------------------------------------------------------------------------------------
+
+
+def newer(bucket: MemoryStore, key: str) -> None:
+    bucket.put(key, resealed({**json.loads(bucket.get(key)), "version": 3, "colour": "red"}))
+
+
+def last_entry(bucket: MemoryStore) -> str:
+    return [item.key for item in bucket.list(keys.entries(0))][-1]
+
+
+@pytest.mark.parametrize("which", ["store.json", "hint", "entry", "checkpoint"])
+def test_a_newer_format_version(bucket: MemoryStore, which: str) -> None:
+    key = {
+        "store.json": keys.STORE,
+        "hint": keys.latest(0),
+        "entry": last_entry(bucket),
+        "checkpoint": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")),
+    }[which]
+    newer(bucket, key)
+    with refused(bucket, UnsupportedFormatError, f"{key} has format version 3; this txnstore reads up to 2"):
+        open_on(bucket)
+
+
+def test_entry_of_a_newer_format_while_the_store_is_open(bucket: MemoryStore, store: Store) -> None:
+    """Written by a colleague's newer release: nothing is read past it, and nothing written after it."""
+    with another_process(store, bucket) as other:
+        other.create_topic("u")
+    key = last_entry(bucket)
+    newer(bucket, key)
+    for call in (store.topics, lambda: store.create_topic("v"), lambda: store.producer("id")):
+        with refused(bucket, UnsupportedFormatError, key):
+            call()
+
+
+def test_a_checkpoint_of_a_store_with_another_number_of_chains(bucket: MemoryStore) -> None:
+    """COORD-02: a store.json that was exchanged is not believed."""
+    open_on(bucket).checkpoint()
+    bucket.put(keys.STORE, resealed({**json.loads(bucket.get(keys.STORE)), "chains": 4}))
+    with refused(bucket, CorruptionError, "belongs to chain 0 of 1; expected chain 0 of 4"):
+        open_on(bucket)
+
+
+# Damage ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "emptied"])
+def test_a_damaged_entry(bucket: MemoryStore, damage: str) -> None:
+    key = last_entry(bucket)
+    bucket.put(key, damaged(bucket.get(key), damage))
+    with refused(bucket, CorruptionError, key):
+        open_on(bucket)
+
+
+def test_an_entry_altered_with_a_good_checksum(bucket: MemoryStore) -> None:
+    """Without a checkpoint behind it, the entry after it tells."""
+    for item in bucket.list(keys.checkpoints(0)):
+        bucket.delete([item.key])
+    bucket.delete([keys.latest(0)])
+    key = keys.entry(0, 2)
+    bucket.put(key, resealed({**json.loads(bucket.get(key)), "timestamp": 5}))
+    with refused(bucket, CorruptionError, f"{key} was altered", keys.entry(0, 3)):
+        open_on(bucket)
+
+
+def poll_partition_0(store: Store) -> object:
+    with store.consumer() as consumer:
+        consumer.assign([T0])
+        return consumer.poll()
+
+
+READERS: dict[str, Callable[[Store], object]] = {
+    "scan": lambda store: store.scan("t").to_table(),
+    "consumer": poll_partition_0,
+    "compact": lambda store: store.compact("t"),
+}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "missing"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_damaged_segment(bucket: MemoryStore, store: Store, reader: str, damage: str) -> None:
+    """Every reader names the object; a compaction never merges it."""
+    with store.producer("writer") as producer, producer.transaction() as txn:
+        txn.send("t", b"second", partition=0)  # A compaction needs two.
+    key = next(iter(connection_of(store).view().partitions[T0].batches)).segment.key
+    if damage == "missing":
+        bucket.delete([key])
+    else:
+        bucket.put(key, damaged(bucket.get(key), damage))
+    with refused(bucket, CorruptionError, key, uploads=True):
+        READERS[reader](store)
+    assert key in {batch.segment.key for batch in sound(store).partitions[T0].batches}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "missing"])
+def test_a_damaged_segment_in_sql(bucket: MemoryStore, store: Store, damage: str) -> None:
+    """The relation is DuckDB's own, and so is its error; it says what ours says."""
+    key = segment(bucket)
+    if damage == "missing":
+        bucket.delete([key])
+    else:
+        bucket.put(key, damaged(bucket.get(key), damage))
+    with store.duckdb() as connection, pytest.raises(duckdb.Error, match=f"CorruptionError: segment {key}"):
+        connection.execute("select value from t").fetchall()
+
+
+def test_damaged_segment_does_not_affect_other_partitions(bucket: MemoryStore, store: Store) -> None:
+    bucket.put(segment(bucket), b"garbage")
+    assert store.scan("t", partitions=[1]).to_table()["value"].to_pylist() == [b"x" * 200]
+    assert store.scan("typed").to_table()["id"].to_pylist() == [1]
+
+
+def damaged(data: bytes, damage: str) -> bytes:
+    if damage == "truncated":
+        return data[: len(data) // 2]
+    if damage == "emptied":
+        return b""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x40]) + data[middle + 1 :]

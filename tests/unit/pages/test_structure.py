@@ -1,0 +1,246 @@
+"""The structure of the code: the pages that describe it name what exists; no circle of imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import grimp
+import pytest
+
+from txnstore.chain.checkpoints.document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.core.groups.model import Group
+from txnstore.core.log.model import Partition
+from txnstore.core.state import State
+from txnstore.core.transactions.model import Transaction
+
+ROOT = Path(__file__).parents[3]
+CODE, TESTS = ROOT / "txnstore", ROOT / "tests"
+STRUCTURE = ROOT / "docs" / "design" / "0008-house.md"
+#: A file or a folder: `core/log/`, `upload.py`, `protocol/test_core_*.py`.
+PATH = re.compile(r"[\w.*/-]*(?:/|\.(?:py|md|rst|toml))")
+SYMBOL = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def _map() -> list[tuple[str, str]]:
+    """The rows of the map of CONTRIBUTING: what is changed, and where."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    lines = text.split("## Where do I change what?")[1].split("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    return [(change, " ".join(where)) for change, *where in cells[1:]]
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def _defined(path: Path) -> set[str]:
+    """The names that a module defines at its top, and the members of its classes as ``Class.member``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = _names_of(tree.body)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{name}" for name in _names_of(node.body)}
+    return names
+
+
+def _names_of(body: list[ast.stmt]) -> set[str]:
+    names = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    for node in body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def _untrue(cell: str) -> list[str]:
+    """What a row names and what is not so: paths that do not exist, symbols that are not defined in the file before."""
+    untrue, file = [], None
+    for word in _quoted(cell):
+        if PATH.fullmatch(word):
+            file = next((base / word for base in (CODE, ROOT) if (base / word).exists()), None)
+            untrue += [word] if file is None else []
+        elif SYMBOL.fullmatch(word) and file is not None and file.suffix == ".py":
+            untrue += [] if word in _defined(file) else [word]
+    return untrue
+
+
+@pytest.mark.parametrize("row", _map(), ids=lambda row: row[0])
+def test_map_of_changes_names_what_is_defined_where_it_says(row: tuple[str, str]) -> None:
+    assert _untrue(row[1]) == []
+
+
+def test_map_of_changes_is_found() -> None:
+    assert len(_map()) > 20
+    assert _untrue("`core/grups/`, `core/log/model.py`") == ["core/grups/"]
+    assert _untrue("`core/groups/model.py`: `Grup`, `Group.members`, `Group`") == ["Grup"]
+
+
+def test_tree_of_the_structure_note_names_what_exists() -> None:
+    tree = STRUCTURE.read_text(encoding="utf-8").split("```")[1]
+    missing: list[str] = []
+    folders = [ROOT]
+    for line in filter(None, tree.splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.match(r"(?:[\w.]+(?:/|\.py)\s+)*[\w.]+(?:/|\.py)(?=\s|$)", line.strip())
+        if names is None:
+            continue  # a description goes on
+        folder = folders[depth]
+        paths = [folder / name for name in names.group().split()]
+        missing += [str(path.relative_to(ROOT)) for path in paths if not path.exists()]
+        folders[depth + 1 :] = [paths[0]]
+    assert missing == []
+
+
+def test_structure_note_names_every_folder() -> None:
+    tree = STRUCTURE.read_text(encoding="utf-8").split("```")[1]
+    folders = {path.name for top in (CODE, CODE / "core", TESTS) for path in top.iterdir() if path.is_dir()}
+    here = {name for name in folders if not name.startswith(("__", "."))} - {"helpers", "pages"}
+    assert here - {name.rstrip("/") for name in re.findall(r"\w+/", tree)} == set()
+
+
+PAGES = [*sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "docs" / "testing.md", ROOT / "docs" / "glossary.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_paths_that_exist(page: Path) -> None:
+    words = [word for word in _quoted(page.read_text(encoding="utf-8")) if "/" in word and PATH.fullmatch(word)]
+    assert [word for word in words if not any(list(base.glob(word.rstrip("/"))) for base in (ROOT, CODE, TESTS))] == []
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_checkpoint_document_has_every_field_of_the_state() -> None:
+    """A field of the state that is not stored would be lost by the process that opens the store next."""
+    assert _names(GroupDocument) == _names(Group) | {"name"}
+    assert _names(TransactionDocument) == _names(Transaction)
+    assert _names(PartitionDocument) == _names(Partition) - {"batches"} | {"tp"}
+    assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"index"}
+
+
+def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module, each sorted: modules that import each other."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        reached[module] = set()
+        waiting = [module]
+        while waiting:
+            following = imports[waiting.pop()] - reached[module]
+            reached[module] |= following
+            waiting += following
+    components = {tuple(sorted(other for other in reached[one] if one in reached[other])) for one in reached}
+    return [list(component) for component in sorted(components) if len(component) > 1]
+
+
+def _imports() -> dict[str, set[str]]:
+    """The modules that each module imports, also inside functions and for annotations only."""
+    graph = grimp.build_graph("txnstore", exclude_type_checking_imports=False, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Of any kind, across all packages: import-linter looks at the siblings of one package, and not into the core."""
+    imports = _imports()
+    assert "txnstore.core.state" in imports["txnstore.core.decide"]
+    assert {"txnstore.catalog.topics", "txnstore.cli.app", "txnstore.compactor.vacuum.vacuum"} <= imports.keys()
+    assert _circles(imports) == []
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert _circles(imports) == [["a", "b", "c"], ["d", "e"]]
+    assert _circles({"a": {"b"}, "b": set()}) == []
+
+
+#: Imports that need no load: of modules that are imported by then, or in a thread that is never interrupted.
+UNLOADED = {
+    "txnstore/__init__.py": {"txnstore"},
+    "txnstore/chain/checkpoints/checkpoint.py": {"pyarrow"},  # pyarrow.parquet imports it
+    "txnstore/scan.py": {"importlib"},
+    "txnstore/sql/__init__.py": {"pyarrow", "txnstore.sql.interrupts"},
+    "txnstore/sql/access.py": {"duckdb"},
+    "txnstore/sql/interrupts.py": {"duckdb"},
+    "txnstore/sql/kept.py": {"duckdb"},
+    "txnstore/sql/session.py": {"duckdb"},
+    "txnstore/storage/s3/client.py": {"aiobotocore.session", "botocore.loaders", "s3fs"},
+    "txnstore/storage/s3/obstore.py": {"botocore.exceptions", "obstore.store"},
+    "txnstore/storage/s3/session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
+    "txnstore/validation.py": {"difflib"},
+}
+
+
+def _late_imports(path: Path) -> set[str]:
+    """The modules that functions of a file import."""
+    found = set()
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                    found.add(node.module)
+    return found
+
+
+@pytest.mark.slow
+def test_late_imports_run_in_another_thread() -> None:
+    """An interrupt in an import leaves Python's import lock acquired: functions call ``threads.load`` before it."""
+    bare = {}
+    for path in sorted(CODE.glob("**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.split("/")[1] in ("cli", "spark", "testing"):
+            continue
+        loaded = "".join(re.findall(r"load\(.*\)|for name in \(.*\):", path.read_text(encoding="utf-8")))
+        missing = {
+            module
+            for module in _late_imports(path) - UNLOADED.get(name, set())
+            if f'"{module}"' not in loaded and f'"{module}.' not in loaded
+        }
+        if missing:
+            bare[name] = missing
+    assert bare == {}
+
+
+#: The dataclasses that change; all others are frozen.
+CHANGING = {
+    *("App", "Assignment", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched", "Pending"),
+    *(
+        "Polling",
+        "SegmentFindings",
+        "StreamUploaded",
+        "Uploaded",
+        "Waiter",
+        "Work",
+        "_Buffer",
+        "_Content",
+        "_Marks",
+        "_Sent",
+    ),
+}
+#: Those without slots: a cached property needs a dictionary, and Spark pickles messages.
+WITHOUT_SLOTS = {"App", "DemoRun", "Group", "Member", "Runtime", "State", "StreamUploaded", "Transaction", "Uploaded"}
+
+
+def _dataclasses() -> Iterator[tuple[str, dict[str | None, bool]]]:
+    """The name and the options of each dataclass of the product."""
+    files = (path for folder in ("txnstore", "catalog", "compactor", "cli") for path in (ROOT / folder).rglob("*.py"))
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for decorator in node.decorator_list:
+                call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+                if ast.unparse(call.func) == "dataclass":
+                    yield node.name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+
+
+def test_dataclasses_are_frozen_and_have_slots() -> None:
+    options = list(_dataclasses())
+    assert {name for name, given in options if not given.get("frozen")} == CHANGING
+    assert {name for name, given in options if not given.get("slots")} == WITHOUT_SLOTS

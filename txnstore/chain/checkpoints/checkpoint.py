@@ -1,0 +1,274 @@
+"""Checkpoints: saved states of a chain, so that opening a store does not read its whole history.
+
+A checkpoint consists of index files (the batches, :mod:`~txnstore.chain.checkpoints.index`), most of which it shares
+with others, and ``head.json`` (the rest of the state), which is written last and names them. A hint names the newest
+one.
+See docs/format.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
+from txnstore.chain.checkpoints.index import Edge, IndexFile, edges, edges_of, encode_file
+from txnstore.chain.codec import LatestDocument, decode, encode, reason
+from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
+from txnstore.core.invariants.logs import topics_own_their_partitions
+from txnstore.core.model import sorted_items
+from txnstore.core.state import State, check_observed
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, StorageRefusedError
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+#: A state with so many names makes its checkpoints half as frequent, with each doubling again, down to a sixteenth.
+MANY_NAMES = 4_000
+_RAREST = 4
+#: The number of complete checkpoints that are kept regardless of their age.
+KEPT_CHECKPOINTS = 2
+
+
+class Saved(NamedTuple):
+    """A checkpoint that was read: the state, and the logs at the ends of its index files."""
+
+    state: State
+    edges: list[Edge]
+
+
+def interval(state: State, every: int) -> int:
+    """The number of entries from one checkpoint to the next, ``every`` for a small state.
+
+    A head has all ids, groups and dropped objects: a large one costs more than the entries that an open reads instead.
+    """
+    names = len(state.transactions) + len(state.groups) + len(state.dropped)
+    return every << min(_RAREST, (names // MANY_NAMES).bit_length())
+
+
+def edge_of(state: State) -> Edge:
+    """The logs of a state."""
+    return Edge(state.sequence, state.entry_hash, state.partitions)
+
+
+def encoded(
+    keys: Keys, chain: int, ends: Sequence[Edge], state: State, stored: Collection[str] = ()
+) -> Iterator[tuple[str, bytes]]:
+    """The objects of a checkpoint, in the order in which they are written; each a key with its bytes.
+
+    Args:
+        keys: The keys of the store.
+        chain: The number of the chain.
+        ends: The logs at the ends of its index files, from those before entry 1 to those of the state.
+        state: The state.
+        stored: The keys of index files that exist already.
+    """
+    for before, after in pairwise(ends):
+        key = keys.index_file(chain, before.sequence, after.sequence)
+        if key not in stored:
+            yield key, encode_file(before, after)
+    head = encode(to_document(state, [end.sequence for end in ends[1:]]))
+    yield keys.checkpoint_head(chain, state.sequence), head
+
+
+def hint_to(keys: Keys, state: State, boundary: int = 0) -> tuple[str, bytes]:
+    """The hint to the checkpoint of a state, and to a boundary that is not after it: its key and its bytes."""
+    document = LatestDocument(
+        sequence=state.sequence, boundary=boundary, store_id=keys.store_id, entry_hash=state.entry_hash
+    )
+    return latest(state.chain), encode(document)
+
+
+def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
+    """The bytes of a chain's hint; None if there is none, or if it cannot be read now: nothing depends on it.
+
+    Raises:
+        StorageRefusedError: The storage refuses to answer, and would refuse what an open depends on.
+    """
+    try:
+        return objects.get(latest(chain))
+    except ObjectNotFoundError:
+        return None
+    except StorageRefusedError:
+        raise
+    except (StorageError, CorruptionError) as error:
+        # If the storage fails altogether, the request for store.json raises that.
+        level = logging.WARNING if isinstance(error, CorruptionError) else logging.INFO
+        _LOG.log(level, "checkpoint hint ignored: %s", error, extra={"error": str(error)})
+        return None
+
+
+def hinted(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
+    """What the hint says; the sequence number is 0 without a readable hint of this store."""
+    if hint is None:
+        return LatestDocument()
+    try:
+        return own_hint(keys, decode(LatestDocument, latest(chain), hint))
+    except CorruptionError as error:
+        _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
+        return LatestDocument()
+
+
+def own_hint(keys: Keys, document: LatestDocument) -> LatestDocument:
+    """The hint; an empty one for a hint of another store, which had this root before or whose files were copied here.
+
+    A hint of an older release does not say which store it is of, and is used: what it names is looked for among the
+    objects of this store.
+    """
+    return document if document.store_id in ("", keys.store_id) else LatestDocument()
+
+
+def conflict(keys: Keys, hint: LatestDocument, state: State) -> str:
+    """How the entry that a hint names differs from that of its checkpoint; empty if it does not."""
+    if state.sequence != hint.sequence or hint.entry_hash in ("", state.entry_hash):
+        return ""
+    entry = keys.entry(state.chain, state.sequence)
+    return f"it names {entry} with the hash {hint.entry_hash}, and the checkpoint one with {state.entry_hash}"
+
+
+class Requested(NamedTuple):
+    """The pending requests for a checkpoint.
+
+    Attributes:
+        objects: The object store.
+        head: The head.
+        files: The index files that it most likely names, by key.
+        known: The logs at the ends of index files that need not be read.
+    """
+
+    objects: ObjectStore
+    head: Future[bytes]
+    files: dict[str, Future[bytes]]
+    known: Sequence[Edge]
+
+    def file(self, key: str) -> bytes:
+        """The bytes of an index file."""
+        return self.files[key].result() if key in self.files else self.objects.get(key)
+
+
+def request(
+    objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int, known: Sequence[Edge] = ()
+) -> Requested | None:
+    """Request all objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint).
+
+    ``known``: the edges of another checkpoint of this chain, whose files are not read again.
+    """
+    if not 0 < sequence < 2**63:
+        return None
+    head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
+    ends = [0, *edges(sequence)]
+    files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(known, ends)) - 1 :])]
+    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, known)
+
+
+def _shared(known: Sequence[Edge], ends: Sequence[int]) -> list[Edge]:
+    """The first edges of a checkpoint whose files end there, as far as they are known; at least that before entry 1."""
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(known, ends, strict=False))
+    return [edge for edge, _ in same] or [Edge()]
+
+
+def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> Saved | None:
+    """The checkpoint of entry ``sequence``, or None if it is missing or damaged; logs a warning for None."""
+    if requested is None:
+        return None
+    try:
+        return read(keys, chain, sequence, requested)
+    except (ObjectNotFoundError, CorruptionError) as error:
+        _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": sequence, "error": str(error)})
+        return None
+
+
+def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
+    """The checkpoint of entry ``sequence``.
+
+    Raises:
+        ObjectNotFoundError: Its head or an index file is missing.
+        CorruptionError: One of them is damaged; names it.
+    """
+    head_key = keys.checkpoint_head(chain, sequence)
+    document = decode(HeadDocument, head_key, requested.head.result())
+    if document.sequence != sequence:
+        msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
+        raise CorruptionError(msg)
+    shared = _shared(requested.known, [0, *document.index])
+    names = _names(document, keys, chain)[len(shared) - 1 :]
+    ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
+    return _saved(document, ends, head_key)
+
+
+def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
+    """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
+    if (ends[-1].sequence, ends[-1].entry_hash) != (document.sequence, document.entry_hash):
+        msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
+        raise CorruptionError(msg)
+    try:
+        state = from_document(document, ends[-1].partitions)
+        # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
+        missing = next(topics_own_their_partitions(state), None)
+        for chain, _ in sorted_items(state.seen):
+            check_observed(state, chain)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CorruptionError(f"{key} does not hold a state: {reason(error)}") from error
+    if missing is not None:
+        raise CorruptionError(f"{key} does not hold a state: {missing}")
+    return Saved(state, ends)
+
+
+def decode_all(state: State) -> None:
+    """Decode all batches of a state that was read.
+
+    Raises:
+        CorruptionError: Some cannot be decoded.
+    """
+    for _, log in sorted_items(state.partitions):  # In the order of the rows: a group is decoded once.
+        deque(log.batches, maxlen=0)
+
+
+def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:
+    """The keys of the index files that the head of a checkpoint names; None if the head is missing or damaged."""
+    key = keys.checkpoint_head(chain, sequence)
+    try:
+        document = decode(HeadDocument, key, objects.get(key))
+    except (ObjectNotFoundError, CorruptionError):
+        return None
+    return _names(document, keys, chain)
+
+
+def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
+    return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
+
+
+def numbers(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[int]:
+    """The numbers of the checkpoints of later entries than ``after`` that have a head, in order; one list."""
+    start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
+    found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
+    return sorted(number for number in found if number is not None and number > after)
+
+
+def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
+    """The newest readable checkpoint, found by listing; for an earlier state, or if the hint is missing or damaged.
+
+    ``until``: the last entry that it may contain.
+    """
+    known = numbers(objects, keys, chain)
+    for sequence in sorted(known if until is None else (number for number in known if number <= until), reverse=True):
+        saved = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
+        if saved is not None:
+            return saved
+    return None
+
+
+def check_chain(keys: Keys, found: State, number: int, chains: int) -> None:
+    """Raise :class:`CorruptionError` for a checkpoint that does not belong to chain ``number`` of ``chains``."""
+    if (found.chain, found.chains) != (number, chains):
+        msg = (
+            f"{keys.checkpoint_head(number, found.sequence)} belongs to chain {found.chain} of {found.chains}; "
+            f"expected chain {number} of {chains}: {STORE} belongs to another store"
+        )
+        raise CorruptionError(msg)

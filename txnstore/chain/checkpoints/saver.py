@@ -1,0 +1,129 @@
+"""Writes the checkpoints of a chain in the background: no commit waits for one, or fails because of one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from itertools import pairwise
+
+from txnstore.chain.boundary import Boundaries
+from txnstore.chain.checkpoints import checkpoint
+from txnstore.chain.checkpoints.checkpoint import Saved, edge_of
+from txnstore.chain.checkpoints.index import Edge, Edges
+from txnstore.chain.keys import Keys
+from txnstore.core.state import State
+from txnstore.metrics import ChainMetrics
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+#: After so many checkpoints the saver looks again whether the index files that it shares are there.
+_LOOK_EVERY = 16
+
+
+class Saver:
+    """Writes checkpoints, one at a time.
+
+    Args:
+        objects: The object store.
+        keys: The keys of the store.
+        number: The number of the chain.
+        metrics: Counts the checkpoints.
+        boundaries: The boundaries of the chain: a checkpoint before the last one is of no use.
+        background: Returns the executor that writes them; None: the thread that calls :meth:`save_later`.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: Keys,
+        number: int,
+        metrics: ChainMetrics,
+        boundaries: Boundaries,
+        background: Callable[[], Executor] | None = None,
+    ) -> None:
+        self._objects = objects
+        self._keys = keys
+        self._metrics = metrics
+        self._boundaries = boundaries
+        self._number = number
+        self._background = background
+        # Re-entrant, so that a signal handler that uses the store in between cannot block its own thread.
+        self._lock = threading.RLock()
+        self._next: tuple[State, list[Edge]] | None = None
+        self._task: Future[None] | None = None
+        self._edges = Edges()
+        self._stored: frozenset[str] = frozenset()
+        self._saves = 0
+
+    def loaded(self, saved: Saved) -> None:
+        """The chain starts with a checkpoint."""
+        self._edges.start(saved.edges)
+        self._stored = frozenset(self._keys_of(saved.edges))
+
+    def saw(self, state: State) -> None:
+        """The chain is at this state, the next one whose number is a multiple of ``FAN``."""
+        self._edges.saw(edge_of(state))
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint now."""
+        self._save(state, self._edges.of(edge_of(state)))
+
+    def _save(self, state: State, ends: list[Edge]) -> None:
+        boundary = self._boundaries.number_at(state.sequence)
+        if boundary is None:
+            return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
+        names = self._keys_of(ends)
+        stored = self._stored.intersection(names)
+        if self._saves % _LOOK_EVERY == 0:
+            stored = frozenset(name for name in stored if self._objects.list(name))
+        self._saves += 1
+        for key, data in checkpoint.encoded(self._keys, self._number, ends, state, stored):
+            self._objects.put(key, data)
+        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary))
+        self._stored = frozenset(names)
+        self._metrics.checkpoints += 1
+
+    def _keys_of(self, ends: list[Edge]) -> list[str]:
+        """The keys of the index files that end there."""
+        pairs = pairwise(end.sequence for end in ends)
+        return [self._keys.index_file(self._number, after, until) for after, until in pairs]
+
+    def save_later(self, state: State) -> None:
+        """Write a checkpoint in the background, after a running one; of several that wait only the newest is written.
+
+        Raises nothing: the commit that made the checkpoint due is durable. A failure is logged and counted, and the
+        next commit that reaches the interval tries again.
+        """
+        try:
+            ends = self._edges.of(edge_of(state))  # Before the chain goes on, which forgets some of them.
+            with self._lock:
+                self._next = (state, ends)
+                if self._task is not None and not self._task.done():
+                    return
+                if self._background is not None:
+                    self._task = self._background().submit(self._save_all)
+                    return
+            self._save_all()
+        except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
+            self._failed(state, error)
+
+    def _save_all(self) -> None:
+        while True:
+            with self._lock:
+                following, self._next = self._next, None
+                if following is None:
+                    self._task = None
+                    return
+            state, ends = following
+            try:
+                self._save(state, ends)
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
+                self._failed(state, error)
+
+    def _failed(self, state: State, error: Exception) -> None:
+        self._metrics.checkpoint_failures += 1
+        extra = {"chain": self._number, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
+        _LOG.warning("checkpoint not written", extra=extra)

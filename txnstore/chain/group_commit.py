@@ -1,0 +1,183 @@
+"""The group commit: the callers that wait for an entry of a chain, and the entry that carries their commands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from txnstore.chain.codec import Entry, PayloadInfo
+from txnstore.chain.keys import Keys
+from txnstore.chain.payload import Payload, encode_entry, entry_hash
+from txnstore.core.commands import Command
+from txnstore.core.decide import decide
+from txnstore.core.events import Event
+from txnstore.core.state import State, begin_entry, replace
+from txnstore.errors import InvalidConfigError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.runtime import Runtime
+from txnstore.storage.base import Claim
+
+#: The callers of an entry with at least so many commands let the next leader go first.
+CROWD = 16
+#: The maximum number of seconds that they wait for it.
+HEAD_START = 0.01
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A caller that waits for the commit of its command, and the answer to it."""
+
+    command: Command
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = False
+
+    def answer(self) -> Any:
+        """Return the result, or raise the error that refused the command."""
+        if not self.done:
+            # The thread that took the command from the queue was interrupted before it set an answer.
+            msg = "the thread that was committing this command was interrupted; repeat the call to find the outcome"
+            raise UnknownOutcomeError(msg)
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Leader:
+    """The thread that commits an entry, or that waits until it is its turn.
+
+    Many callers that have their answers would compete with the next leader for the interpreter: it would decide its
+    entry when the last of them has prepared another command. So they let it go first, and prepare those commands while
+    its request is under way.
+    """
+
+    __slots__ = ("_commands", "_offered")
+
+    def __init__(self) -> None:
+        self._commands = 0
+        self._offered: SimpleQueue[None] = SimpleQueue()
+
+    def offers(self, commands: int) -> None:
+        """Note that the entry is decided, and its number of commands; 0: this leader writes no entry, or no other."""
+        self._commands = commands or self._commands
+        self._offered.put(None)
+
+    def let_go_first(self, following: Leader) -> None:
+        """Wait until the next leader has decided its entry, if the entry of this one had many callers.
+
+        The next leader may need requests before it decides: the wait ends after :data:`HEAD_START`.
+        """
+        if following is not self and self._commands >= CROWD:
+            with suppress(Empty):
+                following._offered.get(timeout=HEAD_START)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An entry that claims a slot, with the state after it."""
+
+    entry: Entry
+    claim: Claim
+    state: State
+    commands: tuple[Command, ...]
+
+
+def take(queue: deque[Waiter], waiters: list[Waiter]) -> None:
+    """Move the callers that wait by now to ``waiters``: their commands share the next entry."""
+    while queue:
+        waiters.append(queue.popleft())
+
+
+def is_unwritten(attempt: Attempt | None, waiter: Waiter) -> bool:
+    """Whether it is certain that the command is in no entry: the chain waits for an entry without it.
+
+    ``attempt``: the entry whose outcome is unknown; None if there is none.
+    """
+    return attempt is not None and waiter.command not in attempt.commands
+
+
+def error_of(attempt: Attempt | None, waiter: Waiter, error: BaseException) -> Exception:
+    """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
+
+    A command that equals an offered one counts as offered: it is most likely the same call again.
+
+    ``attempt``: the entry whose outcome is unknown; None if there is none.
+    """
+    if attempt is not None and waiter.command in attempt.commands:
+        if isinstance(error, UnknownOutcomeError):
+            return error
+        return UnknownOutcomeError(f"{attempt.claim.key} may exist: its creation was interrupted by {error!r}")
+    if attempt is not None:
+        msg = f"the command was not written: it waits for {attempt.claim.key}, which the storage has not decided"
+        return StorageError(f"{msg}: {error!r}")
+    if isinstance(error, TxnStoreError):
+        return error
+    return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")
+
+
+class Drafts:
+    """Makes the entries that a process offers to a chain.
+
+    Args:
+        keys: The keys of the store.
+        number: The number of the chain.
+        writer_id: Names the process in its entries.
+        runtime: Names the entries.
+    """
+
+    def __init__(self, keys: Keys, number: int, writer_id: str, runtime: Runtime) -> None:
+        self._keys, self._number = keys, number
+        self._writer_id, self._runtime = writer_id, runtime
+
+    def decide(self, before: State, now: int, waiters: Sequence[Waiter], *, one_by_one: bool = False) -> Attempt:
+        """Decide commands in order; each waiter gets its result, or the error that refuses its command alone.
+
+        Args:
+            before: The state at the head of the chain.
+            now: The time of the entry in milliseconds since the epoch.
+            waiters: The commands.
+            one_by_one: Encode the events of each command alone, so that a command whose events cannot be encoded does
+                not affect the others either.
+        """
+        state = begin_entry(before, now)
+        key = self._keys.entry(self._number, state.sequence)
+        payload = Payload(key, state.sequence)
+        events: list[Event] = []
+        for waiter in waiters:
+            mark = payload.mark
+            try:
+                decision = decide(state, payload.place(waiter.command))
+                if one_by_one:
+                    encode_entry(self._entry(before, decision.state, [*decision.events]))
+            except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
+                payload.back_to(mark)
+                waiter.error, waiter.result = error, None
+            else:
+                waiter.error, waiter.result = None, decision.result
+                state = decision.state
+                events += payload.accepted(mark, decision.events)
+        entry = self._entry(before, state, events, payload.describe())
+        try:
+            data = encode_entry(entry, payload.data) if events else b""
+        except InvalidConfigError:
+            if one_by_one:
+                raise
+            return self.decide(before, now, waiters, one_by_one=True)
+        # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
+        state = replace(state, entry_hash=entry_hash(data))
+        commands = tuple(waiter.command for waiter in waiters)
+        return Attempt(entry, Claim(key, data), state, commands)
+
+    def _entry(self, before: State, state: State, events: list[Event], payload: PayloadInfo | None = None) -> Entry:
+        return Entry.model_construct(
+            sequence=state.sequence,
+            entry_id=self._runtime.new_id(),
+            writer_id=self._writer_id,
+            timestamp=state.timestamp,
+            previous=before.entry_hash,
+            payload=payload,
+            events=events,
+        )

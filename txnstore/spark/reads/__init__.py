@@ -1,0 +1,1 @@
+"""Batch reads: the plan of a read, the Python reader, and Spark's own Parquet reader."""

@@ -1,0 +1,261 @@
+"""Reads a topic with Spark's own Parquet reader: plans the files, and derives the columns that files do not contain.
+
+A segment belongs to one transaction, so the plan excludes aborted and open data by excluding files. No filter is
+needed, and Spark prunes columns and row groups as with any Parquet files. The offset of a row is the base offset of its
+batch plus its row number in the file, unless a compaction has stored the offsets. Spark is given the list of the files
+(:mod:`txnstore.spark.reads.listing`), so it does not look for them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.visibility import Slice
+from txnstore.read.expired import expirations
+from txnstore.read.plan import IsolationLevel
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.scan import Scan
+from txnstore.segment.schema import RESERVED_FIELDS
+from txnstore.spark import types
+from txnstore.spark.options import Location, read_options
+from txnstore.spark.reads.listing import FILE_NUMBER, ListedFile, read_listed
+from txnstore.spark.reads.s3a import root_for_spark
+from txnstore.spark.stores import open_reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnstore.scan import Bound
+    from txnstore.snapshot import Snapshot
+
+_LOG = logging.getLogger(__name__)
+
+_RESERVED = {field.name for field in RESERVED_FIELDS}
+#: The driver reads ranges of objects up to this size in total; of more, tasks read all segments with format txnstore.
+_RANGE_BYTES = 64 << 20
+#: Where Spark gives the number of a row in its file. A column of this name would hide it.
+_HIDDEN = "_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A segment with the metadata that derives the columns of its rows.
+
+    Attributes:
+        key: The key.
+        size: The size in bytes.
+        partition: The partition.
+        base: The offset of the first row; 0 if the offsets are stored in the file.
+        low: The first offset of the read.
+        high: The offset after the last one of the read.
+        default_ms: The ``_timestamp`` of rows without one, in milliseconds.
+    """
+
+    key: str
+    size: int
+    partition: int
+    base: int
+    low: int
+    high: int
+    default_ms: int
+
+
+#: The files by whether the offsets are stored in them, and whether some of their rows are outside ``[low, high)``.
+Kinds = Mapping[tuple[bool, bool], Sequence[File]]
+
+
+def read_native(
+    spark: SparkSession,
+    url: str,
+    topic: str,
+    *,
+    columns: Sequence[str] | None,
+    isolation: IsolationLevel,
+    partitions: Sequence[int] | None,
+    start: Bound,
+    end: Bound,
+    storage_options: Mapping[str, Any] | None,
+    snapshot: Snapshot | None,
+) -> DataFrame:
+    """Implements :func:`txnstore.spark.read`."""
+    location = Location(url, dict(storage_options or {}))
+    with open_reader(location) as connection:
+        scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
+        slices = scan.plan()
+        location = replace(location, url=connection.url)
+        projection = Projection(scan.topic, columns)
+        schema = types.spark_schema(projection.schema)
+        ranges = [part for part in slices if part.batch.segment.is_range]
+        few = sum(part.batch.segment.size for part in ranges) <= _RANGE_BYTES
+        tables = read_ahead(connection.objects, connection.pool, ranges if few else (), projection)
+        with expirations(lambda: connection):
+            rows = [*types.to_batches(tables, schema)]
+    if not slices:
+        return spark.createDataFrame([], types.ddl(schema))
+    files = [part for part in slices if not part.batch.segment.is_range]
+    kinds = _kinds(files, projection) if few and _is_readable(projection, files) else None
+    frame = _local(spark, rows, schema) if kinds is not None and rows else None
+    if files and kinds is not None:
+        root = root_for_spark(spark, location, files[0].batch.segment)
+        listed = _Frames(spark, root, projection, schema).read(kinds) if root is not None else None
+        frame = listed if listed is None or frame is None else listed.union(frame)
+    if frame is None:
+        _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
+        return _format(spark, location, scan, slices, isolation)
+    return frame
+
+
+def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
+    """A frame of rows that the driver has read: those of inlined and packed segments."""
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    create: Callable[..., DataFrame] = spark.createDataFrame  # Its annotations do not mention tables of Arrow.
+    return create(pa.Table.from_batches(rows), StructType.fromDDL(types.ddl(schema)))
+
+
+# What Spark can read --------------------------------------------------------------------------------------------------
+
+
+def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
+    """Whether Spark's reader gives the same values for all columns as txnstore's."""
+    if any(part.batch.segment.format != "parquet" for part in slices):
+        return False
+    if any(name.lower() == _HIDDEN for name in _stored(projection.topic).names):
+        return False
+    column = projection.time_column
+    if column is None or "_timestamp" not in projection.columns:
+        return True
+    # A timestamp without a zone is UTC in txnstore, but in the session's time zone in Spark's casts.
+    return types.type_name(_stored(projection.topic).field(column).type) in ("timestamp", "bigint")
+
+
+def _stored(topic: Topic) -> pa.Schema:
+    """The topic's declared columns with Spark's types."""
+    import pyarrow as pa
+
+    everything = types.spark_schema(Projection(topic).schema)
+    return pa.schema([field for field in everything if field.name not in _RESERVED])
+
+
+def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
+    """The files; None if a file contains several batches, so that its rows have no single base offset."""
+    kinds: dict[tuple[bool, bool], list[File]] = {}
+    keys: set[str] = set()
+    for part in slices:
+        batch, segment = part.batch, part.batch.segment
+        if segment.key in keys or batch.records != segment.rows:
+            return None
+        keys.add(segment.key)
+        file = File(
+            key=segment.key,
+            size=segment.size,
+            partition=part.tp.partition,
+            base=0 if segment.explicit_offsets else batch.base_offset,
+            low=part.start,
+            high=part.limit,
+            default_ms=projection.default_timestamp(part),
+        )
+        kinds.setdefault((segment.explicit_offsets, not part.whole), []).append(file)
+    return kinds
+
+
+def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
+    """Read the same slices with ``format("txnstore")``."""
+    bounds: dict[str, list[int]] = {}
+    for part in slices:
+        low, high = bounds.get(str(part.tp.partition), [part.start, part.limit])
+        bounds[str(part.tp.partition)] = [min(low, part.start), max(high, part.limit)]
+    options = {
+        "topic": scan.topic.name,
+        "columns": json.dumps(scan.schema.names),
+        "isolation": isolation,
+        "partitions": ",".join(bounds),
+        "startingOffsets": json.dumps({partition: low for partition, (low, _) in bounds.items()}),
+        "endingOffsets": json.dumps({partition: high for partition, (_, high) in bounds.items()}),
+        "snapshot": ",".join(map(str, scan.snapshot.heads)),
+    }
+    for name, value in location.storage_options.items():
+        options[f"storage.{name}"] = value if isinstance(value, str) else json.dumps(value)
+    read_options({"path": location.url, **options})
+    return spark.read.format("txnstore").options(**options).load(location.url)
+
+
+# The frames -----------------------------------------------------------------------------------------------------------
+
+
+class _Frames:
+    """Builds one frame per kind of file (whole or cut, offsets derived or stored) and unites them."""
+
+    def __init__(self, spark: SparkSession, root: str, projection: Projection, schema: pa.Schema) -> None:
+        self._spark, self._root = spark, root
+        self._projection, self._schema = projection, schema
+
+    def read(self, kinds: Kinds) -> DataFrame | None:
+        """Read all files as one frame; None if this Spark cannot be given a list of files."""
+        frames = [self._frame(files, explicit=explicit, cut=cut) for (explicit, cut), files in sorted(kinds.items())]
+        known = [frame for frame in frames if frame is not None]
+        return reduce(lambda one, other: one.union(other), known) if len(known) == len(frames) else None
+
+    def _frame(self, files: Sequence[File], *, explicit: bool, cut: bool) -> DataFrame | None:
+        import pyarrow as pa
+
+        stored = list(_stored(self._projection.topic))
+        if explicit:
+            stored += [field for field in RESERVED_FIELDS if field.name in ("_offset", "_timestamp")]
+        listed = [ListedFile(f"{self._root}/{quote(file.key)}", file.size) for file in files]
+        frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
+        if frame is None:
+            return None
+
+        def known(name: str) -> str:
+            return _by_file([getattr(file, name) for file in files])
+
+        offset = "_offset" if explicit else f"{known('base')} + _metadata.row_index"
+        if cut:
+            frame = frame.where(f"{offset} >= {known('low')} AND {offset} < {known('high')}")
+        derived: dict[str, Callable[[], str]] = {
+            "_topic": lambda: f"'{self._projection.topic.name}'",
+            "_partition": lambda: f"int({known('partition')})",
+            "_offset": lambda: offset,
+            "_timestamp": lambda: self._timestamp(known("default_ms"), explicit=explicit),
+        }
+        # As text it takes one call of the JVM; as objects, each function and each literal takes some.
+        names, everything = self._schema.names, [] if explicit else [field.name for field in stored]
+        rest = len(names) - len(everything)
+        chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
+        return frame.selectExpr(
+            [
+                f"{derived[name]()} AS {name}" if name in derived else types.quoted(name)
+                for name in (names[:rest] if chosen else names)
+            ]
+            + chosen
+        )
+
+    def _timestamp(self, default_ms: str, *, explicit: bool) -> str:
+        """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
+        default, column = f"timestamp_millis({default_ms})", self._projection.time_column
+        if explicit:
+            return f"coalesce(_timestamp, {default})"
+        if column is None:
+            return default
+        is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
+        moment = types.quoted(column)
+        given = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
+        return f"coalesce({given}, {default})"
+
+
+def _by_file(numbers: Sequence[int]) -> str:
+    """The number of each row's file: looked up in an array, which is one literal in the plan, whatever its length."""
+    if len(set(numbers)) == 1:
+        return f"bigint({numbers[0]})"
+    return f"get(cast(split('{','.join(map(str, numbers))}', ',') AS array<bigint>), {FILE_NUMBER})"

@@ -1,0 +1,157 @@
+"""Commits a micro-batch: all its segments and the offsets of its sources in one transaction, in one entry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.view import View
+from txnstore.errors import ProducerFencedError, UnknownTopicOrPartitionError
+from txnstore.spark.streams.checkpoint import planned_positions
+from txnstore.spark.streams.microbatch import MicroBatch, consumed, known_identity, overtaken, transactional_id
+from txnstore.spark.writes.jobs import number, submit
+
+if TYPE_CHECKING:
+    from txnstore.connection import Connection
+    from txnstore.core.groups.commands import TxnOffsets
+    from txnstore.spark.options import SinkOptions
+    from txnstore.spark.streams.positions import Position
+
+_LOG = logging.getLogger(__name__)
+
+#: What a connection keeps: the identities of runs, by transactional id and run.
+_RUNS = "runs of streaming queries"
+
+
+def commit_micro_batch(
+    connection: Connection, options: SinkOptions, batch: MicroBatch, batches: Sequence[NewBatch]
+) -> Ended | None:
+    """Commit the batches and the offsets of a micro-batch, in their order, as one transaction.
+
+    The first commit of a run is granted an epoch, in an entry of its own. After that, a micro-batch is one entry, and
+    an empty one whose offsets have not moved is none.
+
+    Args:
+        connection: The store; it keeps the epochs of the runs that commit in this process.
+        options: The options of the sink.
+        batch: The micro-batch.
+        batches: What its tasks uploaded.
+
+    Returns:
+        The end of the transaction; None if the micro-batch is committed already, or there was nothing to commit.
+
+    Raises:
+        ProducerFencedError: A newer run of the query, or another query of its group, has taken over; or the checkpoint
+            of the query is older than what it has committed.
+        UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
+    """
+    name = _name(options, batch)
+    identities: dict[tuple[str, str], ProducerIdentity] = connection.kept(_RUNS, dict)
+    identity = identities.get((name, batch.run_id))
+    try:
+        ended = _commit(connection, options, batch, batches, identity)
+    except ProducerFencedError:
+        if identity is None:
+            raise
+        # Another process of this run may have committed since: Spark has a pool of them for all queries.
+        current = known_identity(connection.view().transactions.get(name), batch)
+        if current in {None, identity}:
+            raise
+        ended = _commit(connection, options, batch, batches, current)
+    if ended is not None and not ended.repeated:
+        # The answer to a repetition names the epoch of the run that has committed the micro-batch.
+        identities[name, batch.run_id] = ended.producer
+    return ended
+
+
+def _commit(
+    connection: Connection,
+    options: SinkOptions,
+    batch: MicroBatch,
+    batches: Sequence[NewBatch],
+    identity: ProducerIdentity | None,
+) -> Ended | None:
+    """Commit with the identity that the run had last, as far as this process knows; None: find it, or get one."""
+    name = _name(options, batch)
+    fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
+    view = connection.view(refresh=identity is None)
+    txn = view.transactions.get(name)
+    if txn is not None and identity is not None and batch.is_overtaken(txn):
+        raise overtaken(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
+    if batch.is_committed(txn):
+        _check_plan(view, connection, options, batch)
+        _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
+        return None
+    read = [] if options.group is None else _positions(options, batch)
+    new = batch.is_of_new_query(view)
+    if not batches and not _offsets(view, connection, options, read, new=new):
+        return None
+    _check_topics(view, batches)
+    if identity is None:
+        identity = known_identity(txn, batch)
+    if identity is None:
+        # The query may have had another transactional id: another group, or another option ``transactionalId``.
+        if any(map(batch.is_committed, view.transactions.values())):
+            _LOG.info("this micro-batch is committed, with another transactional id", extra=fields)
+            return None
+        identity = submit(connection, InitProducer(name))
+        view = connection.view()
+    offsets = _offsets(view, connection, options, read, new=new)
+    command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
+    ended: Ended = submit(connection, command)
+    _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
+    return ended
+
+
+def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch) -> bool:
+    """Whether a micro-batch is committed in the known view, so that it need not be computed.
+
+    Raises:
+        ProducerFencedError: A newer run of the query has committed it, after this run has committed others; or a later
+            one is committed.
+    """
+    name = _name(options, batch)
+    view = connection.view(refresh=False)
+    txn = view.transactions.get(name)
+    if txn is not None and (name, batch.run_id) in connection.kept(_RUNS, dict) and batch.is_overtaken(txn):
+        raise overtaken(txn, batch)
+    if not batch.is_committed(txn):
+        return False
+    _check_plan(view, connection, options, batch)
+    return True
+
+
+def _name(options: SinkOptions, batch: MicroBatch) -> str:
+    return transactional_id(options.transactional_id, options.group, batch.query_id)
+
+
+def _positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
+    return planned_positions(options.checkpoint or "", batch.number, options.location)
+
+
+def _offsets(
+    view: View, connection: Connection, options: SinkOptions, read: Sequence[Position], *, new: bool
+) -> tuple[TxnOffsets, ...]:
+    return () if options.group is None else consumed(view, connection.store_id, options.group, read, new=new)
+
+
+def _check_plan(view: View, connection: Connection, options: SinkOptions, batch: MicroBatch) -> None:
+    """Raise if a committed micro-batch was planned again with other records, as far as the group's offsets show it.
+
+    A checkpoint that has gone back by one micro-batch has no offsets for it, so Spark plans it up to what there is now.
+    """
+    if options.group is not None:
+        consumed(view, connection.store_id, options.group, _positions(options, batch), new=False)
+
+
+def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:
+    """Raise for a topic that was deleted, or created again, since the tasks wrote for it."""
+    for name, topic_id in sorted({(batch.topic, batch.topic_id or "") for batch in batches}):
+        topic = view.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            msg = f"topic {name!r} was deleted while the micro-batch ran; nothing was written"
+            raise UnknownTopicOrPartitionError(msg)

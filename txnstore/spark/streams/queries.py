@@ -1,0 +1,54 @@
+"""Streaming queries that fail when they are started.
+
+Spark calls a Python sink for the first time in the first micro-batch, and reads a checkpoint in the thread of the
+query, after ``start()`` has returned. So the checks of the sink are made here before the start, and errors of sources
+and checkpoints are awaited after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txnstore.errors import InvalidConfigError
+from txnstore.spark.options import sink_options
+from txnstore.spark.stores import kept_connection
+from txnstore.spark.streams.checkpoint import check_checkpoint
+from txnstore.spark.workers import check_workers
+from txnstore.spark.writes.writer import find_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: The pause between two looks at a query, in seconds.
+_PAUSE_S = 0.05
+
+
+def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """Implements :func:`txnstore.spark.write_stream`."""
+    sink = sink_options(options)
+    if not frame.isStreaming:
+        msg = "this DataFrame is no stream: read it with spark.readStream, or write it with df.write"
+        raise InvalidConfigError(msg)
+    check_workers(frame.sparkSession)
+    connection = kept_connection(sink.location)
+    find_topics(connection, sink, frame.schema)
+    if sink.group is not None and sink.checkpoint is not None:
+        check_checkpoint(sink.checkpoint, sink.location)
+    return frame.writeStream.format("txnstore").options(**dict(options))
+
+
+def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
+    """Implements :func:`txnstore.spark.start`."""
+    query = writer.start()
+    for _ in range(max(1, int(timeout / _PAUSE_S))):
+        if query.awaitTermination(_PAUSE_S) or _has_read(query):  # type: ignore[arg-type]  # It takes fractions, too.
+            break
+    return query
+
+
+def _has_read(query: StreamingQuery) -> bool:
+    """Whether a query has committed a micro-batch, or has found nothing to read."""
+    return query.lastProgress is not None or str(query.status["message"]).startswith("Waiting for")

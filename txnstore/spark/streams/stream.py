@@ -1,0 +1,344 @@
+"""A stream over topics: looks at the store, and plans micro-batches. It knows the store, but not Spark."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from txnstore.core.blocked import blocked_partitions
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.visibility import visible
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from txnstore.read.blocked import warn_blocked
+from txnstore.read.plan import find_partitions
+from txnstore.spark.options import ReadOptions, StreamOptions
+from txnstore.spark.reads.planning import SliceGroup, all_bounds, check_partitions, in_groups
+from txnstore.spark.streams import positions
+from txnstore.spark.streams.positions import Log, Logs, Offsets, Position, Step
+from txnstore.spark.values import LATEST
+
+if TYPE_CHECKING:
+    from txnstore.connection import Connection
+
+_LOG = logging.getLogger(__name__)
+
+#: The pause after the first look that finds nothing new, in milliseconds; it doubles up to ``pollIntervalMs``.
+_FIRST_PAUSE_MS = 50
+
+
+@dataclass(slots=True)
+class Polling:
+    """When to look at the store: Spark asks for new records every 10 ms, and each look costs a GET for each chain.
+
+    Attributes:
+        longest_ms: The longest pause between two looks.
+        looked_at: The time of the last look, in milliseconds.
+        pause_ms: The pause after it while there is nothing to read.
+    """
+
+    longest_ms: int
+    looked_at: int = 0
+    pause_ms: int = 0
+
+    def is_due(self, now: int, *, idle: bool) -> bool:
+        """Whether to look; ``idle``: there is nothing left to read of what is known."""
+        return now - self.looked_at >= (self.pause_ms if idle else self.longest_ms)
+
+    def looked(self, now: int, *, found: bool) -> None:
+        """A look is over; ``found``: it showed something to read."""
+        self.looked_at = now
+        self.pause_ms = 0 if found else min(self.longest_ms, max(_FIRST_PAUSE_MS, 2 * self.pause_ms))
+
+
+class Stream:
+    """The stream of one query, in the process of the driver that asks for its offsets.
+
+    Args:
+        connection: The store, for reading.
+        options: The options of the stream.
+    """
+
+    def __init__(self, connection: Connection, options: StreamOptions) -> None:
+        self._connection = connection
+        self._options = options
+        self._polling = Polling(options.poll_interval_ms)
+        self._initial: Position | None = None
+        self._last: Position | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._view = self._unblocked(connection.view(refresh=False))
+        self._logs = self._logs_of(self._view)
+
+    @property
+    def view(self) -> View:
+        """The view of the last look."""
+        return self._view
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """What the stream reads, with the topics that exist now."""
+        return replace(self._options.read, topics=self._topics(self._view))
+
+    # Offsets ----------------------------------------------------------------------------------------------------------
+
+    def initial(self) -> Position:
+        """The position of a query without a checkpoint: what its group has read, else as its options say.
+
+        With a group, a start that the group does not have yet is stored in it before it is returned.
+
+        Raises:
+            OffsetOutOfRangeError: The options name an offset outside the log.
+            UnknownTopicOrPartitionError: They name a partition that does not exist.
+            UnstableOffsetCommitError: An open transaction has offsets of the group.
+        """
+        if self._initial is None:
+            starts, group = self._starts(), self._options.group
+            if group is not None:
+                starts = {**starts, **self._stored(group, starts)}
+            self._initial = positions.begin(self._logs, starts, group)
+        return self._initial
+
+    def following(self, position: Position, max_offsets: int | None = None) -> Position:
+        """The micro-batch after a position; the position itself if there is nothing new.
+
+        Raises:
+            InvalidConfigError: The position is one of another store.
+            OffsetOutOfRangeError: Records were deleted before the stream read them.
+        """
+        self._check_store(position)
+        step = self._following(position, max_offsets)
+        if self._target is None:
+            idle, now = step.position == position, self._connection.runtime.monotonic()
+            if self._polling.is_due(now, idle=idle):
+                self._look()
+                step = self._following(position, max_offsets)
+                self._polling.looked(now, found=step.position != position)
+        return self._accepted(step)
+
+    def next_unasked(self) -> Position:
+        """The next micro-batch, where Spark does not say what the query has read (4.0 and 4.1).
+
+        It follows the last one of this process. The first one of a process starts at the initial position, as a new
+        query does. Of a query that was started again, Spark gives the true start with the plan, to
+        :meth:`plan_unasked`; there is no other sign of it.
+
+        Raises:
+            OffsetOutOfRangeError: Records were deleted before the stream read them.
+        """
+        if self._last is None:
+            try:
+                self._last = self.initial()
+            except (OffsetOutOfRangeError, UnknownTopicOrPartitionError, UnstableOffsetCommitError):
+                # Of no matter to a query that has read beyond; for a new one, Spark asks for the initial position next.
+                starts = {tp: log.start for tp, log in self._logs.partitions.items()}
+                self._last = positions.begin(self._logs, starts, self._options.group)
+        following = self.following(self._last)
+        if following.start != following.end:  # Equal ones are the mark of an initial position.
+            self._last = following
+        return self._last
+
+    def stop_at_present(self) -> None:
+        """Read no further than what exists now (Spark's trigger ``availableNow``)."""
+        self._look()
+        self._target = self._logs.limits
+
+    def limits(self) -> Offsets:
+        """The offsets up to which records can be read, as of the last look."""
+        return self._logs.limits
+
+    def _following(self, position: Position, max_offsets: int | None) -> Step:
+        return positions.following(position, self._logs, until=self._target, max_offsets=max_offsets)
+
+    def _starts(self) -> dict[TopicPartition, int]:
+        read, view = self.read_options, self._view
+        check_partitions(view, read.start)
+        tps = list(self._logs.partitions)
+        bounds = all_bounds(self._connection, view, tps, replace(read, end="latest", end_ms=None))
+        # "latest" is where a reader of this isolation stops: records of open transactions are read when they commit.
+        return {
+            tp: first if _is_number(read, tp) else min(first, view.partitions[tp].read_limit(read.isolation))
+            for tp, (first, _) in bounds.items()
+        }
+
+    def _stored(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets of the group; those that it does not have are committed first."""
+        found = {tp: committed(self._view, group, tp) for tp in starts}
+        known = {tp: value.offset for tp, value in found.items() if value is not None}
+        # A partition that was added to a topic that the group reads is new, and read from its start.
+        topics = {tp.topic for tp in known}
+        missing = {
+            tp: self._logs.partitions[tp].start if tp.topic in topics else at
+            for tp, at in starts.items()
+            if tp not in known
+        }
+        self._commit(group, missing)
+        return {**known, **missing}
+
+    # Plans ------------------------------------------------------------------------------------------------------------
+
+    def plan(self, start: Position, end: Position) -> list[SliceGroup]:
+        """The slices of a micro-batch, one group per task.
+
+        Args:
+            start: The end of the micro-batch before.
+            end: The micro-batch. If it is the same, it was read before, and there is nothing to read.
+
+        Raises:
+            InvalidConfigError: The position is one of another store.
+            OffsetOutOfRangeError: Records were deleted before the stream read them.
+        """
+        self._check_store(end)
+        if start == end:
+            return []
+        self._look_up_to(end)
+        return self._groups(self._accepted(positions.replayed(end, self._logs)))
+
+    def plan_unasked(self, start: Position, end: Position) -> list[SliceGroup]:
+        """The same where the stream did not know the start when it gave the end: see :meth:`next_unasked`."""
+        self._last = end
+        if start == end or start.start == start.end:
+            return self.plan(start, end)  # The first micro-batch: its start is stored with its end.
+        self._check_store(start)
+        self._check_store(end)
+        self._look_up_to(end)
+        return self._groups(self._accepted(positions.following(start, self._logs, until=end.end)))
+
+    def _look_up_to(self, end: Position) -> None:
+        """Look at the store unless the known view has all records up to this position."""
+        if any(tp not in self._logs.partitions or self._logs.partitions[tp].end < at for tp, at in end.end.items()):
+            self._look()
+
+    def _groups(self, position: Position) -> list[SliceGroup]:
+        isolation = self._options.read.isolation
+        found = []
+        for name in sorted({tp.topic for tp in position.end}):
+            tps = [tp for tp in sorted(position.end) if tp.topic == name]
+            slices = [
+                part
+                for tp in tps
+                for part in visible(tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp])
+            ]
+            found.append((self._view.find_topic(name), slices))
+        return in_groups(found, self._options.read.min_partitions)
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, position: Position) -> None:
+        """Commit what was read to the group, where it is not committed yet.
+
+        A sink in the same store has committed the offsets with the records, so this costs it a GET at most. For other
+        sinks the group follows the query: it may be behind it, but not ahead.
+        """
+        group = self._options.group
+        if group is None or not self._behind(group, position):
+            return
+        try:
+            self._look()
+            self._commit(group, self._behind(group, position))
+        except StorageError as error:
+            if not error.retriable:
+                raise
+            _LOG.warning(
+                "offsets not committed; the next micro-batch does: %s",
+                error,
+                extra={"group": group, "error": str(error)},
+            )
+
+    def _behind(self, group: str, position: Position) -> dict[TopicPartition, int]:
+        """The offsets that are above those of the group, of topics that still exist."""
+        found = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
+        return {
+            tp: at
+            for tp, at in position.end.items()
+            if positions.is_same(position, self._logs, tp) and ((value := found[tp]) is None or value.offset < at)
+        }
+
+    def _commit(self, group: str, offsets: Offsets) -> None:
+        if not offsets:
+            return
+        ids = self._logs.topic_ids
+        items = tuple(
+            GroupOffset(topic=tp.topic, partition=tp.partition, offset=offsets[tp], topic_id=ids[tp.topic])
+            for tp in sorted(offsets)
+        )
+        self._connection.submit(CommitOffsets(TxnOffsets(group, items)))
+        self._view = self._connection.view(refresh=False)
+
+    # Views ------------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._view = self._unblocked(self._connection.view())
+        self._logs = self._logs_of(self._view)
+
+    def _unblocked(self, view: View) -> View:
+        """The view, after expired transactions that hold back records of the topics are ended."""
+        if self._options.read.isolation is Isolation.READ_UNCOMMITTED:
+            return view
+        tps = self._partitions(view)
+        view = self._connection.unblocked(view, tps)
+        warn_blocked(self._connection, blocked_partitions(view, tps))
+        return view
+
+    def _topics(self, view: View) -> tuple[str, ...]:
+        """The topics that exist; one that does not is a loss only if the stream has read it."""
+        if self._options.read.pattern is None:
+            return tuple(name for name in self._options.read.topics if name in view.topics)
+        matches = re.compile(self._options.read.pattern).fullmatch
+        return tuple(topic.name for topic in view.sorted_topics() if matches(topic.name))
+
+    def _partitions(self, view: View) -> list[TopicPartition]:
+        numbers = self._options.read.partitions
+        return [tp for name in self._topics(view) for tp in find_partitions(view, name, numbers)]
+
+    def _logs_of(self, view: View) -> Logs:
+        read = self._options.read
+        logs = {}
+        for tp in self._partitions(view):
+            log = view.partitions[tp]
+            limit = log.read_limit(read.isolation)
+            logs[tp] = Log(log.log_start, min(limit, _ending(read, tp, limit)), log.high_watermark)
+        ids = {name: view.topics[name].topic_id for name in self._topics(view)}
+        return Logs(self._connection.store_id, ids, logs)
+
+    # Checks -----------------------------------------------------------------------------------------------------------
+
+    def _check_store(self, position: Position) -> None:
+        if position.store_id != self._connection.store_id:
+            msg = (
+                f"the checkpoint is of a stream from the store with id {position.store_id}, but {self._connection.url} "
+                f"has the id {self._connection.store_id}: give this store, or a new checkpointLocation"
+            )
+            raise InvalidConfigError(msg)
+
+    def _accepted(self, step: Step) -> Position:
+        """The position, unless records were lost and the query must not go on without them."""
+        if step.losses and self._options.fail_on_data_loss:
+            more = f" (and {len(step.losses) - 3} more)" if len(step.losses) > 3 else ""
+            msg = f"{'; '.join(step.losses[:3])}{more}. To read what is left, set failOnDataLoss to false"
+            raise OffsetOutOfRangeError(msg)
+        for loss in step.losses:
+            _LOG.warning("records were lost before the stream read them", extra={"loss": loss})
+        return step.position
+
+
+def _is_number(read: ReadOptions, tp: TopicPartition) -> bool:
+    """Whether the options name the offset at which a partition starts."""
+    return read.start_ms is None and not isinstance(read.start, str) and read.start.get(tp, LATEST) >= 0
+
+
+def _ending(read: ReadOptions, tp: TopicPartition, limit: int) -> int:
+    """The offset at which the stream ends in a partition; ``limit`` if it does not end."""
+    at = limit if isinstance(read.end, str) else read.end.get(tp, LATEST)
+    return at if at >= 0 else limit

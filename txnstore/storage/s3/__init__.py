@@ -1,0 +1,1 @@
+"""S3: requests through s3fs or obstore, with errors mapped and creates conditional."""

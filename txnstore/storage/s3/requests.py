@@ -1,0 +1,195 @@
+"""Requests for the objects of a bucket through the client of botocore that s3fs made. Each is sent once.
+
+s3fs's own coroutines repeat requests and replace the errors of the server, and those that run on its I/O thread have
+private names. The client below them has neither fault: ``files.s3`` is a client of aiobotocore, with its methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from contextlib import suppress
+from typing import Any
+
+from txnstore.storage.s3.errors import ForeignAnswerError, answer_of, check_absence
+
+MIB = 1 << 20
+#: The answer to a smaller write is compared with the MD5 of the bytes.
+HASHED_BYTES = MIB
+PART_BYTES = 32 * MIB
+PARTS_AT_ONCE = 4
+"""The parts of a multipart upload that are in memory."""
+
+
+class S3fsRequests:
+    """The requests of one bucket. Its coroutines run on the event loop of ``files``.
+
+    Args:
+        files: A connected ``s3fs.S3FileSystem``.
+        bucket: The name of the bucket.
+    """
+
+    name = "s3fs"
+
+    def __init__(self, files: Any, bucket: str) -> None:
+        self.files = files
+        self.bucket = bucket
+        self._wanted = {**files.s3_additional_kwargs, **files.req_kw}
+        self._additional: dict[str, dict[str, Any]] = {}
+        self._etags = ETags()
+
+    def release(self) -> None:
+        """Drop connections other than those of ``files``, which its owner closes."""
+
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """Send a request; ``operation`` is a method of botocore's client. Returns the answer as botocore parses it."""
+        s3 = await self.files.get_s3(self.bucket)
+        additional = self._additional.get(operation)
+        if additional is None:
+            known = parameters(s3, operation)
+            additional = {name: value for name, value in self._wanted.items() if name in known}
+            self._additional[operation] = additional
+        return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
+
+    async def read(self, key: str, first: int, last: int | None) -> bytes:
+        """The bytes from ``first`` to ``last``, inclusive; none if the object ends before ``first``."""
+        return (await self._read(key, first, last))[0]
+
+    async def _read(self, key: str, first: int = 0, last: int | None = None) -> tuple[bytes, str]:
+        """The bytes as :meth:`read` returns them, and the ETag of the object."""
+        ranged = {} if first == 0 and last is None else {"Range": f"bytes={first}-{'' if last is None else last}"}
+        try:
+            answer = await self.call("get_object", Key=key, **ranged)
+        except Exception as error:
+            if ranged and answer_of(error).status == 416:
+                return b"", ""
+            check_absence(answer_of(error))
+            raise
+        async with answer["Body"] as stream:
+            return bytes(await stream.read()), str(answer.get("ETag", ""))
+
+    async def write(self, key: str, data: bytes) -> None:
+        """Write an object in one request, and one more if the answer does not show that it was written."""
+        answer = await self.call("put_object", Key=key, Body=bytes(data))
+        await self._check_written(key, data, answer.get("ETag"))
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Create an object in one request, and one more if the answer does not show whose it is; False if it exists."""
+        try:
+            answer = await self.call("put_object", Key=key, Body=data, IfNoneMatch="*")
+        except Exception as error:
+            if answer_of(error).status == 412:
+                return False
+            raise
+        await self._check_created(key, data, answer.get("ETag"))
+        return True
+
+    async def _check_created(self, key: str, data: bytes, etag: str | None) -> None:
+        """Check that a success was answered by the store, and is about these bytes: else read the object.
+
+        Anything between here and the store may answer 200: a proxy, a captive portal; and a library that follows a
+        redirect reports the success of another request.
+
+        Raises:
+            ForeignAnswerError: The object is not there, or is another one, or could not be read.
+        """
+        if self._etags.fit(etag, data):
+            return
+        try:
+            stored, actual = await self._read(key)
+        except Exception as error:  # noqa: BLE001 - any of them leaves the outcome unknown
+            # Not as the cause, whose class would tell what became of the create.
+            raise ForeignAnswerError(f"{_not_ours(etag)}, and the object could not be read: {error}") from None
+        if stored != data or not self._etags.learn(etag, actual):
+            raise ForeignAnswerError(_not_ours(etag))
+
+    async def _check_written(self, key: str, data: bytes, etag: str | None) -> None:
+        """The same for an object that may replace another one, and may be large: it is not read, but looked at."""
+        if self._etags.fit(etag, data):
+            return
+        try:
+            found = await self.call("head_object", Key=key)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise ForeignAnswerError(f"{_not_ours(etag)}, and the object was not found: {error}") from None
+        if int(found["ContentLength"]) != len(data) or not self._etags.learn(etag, found.get("ETag")):
+            raise ForeignAnswerError(_not_ours(etag))
+
+    async def upload(self, key: str, data: bytes) -> None:
+        """Write an object in parts. If this fails, neither an object nor parts remain, as far as the server answers."""
+        upload = {"Key": key, "UploadId": (await self.call("create_multipart_upload", Key=key))["UploadId"]}
+        gate = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def send(first: int) -> dict[str, Any]:
+            number = first // PART_BYTES + 1
+            async with gate:
+                body = bytes(data[first : first + PART_BYTES])
+                answer = await self.call("upload_part", PartNumber=number, Body=body, **upload)
+            if not answer.get("ETag"):
+                raise ForeignAnswerError(_not_ours(None))
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+        sending = [asyncio.create_task(send(first)) for first in range(0, len(data), PART_BYTES)]
+        try:
+            parts = await asyncio.gather(*sending)
+            done = await self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
+            await self._check_written(key, data, done.get("ETag"))
+        except BaseException:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)  # A part that arrives later would remain.
+            with suppress(Exception):
+                await self.call("abort_multipart_upload", **upload)
+            raise
+
+
+class ETags:
+    """What the ETags in the answers of one bucket look like, as far as this process has seen.
+
+    The ETag of an object is the MD5 of its bytes, unless it is encrypted by KMS or with own keys, or was written in
+    parts; then it is any text, unlike all others. The first answer with such an ETag is believed if the object has the
+    same one when it is looked at; from then on answers with ETags of the same length are.
+    """
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._last = ""
+
+    def fit(self, etag: str | None, data: bytes) -> bool:
+        """Whether a success with this ETag shows that these bytes are stored."""
+        text = _plain(etag)
+        if len(data) <= HASHED_BYTES and text == hashlib.md5(data, usedforsecurity=False).hexdigest():
+            return True
+        if len(data) > HASHED_BYTES and _MD5.fullmatch(text):
+            return True
+        # A page of a proxy has the same ETag each time.
+        is_new, self._last = text != self._last, text
+        return is_new and 0 < len(text) == self._length
+
+    def learn(self, etag: str | None, actual: str | None) -> bool:
+        """Whether the ETag of an answer, if it had one, is that of the object."""
+        text = self._last = _plain(etag)
+        if text and text != _plain(actual):
+            return False
+        self._length = len(text) or self._length
+        return True
+
+
+#: The ETag of a large object; with a number of parts it is that of an upload in parts.
+_MD5 = re.compile("[0-9a-f]{32}(-[0-9]+)?")
+
+
+def _plain(etag: str | None) -> str:
+    """The text of an ETag; a proxy that compresses answers makes it a weak one."""
+    return (etag or "").removeprefix("W/").strip('"')
+
+
+def _not_ours(etag: str | None) -> str:
+    text = _plain(etag)
+    return f"the ETag of the answer, {text}, is not that of the object" if text else "the answer has no ETag"
+
+
+def parameters(s3: Any, operation: str) -> frozenset[str]:
+    """The names of the parameters of an operation, such as ``put_object``."""
+    meta = s3.meta
+    return frozenset(meta.service_model.operation_model(meta.method_to_api_mapping[operation]).input_shape.members)

@@ -1,0 +1,230 @@
+"""An object store on S3 and S3-compatible servers, with s3fs or obstore as the transport (``s3_transport``).
+
+By default s3fs repeats writes, caches listings, and recognizes a refused create only on some servers. Therefore its
+retries and caches are disabled, each call makes one request (``s3_requests``), and ``s3_errors`` maps errors by their
+HTTP status.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
+from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
+from txnstore.storage.bucket import BucketSettings, rules_of
+from txnstore.storage.s3.client import check_endpoint, connect, secrets_in
+from txnstore.storage.s3.errors import Kind, from_code, map_s3_error
+from txnstore.storage.s3.loop import run_on
+from txnstore.storage.s3.requests import MIB, S3fsRequests
+from txnstore.storage.s3.transport import OPTION, check_transport, requests_of
+from txnstore.threads import ForkLock, in_thread
+
+MULTIPART_FROM_BYTES = 64 * MIB
+"""A larger ``put`` is a multipart upload. A ``put_if_absent`` never is: few servers check conditions on parts."""
+PAGE_KEYS = 1000
+"""S3's limit of keys per list and per delete request."""
+
+T = TypeVar("T")
+
+
+class S3Store:
+    """An :class:`~txnstore.storage.base.ObjectStore` in an S3 bucket, below a prefix.
+
+    One call is one request, except for lists and deletes of more than 1,000 keys and a ``put`` of more than 64 MiB.
+    Modification times have S3's resolution of one second. Each process creates its own client at its first request,
+    so the store can be used after a fork. A pickled copy contains the options, including credentials; messages and
+    ``repr`` never do.
+
+    Args:
+        bucket: The name of the bucket.
+        prefix: The prefix of all keys.
+        storage_options: Passed unchanged to ``s3fs.S3FileSystem``, except ``transport``: see ``s3_transport``.
+
+    Raises:
+        InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL; or there is no such
+            ``transport``.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.bucket = bucket
+        self.prefix = prefix.strip("/")
+        self._root = f"{self.prefix}/" if self.prefix else ""
+        self._options: dict[str, Any] = copy.deepcopy(dict(storage_options or {}))
+        self._secrets = frozenset(secrets_in(self._options))
+        check_endpoint(self._options)
+        check_transport(self._options.get(OPTION))
+        self._lock = ForkLock()
+        # A forked child keeps its parent's client without using it: collecting it would close the parent's sockets.
+        self._clients: dict[int, S3fsRequests] = {}
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def transport(self) -> str | None:
+        """The library that sends this process's requests: s3fs or obstore; None before the first request."""
+        requests = self._clients.get(os.getpid())
+        return None if requests is None else requests.name
+
+    @property
+    def identity(self) -> str:
+        """The URL with the endpoint and the user, who may have no permission to write there.
+
+        It identifies the store in :func:`txnstore.storage.probe.probe_once`.
+        """
+        client = self._options.get("client_kwargs") or {}
+        endpoint = self._options.get("endpoint_url") or client.get("endpoint_url") or "the default endpoint"
+        user = [
+            *(self._options.get(name) for name in ("key", "username", "profile", "anon")),
+            client.get("aws_access_key_id"),
+            *(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")),
+        ]
+        return f"{self.url} at {endpoint} by {user}"
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        full = self._full(key)
+        first, limit = check_range(key, start, end)
+        # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
+        last = None if limit is None else max(limit - 1, first)
+        data = self._run(Kind.READ, key, lambda requests: requests.read(full, first, last))
+        return data if limit is None else data[: max(0, limit - first)]
+
+    def put(self, key: str, data: bytes) -> None:
+        full = self._full(key)
+        if len(data) > MULTIPART_FROM_BYTES:
+            self._run(Kind.WRITE, key, lambda requests: requests.upload(full, data))
+        else:
+            self._run(Kind.WRITE, key, lambda requests: requests.write(full, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        full = self._full(key)
+        return self._run(Kind.CREATE, key, lambda requests: requests.create(full, data))
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        check_prefix(prefix)
+        found: list[ObjectInfo] = []
+        page: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
+        while limit is None or len(found) < limit:
+            wanted = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
+            answer = self._call(
+                Kind.READ, prefix, "list_objects_v2", Prefix=self._root + prefix, MaxKeys=wanted, **page
+            )
+            found.extend(self._infos(answer.get("Contents", ())))
+            if not answer.get("IsTruncated"):
+                break
+            page = {"ContinuationToken": answer["NextContinuationToken"]}
+        return found
+
+    def delete(self, keys: Sequence[str]) -> None:
+        names = [self._full(key) for key in keys]
+        for first in range(0, len(names), PAGE_KEYS):
+            batch = [{"Key": name} for name in names[first : first + PAGE_KEYS]]
+            answer = self._call(Kind.WRITE, keys[first], "delete_objects", Delete={"Objects": batch, "Quiet": True})
+            for failed in answer.get("Errors", ()):
+                if failed.get("Code") != "NoSuchKey":
+                    raise from_code(
+                        failed.get("Code", ""), Kind.WRITE, self.bucket, f"s3://{self.bucket}/{failed.get('Key')}"
+                    )
+
+    def stat(self, key: str) -> ObjectInfo:
+        answer = self._call(Kind.READ, key, "head_object", Key=self._full(key))
+        return ObjectInfo(key, int(answer["ContentLength"]), _milliseconds(answer["LastModified"]))
+
+    def now_ms(self) -> int:
+        """Return the server's clock, from the ``Date`` header of a HEAD response; its resolution is one second."""
+        try:
+            answer = self._call(Kind.READ, "", "head_bucket")
+        except ObjectNotFoundError:  # A HEAD response has no body with an error code: only the bucket can be missing.
+            raise from_code("NoSuchBucket", Kind.READ, self.bucket, self.url) from None
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None:
+            raise StorageError(f"Cannot read the clock of {self.url}: the server's responses have no Date header.")
+        return _milliseconds(parsedate_to_datetime(date))
+
+    def bucket_settings(self) -> BucketSettings:
+        """The versioning and the lifecycle rules of the bucket; two requests. A refused one is part of the result."""
+        found = BucketSettings(self._root, transport=self._requests().name)
+        try:
+            state = self._call(Kind.READ, "", "get_bucket_versioning").get("Status") or "Off"
+            found = replace(found, versioning=state)
+        except StorageError as error:
+            found = replace(found, versioning_refused=str(error))
+        try:
+            rules = rules_of(self._call(Kind.READ, "", "get_bucket_lifecycle_configuration"))
+            return replace(found, rules=rules)
+        except ObjectNotFoundError:  # NoSuchLifecycleConfiguration
+            return replace(found, rules=())
+        except StorageError as error:
+            return replace(found, rules_refused=str(error))
+
+    def close(self) -> None:
+        with self._lock.own:
+            requests = self._clients.pop(os.getpid(), None)
+        if requests is not None:
+            requests.release()
+            files = requests.files
+            in_thread(lambda: files.close_session(files.loop, files.s3))
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})" if self.transport is None else f"S3Store({self.url!r} by {self.transport})"
+
+    def __reduce__(self) -> tuple[Callable[..., S3Store], tuple[str, str, dict[str, Any]]]:
+        return (_unpickle, (self.bucket, self.prefix, self._options))
+
+    def _full(self, key: str) -> str:
+        return self._root + check_key(key)
+
+    def _infos(self, contents: Sequence[Mapping[str, Any]]) -> Iterator[ObjectInfo]:
+        for item in contents:
+            key = item["Key"][len(self._root) :]
+            try:
+                check_key(key)
+            except StorageRefusedError:
+                continue  # Some tools create "folder/" markers; txnstore never creates such keys.
+            yield ObjectInfo(key, int(item["Size"]), _milliseconds(item["LastModified"]))
+
+    def _call(self, kind: Kind, key: str, operation: str, **arguments: Any) -> Any:
+        return self._run(kind, key, lambda requests: requests.call(operation, **arguments))
+
+    def _run(self, kind: Kind, key: str, request: Callable[[S3fsRequests], Awaitable[T]]) -> T:
+        """Run the coroutine on fsspec's I/O thread and map every error to :mod:`txnstore.errors`."""
+        requests = self._requests()
+        answer = run_on(requests.files.loop, lambda: request(requests))
+        error = answer.exception()
+        if error is None:
+            return answer.result()
+        if not isinstance(error, Exception):
+            raise error
+        url = f"{self.url}/{key}" if key else self.url
+        # Raised outside of a handler: otherwise the original error, which may contain a secret, would be its context.
+        raise map_s3_error(error, kind, self.bucket, url, self._secrets)
+
+    def _requests(self) -> S3fsRequests:
+        pid = os.getpid()
+        requests = self._clients.get(pid)
+        if requests is None:
+            with self._lock.own:
+                requests = self._clients.get(pid)
+                if requests is None:
+                    requests = self._clients[pid] = in_thread(self._connect)  # It starts fsspec's thread.
+        return requests
+
+    def _connect(self) -> S3fsRequests:
+        options = {name: value for name, value in self._options.items() if name != OPTION}
+        files = connect(options, self.url, self._secrets)
+        return requests_of(files, options, self.bucket, self.url, self._options.get(OPTION))
+
+
+def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
+    return S3Store(bucket, prefix, storage_options=options)
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
