@@ -8,6 +8,7 @@ import dis
 import inspect
 import io
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -28,6 +29,7 @@ SEEDS = 100
 RECORDED = Path(__file__).with_name("seeds.json")
 
 _ROOT = Path(__file__).resolve().parent.parent
+_LOCAL = re.compile(r"\$([A-Za-z_]\w*)")
 
 
 def recorded() -> dict[str, int]:
@@ -43,8 +45,9 @@ class Mutant:
     Attributes:
         name: Describes the fault.
         function: The function to change; a property stands for its getter.
-        old: The part of its source to replace, which must occur once.
-        new: The replacement.
+        old: The part of its source to replace, which must occur once. ``$name`` stands for a local variable, whatever
+            its name is: a mutant is of what the code does, and outlives a renaming.
+        new: The replacement, with the same variables.
         chains: The number of chains of the simulation that must kill the mutant.
         mishaps: The mishaps of that simulation; None for all. A subset detects rare faults earlier.
         test: The test that must kill the mutant instead of the simulation, relative to ``tests``.
@@ -73,11 +76,12 @@ class Mutant:
 
     def _code(self, function: FunctionType) -> Any:
         source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) == 1, (
-            f"{self.name}: {self.old!r} occurs {source.count(self.old)} times in\n{source}"
-        )
+        places = list(_pattern(self.old).finditer(source))
+        assert len(places) == 1, f"{self.name}: {self.old!r} occurs {len(places)} times in\n{source}"
+        replacement = _LOCAL.sub(lambda local: places[0][local[1]], self.new)
         # The code is inserted into the function that is already decorated.
-        source = source[source.index("def ") :].replace(self.old, self.new)
+        source = source[: places[0].start()] + replacement + source[places[0].end() :]
+        source = source[source.index("def ") :]
         names: dict[str, Any] = {}
         flags = __future__.annotations.compiler_flag
         exec(compile(source, function.__code__.co_filename, "exec", flags), function.__globals__, names)  # noqa: S102
@@ -111,6 +115,21 @@ class Mutant:
         if self.mishaps is not None:
             settings = replace(settings, mishaps=self.mishaps, rate=0.1)
         return replace(settings, **self.settings)
+
+
+def _pattern(quote: str) -> re.Pattern[str]:
+    """Matches what is quoted, with any name for each ``$name``, the same one wherever it occurs."""
+    seen: set[str] = set()
+    parts = []
+    for place, part in enumerate(_LOCAL.split(quote)):
+        if place % 2 == 0:
+            parts.append(re.escape(part))
+        elif part in seen:
+            parts.append(f"(?P={part})")
+        else:
+            seen.add(part)
+            parts.append(rf"(?<![\w.])(?P<{part}>[A-Za-z_]\w*)\b")
+    return re.compile("".join(parts))
 
 
 def passes(tests: Iterable[str]) -> bool:

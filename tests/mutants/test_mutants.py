@@ -66,3 +66,23 @@ def test_mutant_restores_function() -> None:
     with mutant.alive():
         assert mutant.function.__code__ is not before
     assert mutant.function.__code__ is before
+
+
+def _rename(pairs: dict[str, int]) -> list[str]:
+    """A function to change."""
+    return [name for name, number in pairs.items() if number > 0]
+
+
+def test_quotes_stand_for_local_variables_of_any_name() -> None:
+    mutant = Mutant(
+        "", _rename, "for $key, $value in $items.items() if $value > 0", "for $key, $value in $items.items()"
+    )
+    with mutant.alive():
+        assert _rename({"a": 0, "b": 1}) == ["a", "b"]
+    assert _rename({"a": 0, "b": 1}) == ["b"]
+
+
+@pytest.mark.parametrize("quote", ["$key, $key in $items", "pairs.$items()", "[$name for name, $name in"])
+def test_one_name_in_a_quote_stands_for_one_variable_and_for_no_attribute(quote: str) -> None:
+    with pytest.raises(AssertionError, match="occurs 0 times"), Mutant("", _rename, quote, "").alive():
+        pass
