@@ -42,6 +42,8 @@ class Survey:
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
         begins: The entry of the last boundary, also of one that has lost its checkpoint: a vacuum may have deleted it
             and those before it.
+        leftover: Whether the hint names a checkpoint that lacks index files, below a sound one: a writer was paused in
+            it, and a vacuum deleted them meanwhile. Nothing is lost, and the next checkpoint replaces the hint.
     """
 
     hinted: int | None
@@ -52,6 +54,7 @@ class Survey:
     is_own: bool = False
     conflict: str = ""
     begins: int = 0
+    leftover: bool = False
 
     @property
     def sound(self) -> bool:
@@ -100,13 +103,15 @@ class ChainRepairs:
             if len(saved) == KEPT_CHECKPOINTS:
                 break
             found = self._read(number)
-            # A checkpoint below a sound one that lacks index files is what a paused writer leaves after a vacuum.
+            # What lacks index files below a sound checkpoint is what a paused writer leaves after a vacuum.
             if found is not None or number > sound or not self._lacks_files(number, listed):
                 saved[number] = found
             sound = sound or (number if found is not None else 0)
         hinted, boundary, damage = self._hinted(hint, heads)
+        leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
+            leftover = saved[hinted] is None and hinted < sound and self._lacks_files(hinted, listed)
         said = checkpoint.hinted(self._names, self._chain, hint)
         named = saved.get(said.sequence)
         conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
@@ -134,6 +139,7 @@ class ChainRepairs:
             bool(said.store_id),
             conflict,
             last_boundary,
+            leftover,
         )
 
     def _passed(self, start: State, newest: int) -> str:

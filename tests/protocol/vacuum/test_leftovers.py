@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import keys
+from tests.helpers.checkpoints import read as stored_state
 from tests.helpers.compaction import (
     DAY_MS,
     HookStore,
@@ -18,6 +19,7 @@ from tests.helpers.compaction import (
 )
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
+from txnstore.chain.checkpoints import checkpoint
 from txnstore.store import Store, create
 from txnstore.testing import ManualClock
 
@@ -109,6 +111,29 @@ def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, 
     assert rows(reopen(store, clock)) == rows(store)
     clock.advance(DAY_MS)
     assert store.vacuum().deleted == (key,)
+
+
+@ONE_CHAIN
+def test_late_checkpoint_head_with_its_hint_is_no_damage(store: Store, clock: ManualClock) -> None:
+    """Its writer slept before the head, and then writes the hint, too: the next checkpoint replaces both."""
+    made = [_checkpoint(store, clock) for _ in range(3)]
+    head, hint = keys.checkpoint_head(0, made[0]), keys.latest(0)
+    objects = connection_of(store).objects
+    state = stored_state(objects, made[0])
+    assert state is not None
+    late = objects.get(head), checkpoint.hint_to(keys.KEYS, state)[1]
+    clock.advance(DAY_MS)
+    store.vacuum()
+    objects.put(head, late[0])
+    objects.put(hint, late[1])
+    assert [finding for finding in store.doctor().findings if finding.severity == "bad"] == []
+    assert rows(reopen(store, clock)) == rows(store)
+    clock.advance(DAY_MS)
+    store.vacuum()
+    _checkpoint(store, clock)
+    clock.advance(DAY_MS)
+    assert head in store.vacuum().deleted
+    assert store.verify(deep=True).ok
 
 
 def test_leftovers_of_probes_are_deleted(store: Store, clock: ManualClock) -> None:
