@@ -29,7 +29,7 @@ EXPIRY = (
     Mutant(
         "the transactional id of an open transaction expires",
         expiration._is_idle,
-        "txn.state in _AT_REST and ",
+        "may_enter(txn, TxnState.DEAD) and ",
         "",
         test=_CORE + "test_tmo_07_open_transaction_keeps_transactional_id",
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from txnstore.core.transactions.model import VALID_PREVIOUS_STATES, TxnState
+from txnstore.core.transactions.machine import KAFKA_ONLY, VALID_PREVIOUS_STATES
+from txnstore.core.transactions.model import TxnState
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 
@@ -17,12 +18,14 @@ def diagram() -> str:
     lines = ["| id | state | entered from |", "|---|---|---|"]
     for state in sorted(TxnState, key=lambda state: state.value):
         previous = sorted(VALID_PREVIOUS_STATES[state], key=lambda state: state.value)
-        lines.append(f"| {state.value} | `{state.name}` | {', '.join(f'`{one.name}`' for one in previous)} |")
+        name = f"`{state.name}`" + (" (Kafka only)" if state in KAFKA_ONLY else "")
+        lines.append(f"| {state.value} | {name} | {', '.join(f'`{one.name}`' for one in previous)} |")
     lines += ["", "```mermaid", "stateDiagram-v2", "    [*] --> EMPTY: init"]
     for before in sorted(TxnState, key=lambda state: state.value):
         for after in sorted(TxnState, key=lambda state: state.value):
             if before in VALID_PREVIOUS_STATES[after]:
-                lines.append(f"    {before.name} --> {after.name}")
+                only = " : Kafka only" if KAFKA_ONLY & {before, after} else ""
+                lines.append(f"    {before.name} --> {after.name}{only}")
     lines += ["    DEAD --> [*]", "```"]
     return "\n".join(lines) + "\n"
 

@@ -21,6 +21,7 @@ from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State, begin_entry
+from txnstore.core.transactions.machine import may_enter
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import InvalidConfigError
 
@@ -114,9 +115,6 @@ Expiration = ProducersExpired | FencesExpired | TransactionalIdExpired | Offsets
 #: The most events of one expiration entry; the next command expires the rest (TMO-07).
 MAX_EVENTS = 2_000
 
-#: The states without an open or uncompleted transaction (Kafka: ``TransactionState.isExpirationAllowed``).
-_AT_REST = {TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}
-
 
 def expire(draft: Draft, command: Expire) -> Expired:
     """Remove what has expired; without events if nothing has."""
@@ -209,7 +207,7 @@ def _is_idle(txn: Transaction, limit: int) -> bool:
 
     An id with versions of an idempotent job never expires: without them the job would commit its last version again.
     """
-    return txn.state in _AT_REST and txn.updated_at <= limit and not txn.versions
+    return may_enter(txn, TxnState.DEAD) and txn.updated_at <= limit and not txn.versions
 
 
 def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Iterator[Expiration]:

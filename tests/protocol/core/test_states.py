@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from tests.helpers.core import RC, RU, T0, T1, World
+from tests.helpers.core import RC, RU, T0, T1, World, with_txn
 from txnstore.core.catalog.model import AlterTopic
 from txnstore.core.commands import Command
+from txnstore.core.invariants.steps import decisions_never_change
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.events import PartitionsAdded
-from txnstore.core.transactions.model import VALID_PREVIOUS_STATES, TxnState
-from txnstore.errors import InvalidPidMappingError, ProducerFencedError, UnknownTopicOrPartitionError
+from txnstore.core.transactions.machine import VALID_PREVIOUS_STATES, enter
+from txnstore.core.transactions.model import TxnState
+from txnstore.errors import (
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
 
 COMMIT = Outcome.COMMIT
 
@@ -46,6 +55,22 @@ def test_valid_previous_states_match_kafka() -> None:
     for state in TxnState:
         for before in TxnState:
             assert (before in VALID_PREVIOUS_STATES[state]) is (str(before.value) in table[state.value])
+
+
+@pytest.mark.parametrize("state", TxnState)
+@pytest.mark.parametrize("before", TxnState)
+def test_no_transition_outside_of_the_table(world: World, before: TxnState, state: TxnState) -> None:
+    """STM-02: the check of the rules, and the invariant that replays each event, read the one table."""
+    world.client("a")
+    txn = replace(world.txn("a"), state=before)
+    valid = before in VALID_PREVIOUS_STATES[state]
+    with nullcontext() if valid else pytest.raises(InvalidTxnStateError, match=f"cannot become {state.name}"):
+        enter(txn, state)
+    if state is not before:
+        messages = list(
+            decisions_never_change(with_txn(world.state, txn), with_txn(world.state, replace(txn, state=state)))
+        )
+        assert any("no transition" in message for message in messages) is not valid
 
 
 def test_a_transaction_passes_through_the_states(world: World) -> None:

@@ -13,7 +13,8 @@ from txnstore.core.log.model import AbortedTxn, Partition, object_of
 from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
-from txnstore.core.transactions.model import DECIDED
+from txnstore.core.transactions.machine import may_enter
+from txnstore.core.transactions.model import DECIDED, TxnState
 
 
 def ends_never_go_back(before: State, after: State) -> Iterator[str]:
@@ -122,8 +123,15 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
 
 
 def decisions_never_change(before: State, after: State) -> Iterator[str]:
-    """A transaction is decided once, and completes with the decided outcome (END-01)."""
+    """A transaction is decided once, and completes with the decided outcome (END-01).
+
+    Each change of a state is in the table of transitions (STM-02); the removal of a transactional id enters DEAD.
+    """
     for name, old, new in changed(before.transactions, after.transactions):
+        state = TxnState.DEAD if new is None else new.state
+        if state is not old.state and not may_enter(old, state):
+            yield f"transactional id {name!r} changed from {old.state.name} to {state.name}, which is no transition"
+            continue
         if old.state not in DECIDED or new is None:
             continue
         same = new.state is old.state and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)

@@ -9,6 +9,7 @@ from txnstore.core.log.model import Batch, Partition
 from txnstore.core.model import sorted_items
 from txnstore.core.routes import chains_of
 from txnstore.core.state import State, leads_partition
+from txnstore.core.transactions.machine import NEVER_STORED
 from txnstore.core.transactions.model import DECIDED, MAX_EPOCH, Transaction, TxnState
 
 
@@ -22,7 +23,7 @@ def transactions_well_formed(state: State) -> Iterator[str]:
         elif txn.state in DECIDED:
             if chains_of(txn, state.chains) <= {state.chain}:
                 yield f"{where} is {txn.state.name}, but no other chain takes part"
-        elif txn.state not in (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
+        elif txn.state in NEVER_STORED:
             yield f"{where} is {txn.state.name}, which is never stored"
         elif txn.partitions or txn.groups or txn.started_at is not None:
             yield f"{where} is {txn.state.name}, but has partitions, groups or a start time"

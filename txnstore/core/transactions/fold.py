@@ -18,7 +18,7 @@ from txnstore.core.transactions.events import (
     TxnPrepared,
     VersionRecorded,
 )
-from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction, TxnState
+from txnstore.core.transactions.model import COMPLETED, COMPLETING, DECIDED, PREPARING, Transaction, TxnState
 from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError, ProducerFencedError
 
 
@@ -190,10 +190,9 @@ def _txn_held(state: State, event: TxnHeld) -> State:
 
 
 def _txn_prepared(state: State, event: TxnPrepared) -> State:
-    prepared = TxnState.PREPARE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
     txn = replace(
         state.transactions[event.transactional_id],
-        state=prepared,
+        state=PREPARING[event.outcome],
         next_producer_id=event.next_producer_id,
         next_epoch=event.next_epoch,
         updated_at=state.timestamp,
@@ -204,7 +203,6 @@ def _txn_prepared(state: State, event: TxnPrepared) -> State:
 def _txn_completed(state: State, event: TxnCompleted) -> State:
     txn = state.transactions[event.transactional_id]
     rotated = event.next_producer_id != txn.producer_id
-    completed = TxnState.COMPLETE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.COMPLETE_ABORT
     txn = replace(
         txn,
         producer_id=event.next_producer_id,
@@ -214,7 +212,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
         next_producer_id=NO_PRODUCER,
         next_epoch=NO_PRODUCER,
         held=NO_PRODUCER,
-        state=completed,
+        state=COMPLETING[event.outcome],
         partitions=frozenset(),
         groups=frozenset(),
         topic_ids=Map(),

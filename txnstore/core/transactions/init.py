@@ -7,6 +7,7 @@ from txnstore.core.state import Draft
 from txnstore.core.transactions.commands import InitProducer, Kept, Unfinished
 from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.core.transactions.fold import fenced, following, is_last, unfinished_of
+from txnstore.core.transactions.machine import enter
 from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
@@ -71,6 +72,9 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
 
 def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:
     """Grant an identity; a bump that its own producer asked for records the old identity, for a retry (INIT-10)."""
+    txn = draft.state.transactions.get(command.transactional_id or "")
+    if txn is not None:
+        enter(txn, TxnState.EMPTY)
     last_id, last_epoch = command.expected or (NO_PRODUCER, NO_PRODUCER)
     draft.emit(
         ProducerInitialized(

@@ -12,7 +12,10 @@ MAX_EPOCH = 2**15 - 2
 
 
 class TxnState(Enum):
-    """The states of a transaction, with Kafka's stable ids (``TransactionState``)."""
+    """The states of a transaction, with Kafka's stable ids (``TransactionState``).
+
+    :mod:`~txnstore.core.transactions.machine` has the transitions between them.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -24,28 +27,6 @@ class TxnState(Enum):
     PREPARE_EPOCH_FENCE = 7
 
 
-#: For each state the states from which it may be entered (STM-02; Kafka: ``TransactionState.VALID_PREVIOUS_STATES``).
-VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
-    TxnState.EMPTY: frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}),
-    TxnState.ONGOING: frozenset(
-        {TxnState.ONGOING, TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT},
-    ),
-    TxnState.PREPARE_COMMIT: frozenset({TxnState.ONGOING}),
-    TxnState.PREPARE_ABORT: frozenset(
-        {
-            TxnState.ONGOING,
-            TxnState.PREPARE_EPOCH_FENCE,
-            TxnState.EMPTY,
-            TxnState.COMPLETE_COMMIT,
-            TxnState.COMPLETE_ABORT,
-        },
-    ),
-    TxnState.COMPLETE_COMMIT: frozenset({TxnState.PREPARE_COMMIT}),
-    TxnState.COMPLETE_ABORT: frozenset({TxnState.PREPARE_ABORT}),
-    TxnState.DEAD: frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}),
-    TxnState.PREPARE_EPOCH_FENCE: frozenset({TxnState.ONGOING}),
-}
-
 #: The default of Kafka's ``transaction.max.timeout.ms``.
 MAX_TIMEOUT_MS = 900_000
 #: The stored timeout of a transactional id that has none, as in Kafka (KIP-939).
@@ -55,6 +36,9 @@ NO_TIMEOUT_MS = 2**31 - 1
 DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
 #: The states of a completed transaction, with its outcome.
 COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
+#: For each outcome the state of a transaction that is decided, and that of one that is completed.
+PREPARING = {outcome: state for state, outcome in DECIDED.items()}
+COMPLETING = {outcome: state for state, outcome in COMPLETED.items()}
 
 
 @dataclass(frozen=True)

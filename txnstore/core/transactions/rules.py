@@ -60,7 +60,8 @@ from txnstore.core.transactions.fold import (
     transaction_of,
     unfinished_of,
 )
-from txnstore.core.transactions.model import DECIDED, MAX_EPOCH, VALID_PREVIOUS_STATES, Transaction, TxnState
+from txnstore.core.transactions.machine import enter
+from txnstore.core.transactions.model import COMPLETING, DECIDED, MAX_EPOCH, PREPARING, Transaction, TxnState
 from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 
 
@@ -150,7 +151,9 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         joining |= set(command.partitions)
         groups |= set(command.groups)
         topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
-    new = sorted(joining - txn.partitions)
+    new, new_groups = sorted(joining - txn.partitions), sorted(groups - txn.groups)
+    if new or topic_ids or renews or new_groups:
+        enter(txn, TxnState.ONGOING)
     if new or topic_ids or renews:
         draft.emit(
             PartitionsAdded(
@@ -161,7 +164,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
                 topic_ids=topic_ids,
             ),
         )
-    for group in sorted(groups - txn.groups):
+    for group in new_groups:
         draft.emit(
             OffsetsAdded(
                 transactional_id=transactional_id,
@@ -256,10 +259,7 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatch
 
     ``last``: batches of the transaction that are recorded in the draft and not folded.
     """
-    prepared = TxnState.PREPARE_COMMIT if outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
-    if txn.state not in VALID_PREVIOUS_STATES[prepared]:
-        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: it cannot become {prepared.name}"
-        raise InvalidTxnStateError(msg)
+    enter(txn, PREPARING[outcome])
     rotate = txn.epoch >= MAX_EPOCH
     draft.emit(
         TxnPrepared(
@@ -285,12 +285,14 @@ def complete(draft: Draft, decided: Unfinished) -> None:
     txn = draft.state.transactions.get(decided.transactional_id)
     if txn is None or txn.state not in DECIDED or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
         return
+    outcome = DECIDED[txn.state]
+    enter(txn, COMPLETING[outcome])
     draft.emit(
         TxnCompleted(
             transactional_id=txn.transactional_id,
             producer_id=txn.producer_id,
             epoch=txn.epoch,
-            outcome=DECIDED[txn.state],
+            outcome=outcome,
             next_producer_id=txn.next_producer_id,
             next_epoch=txn.next_epoch,
         ),
