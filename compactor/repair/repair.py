@@ -18,7 +18,7 @@ from txnstore.compactor.repair.planned import PlannedObjects
 from txnstore.compactor.repair.segments import altered_segments, lost_segments
 from txnstore.compactor.verify.verify import verify
 from txnstore.connection import Connection
-from txnstore.core.log.model import object_of
+from txnstore.core.log.places import object_of
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from txnstore.chain.keys import Keys, chain_number, entry_sequence, is_dropped_entry
+from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.connection import Connection
-from txnstore.core.log.model import PLACE
+from txnstore.core.log.places import PLACE, dropped_entry
 from txnstore.core.maintenance import ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -61,19 +61,16 @@ def old_payloads(
         for batch in partition.batches
         if batch.segment.inlined
     }
-    dropped = {name: entry for name in view.dropped if is_dropped_entry(name) and (entry := names.emptied(name))}
+    entries = {name: entry for name in view.dropped if (entry := dropped_entry(name)) is not None}
+    dropped = {name: names.entry(*entry) for name, entry in entries.items()}
     # A compaction moves what is left of an entry in use, so it must know that the rest was dropped.
     unneeded = old([name for name, entry in dropped.items() if entry not in live])
-    staying = [name for name in unneeded if _sequence(dropped[name]) > ends[chain_number(dropped[name]) or 0]]
+    staying = [name for name in unneeded if entries[name].sequence > ends[entries[name].chain]]
     return OldPayloads(
         live | {entry for name, entry in dropped.items() if name not in unneeded},
         sorted(unneeded.difference(staying)),
         {name: dropped[name] for name in sorted(staying)},
     )
-
-
-def _sequence(entry: str) -> int:
-    return entry_sequence(entry) or 0
 
 
 def delete_payloads(connection: Connection, free: Mapping[str, str], *, dry_run: bool) -> Iterator[list[ObjectInfo]]:

@@ -22,7 +22,7 @@ from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
-from txnstore.core.log.model import PLACE
+from txnstore.core.log.places import PLACE, InPack, dropped_entry
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -227,9 +227,7 @@ def vacuum(
         if not dry_run and has_stale_copies(view):
             copy_all(connection.chains)
             view = connection.view(refresh=False)
-        gone = {
-            key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)
-        }
+        gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and dropped_entry(key) is None}
         named = _Named(view, gone)
         while True:
             garbage = _choose(connection, named, page, now, grace_ms, tally)
@@ -361,7 +359,7 @@ class _Named:
 
     def dropped(self, key: str) -> list[str]:
         """What the state remembers of an object: that it was dropped or announced, and of a pack, its segments."""
-        return [name for name in (key, f"{PLACE}{key}") if name in self._dropped]
+        return [name for name in (key, InPack(key, 0).dropped_as) if name in self._dropped]
 
 
 def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:

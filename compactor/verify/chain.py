@@ -19,6 +19,7 @@ from txnstore.compactor.verify.boundaries import read_boundaries, without_checkp
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
+from txnstore.core.log.places import InEntry
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.maintenance import SegmentsReplaced, unconserved
@@ -149,10 +150,10 @@ class ChainVerifier:
         """Check the entries of before the last boundary that exist because segments in them are in use."""
         wanted = sorted(
             {
-                batch.segment.object
+                place.object
                 for _, log in sorted_items(state.partitions)
                 for batch in log.batches
-                if batch.segment.inlined and (entry_sequence(batch.segment.object) or 0) <= self._first
+                if isinstance(place := batch.segment.place, InEntry) and place.sequence <= self._first
             }
             if self._first
             else ()

@@ -135,7 +135,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 
 def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
     """What the listed sizes of objects show to be wrong with a segment; None if nothing is."""
-    size, end = sizes.get(segment.object), segment.start + segment.size
+    size, end = sizes.get(segment.object), segment.place.first_byte + segment.size
     if size is None:
         return "it is missing"
     if size == segment.size or (segment.is_range and size >= end):

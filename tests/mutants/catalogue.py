@@ -108,8 +108,8 @@ ONE_CHAIN = (
     Mutant(
         "only one partition of a batch joins the transaction",
         transactions_rules.join,
-        "new = sorted(joining - txn.partitions)",
-        "new = sorted(set(list(joining)[:1]) - txn.partitions)",
+        "sorted(joining - txn.partitions)",
+        "sorted(set(list(joining)[:1]) - txn.partitions)",
     ),
     Mutant(
         "a repeated commit is refused as fenced",

@@ -105,7 +105,7 @@ INLINING = (
     Mutant(
         "dropped entries belong to the chain of the catalog",
         routes._chain_of_key,
-        "if key.startswith(PLACE) and len(parts) == 2",
+        "if entry is not None",
         "if False",
         test=_VACUUM + "test_each_chain_forgets_its_own_segments",
     ),
@@ -126,14 +126,14 @@ INLINING = (
     Mutant(
         "dropped entries are forgotten with segments of their own",
         vacuum,
-        "and not keys.is_dropped_entry(key)",
+        "and dropped_entry(key) is None",
         "",
         test=_VACUUM + "test_a_long_grace_period_holds_for_old_entries",
     ),
     Mutant(
         "entries that the history will delete are overwritten",
         payloads.old_payloads,
-        "> ends[chain_number(dropped[name]) or 0]",
+        "> ends[entries[name].chain]",
         "> 0",
         test=_VACUUM + "test_many_payloads_cost_no_request_each",
     ),

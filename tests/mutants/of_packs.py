@@ -102,7 +102,7 @@ PACKS = (
     Mutant(
         "the grace period of segments in packs is not waited for",
         _Named.dropped,
-        'for name in (key, f"{PLACE}{key}")',
+        "for name in (key, InPack(key, 0).dropped_as)",
         "for name in (key,)",
         test=_VACUUM + "test_a_pack_goes_after_a_compaction",
     ),

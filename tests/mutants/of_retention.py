@@ -65,7 +65,7 @@ RETENTION = (
     Mutant(
         "deleted records leave their objects behind",
         retention._log_start_moved,
-        "dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)",
+        "dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)",
         "pass",
         test=_CORE + "test_whole_batches_leave_the_log_and_their_objects_are_dropped",
     ),

@@ -1,11 +1,14 @@
-"""The keys of all objects of a store: the only module that builds or parses a key. See docs/format.md."""
+"""The keys of all objects of a store: the only module that builds or parses one. See docs/format.md.
+
+What the key of a segment says about its place in an object is parsed in :mod:`txnstore.core.log.places`.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from txnstore.core.log.model import PACK, PLACE, object_of
+from txnstore.core.log.places import PACK, PLACE, dropped_entry, dropped_pack, object_of
 from txnstore.core.model import TopicPartition
 
 STORE = "store.json"
@@ -48,12 +51,10 @@ class Keys:
     def emptied(self, name: str) -> str | None:
         """The key of the entry or pack of which a state has dropped segments; None if the name is another one's.
 
-        ``name``: :attr:`txnstore.core.log.model.Segment.dropped_as`.
+        ``name``: what a state remembers of a segment, :attr:`txnstore.core.log.places.InEntry.dropped_as`.
         """
-        if not is_dropped_entry(name):
-            return name[1:] if name.startswith(PLACE) else None
-        chain, _, number = name[1:].partition("/")
-        return self.entry(int(chain), int(number))
+        entry = dropped_entry(name)
+        return dropped_pack(name) if entry is None else self.entry(*entry)
 
     def checkpoints(self, chain: int) -> str:
         """The prefix of a chain's checkpoints and index files."""
@@ -160,11 +161,6 @@ def partition_of(key: str) -> TopicPartition:
     """The partition that the key of a segment names."""
     topic, partition, _ = key.replace(PLACE, "/").split("/")[-3:]
     return TopicPartition(topic, int(partition))
-
-
-def is_dropped_entry(name: str) -> bool:
-    """Whether a state has this name of an entry of which it has dropped inlined segments."""
-    return name.startswith(PLACE) and not name.startswith(f"{PLACE}{TOPICS}")
 
 
 def is_segment(key: str) -> bool:

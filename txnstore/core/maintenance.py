@@ -9,7 +9,8 @@ from typing import Literal
 
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition, object_of
+from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
+from txnstore.core.log.places import object_of
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
@@ -261,7 +262,7 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     dropped = state.dropped
     for batch in removed:
         if batch.segment.key not in kept:
-            dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)
+            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
         partition = replace(partition, aborted=aborted)

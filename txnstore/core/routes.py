@@ -25,7 +25,8 @@ from txnstore.core.groups.commands import (
     Watched,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
-from txnstore.core.log.model import PLACE, NewBatch
+from txnstore.core.log.model import NewBatch
+from txnstore.core.log.places import PLACE, dropped_entry
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import (
@@ -204,10 +205,10 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 
 def _chain_of_key(key: str, chains: int) -> int:
-    # topics/<topic>/<partition>/<name>, also with # before it; #<chain>/<number> of an entry.
-    parts = key.removeprefix(PLACE).split("/")
-    if key.startswith(PLACE) and len(parts) == 2:
-        return int(parts[0])
+    entry = dropped_entry(key)
+    if entry is not None:
+        return entry.chain
+    parts = key.removeprefix(PLACE).split("/")  # topics/<topic>/<partition>/<name>, of a pack with # before it
     if len(parts) == 4 and parts[2].isdigit():
         return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
     return CATALOG

@@ -55,7 +55,7 @@ class State:
         transactional_ids: The transactional id of each producer id that has one, current or earlier.
         groups: The groups that the chain coordinates.
         dropped: Segments that a vacuum may delete, and the time at which each was dropped, in ms. Of inlined ones their
-            entries (:attr:`Segment.dropped_as`), with the time of the last one.
+            entries (:attr:`~txnstore.core.log.places.InEntry.dropped_as`), with the time of the last one.
         seen: For each other chain the last entry that this state follows from; a cut is closed if it includes them.
         deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
             copy with this revision or an older one takes no records (:meth:`is_closed`).

@@ -293,7 +293,8 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
     """
     name = f"segment {segment.key} of {tp}"
     try:
-        start, end = segment.start, segment.start + segment.size
+        start = segment.place.first_byte
+        end = start + segment.size
         data = objects.get(segment.object, start, end) if segment.is_range else objects.get(segment.key)
         if not segment.inlined:
             verify_checksum(name, data, segment.sha256, segment.size)

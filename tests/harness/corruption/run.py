@@ -14,7 +14,7 @@ from tests.harness.corruption.damages import EFFECTS, KINDS, Damage, apply
 from tests.harness.corruption.worlds import READS, World, connected, world
 from tests.harness.simulation.parts import reading_parts
 from txnstore.compactor import RepairPlan, plan_repairs, repair
-from txnstore.core.log.model import object_of
+from txnstore.core.log.places import object_of
 from txnstore.errors import CorruptionError, StoreNotFoundError, TxnStoreError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on

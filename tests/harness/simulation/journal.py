@@ -163,7 +163,7 @@ def _appended(
     if txn is not None and ((key, txn) in journal.markers or txn in decided):
         journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
     segment = batch.segment
-    data = archive[segment.object][segment.start : segment.start + segment.size]
+    data = archive[segment.object][segment.place.first_byte :][: segment.size]
     table = codec.decode(data, segment.format, ["key", "value"])
     for place, row in enumerate(table.to_pylist()):
         value = int(row["value"]) if row["value"] is not None else None

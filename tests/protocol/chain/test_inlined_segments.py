@@ -317,7 +317,7 @@ def test_the_line_describes_the_payload(store: Store, objects: MemoryStore) -> N
     segments = [batches(store, tp)[0].segment for tp in (T0, T1)]
     assert described is not None
     assert described.size == sum(segment.size for segment in segments) == len(payload_of(data))
-    assert [data[segment.start :][:4] for segment in segments] == [b"PAR1", b"PAR1"]
+    assert [data[segment.place.first_byte :][:4] for segment in segments] == [b"PAR1", b"PAR1"]
     assert segments[1].key == f"{entry}#t/1/{int(entry[-25:-5])}-{segments[0].size}.parquet"
 
 

@@ -40,7 +40,8 @@ def test_a_transaction_is_a_pack_for_each_topic_and_an_entry(store: Store, objec
         assert pack.startswith(f"topics/{topic}/0/")
         assert sorted(values(store, topic)) == [b"%s %d" % (topic.encode(), n) for n in range(PARTITIONS)]
         data = objects.get(pack)
-        assert [segment.start for segment in segments(store, topic)] == sorted(s.start for s in segments(store, topic))
+        starts = [segment.place.first_byte for segment in segments(store, topic)]
+        assert starts == sorted(starts)
         assert len(data) == sum(segment.size for segment in segments(store, topic)), "nothing stands between them"
     assert store.verify(deep=True).violations == ()
 
@@ -142,8 +143,8 @@ def test_verify_knows_where_a_pack_ends(store: Store, objects: MemoryStore, chan
     """OBJ-13: a listing shows one byte too few, where only the last segment ends. A byte too many hides nothing."""
     with store.producer("id") as producer, producer.transaction():
         send(producer, "a")
-    last = max(segments(store), key=lambda segment: segment.start)
-    size = last.start + last.size
+    last = max(segments(store), key=lambda segment: segment.place.first_byte)
+    size = last.place.first_byte + last.size
     objects.put(last.object, (objects.get(last.object) + b"?")[: size + change])
     violations = store.verify().violations
     assert [(item.name, item.subject) for item in violations] == ([("segment_size", last.key)] if change < 0 else [])
@@ -157,7 +158,7 @@ def test_a_lost_or_truncated_pack_is_named_by_verify(store: Store, objects: Memo
     if left is None:
         objects.delete([found[0].object])
     else:
-        objects.put(found[0].object, objects.get(found[0].object)[: found[3].start + 3])
+        objects.put(found[0].object, objects.get(found[0].object)[: found[3].place.first_byte + 3])
     violations = store.verify().violations
     expected = [segment.key for segment in (found if left is None else found[3:])]
     assert sorted(violation.subject for violation in violations) == sorted(expected)

@@ -180,7 +180,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     partitions, dropped = state.partitions, state.dropped
     for tp in led:
         for batch in partitions[tp].batches:
-            dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)
+            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
         partitions = partitions.remove(tp)
     transactions = state.transactions
     for txn_id, txn in items_of(state.transactions):

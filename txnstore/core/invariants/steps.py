@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
-from txnstore.core.log.model import AbortedTxn, Partition, object_of
+from txnstore.core.log.model import AbortedTxn, Partition
+from txnstore.core.log.places import object_of
 from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
@@ -93,7 +94,7 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
-        unnamed |= {batch.segment.key: batch.segment.dropped_as for batch in removed}
+        unnamed |= {batch.segment.key: batch.segment.place.dropped_as for batch in removed}
         fresh |= {batch.segment.key for batch in added}
     undropped = sorted(key for key in unnamed.keys() - fresh if unnamed[key] not in after.dropped)
     # A segment may have other batches, which did not change; only a few keys get this far.

@@ -8,12 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txnstore.core.log.batches import BatchList
+from txnstore.core.log.places import InEntry, InObject, Place, object_of, place_of
 from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value
-
-#: Separates the key of an object from the place of a segment in it; no key of an object contains it.
-PLACE = "#"
-#: The ending of the key of a pack.
-PACK = ".pack"
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
@@ -22,13 +18,16 @@ WINDOW = 5
 MAX_SEQUENCE = 2**31 - 1
 
 
-def object_of(key: str) -> str:
-    """The key of the object that has the bytes of the segment ``key``."""
-    return key.partition(PLACE)[0]
+class _Parsed:
+    """The slot for the parsed key of a :class:`Segment`, which is no field of it: neither stored nor compared."""
+
+    __slots__ = ("_place",)
+
+    _place: Place
 
 
 @value()
-class Segment:
+class Segment(_Parsed):
     """The description of a segment in the chain: an object, or a range of the bytes of one (*inlined* or *packed*).
 
     Attributes:
@@ -55,37 +54,30 @@ class Segment:
     footer_sha256: str | None = None
 
     @property
+    def place(self) -> Place:
+        """Where its bytes lie. The key is parsed once, when this is first asked for: most batches are never read."""
+        place: Place | None = getattr(self, "_place", None)
+        if place is None:
+            self._place = place = place_of(self.key)
+        return place
+
+    @property
+    def object(self) -> str:
+        """The key of the object that has its bytes: that of its place, which is not parsed for it.
+
+        A vacuum asks for that of each batch of the store.
+        """
+        return object_of(self.key)
+
+    @property
     def is_range(self) -> bool:
         """Whether it is a range of the bytes of an object, which may have other segments."""
-        return PLACE in self.key
+        return not isinstance(self.place, InObject)
 
     @property
     def inlined(self) -> bool:
         """Whether its bytes are in the entry that committed it."""
-        return self.is_range and not self.object.endswith(PACK)
-
-    @property
-    def object(self) -> str:
-        """The key of the object that has its bytes."""
-        return object_of(self.key)
-
-    @property
-    def dropped_as(self) -> str:
-        """What a state remembers when no batch names it any more: its key; of a range, its object, once for all in it.
-
-        That is ``#`` and the key of the pack, or ``#<chain>/<number>`` of an entry: all checkpoints of a day have the
-        small commits that compactions have moved.
-        """
-        if not self.inlined:
-            return f"{PLACE}{self.object}" if self.is_range else self.key
-        _, chain, _, name = self.object.rsplit("/", 3)
-        return f"{PLACE}{int(chain)}/{int(name.partition('.')[0])}"
-
-    @property
-    def start(self) -> int:
-        """Its first byte in that object."""
-        name = self.key.partition(PLACE)[2].rpartition("-")[2]
-        return int(name.partition(".")[0]) if name else 0
+        return isinstance(self.place, InEntry)
 
 
 @value()

@@ -107,7 +107,7 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     named, dropped = {batch.segment.key for batch in after.batches} if shared else set[str](), state.dropped
     for batch in removed:
         if batch.segment.key not in named:
-            dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)
+            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
     return replace(with_partition(state, tp, after), dropped=dropped)
 
 
