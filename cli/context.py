@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from txnstore.cli.logs import shown
-from txnstore.cli.output import Output, size
+from txnstore.cli.output import Output
 from txnstore.cli.values import parse_json
+from txnstore.phrases import size
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection

@@ -220,20 +220,5 @@ def instant(milliseconds: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def counted(count: int, what: str, many: str = "") -> str:
-    """A number with its noun: ``1 record``, ``1,000 records``; ``many``: a plural that is not formed by an s."""
-    return f"{count:,} {what if count == 1 else many or f'{what}s'}"
-
-
-def size(count: int) -> str:
-    """A number of bytes with a binary unit: ``1.5 MiB``."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
-        amount /= 1024
-    return f"{amount:,.1f} TiB"
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

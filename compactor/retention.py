@@ -20,11 +20,10 @@ from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import (
     PolicyViolationError,
-    ReadOnlyError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.validation import check_integer, check_mapping, check_pair
+from txnstore.validation import check_integer, check_mapping, check_pair, check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
         UnknownTopicOrPartitionError: The topic does not exist.
     """
     if not dry_run:
-        _check_writable(connection)
+        check_writable(connection.read_only, connection.url, "no records of it can be deleted")
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     logs = [log for found in topics if _limits(found) is not None for _, log in _logs(view, found)]
@@ -136,7 +135,7 @@ def delete_records(
         for key, offset in check_mapping("offsets", offsets).items()
     }
     if not dry_run:
-        _check_writable(connection)
+        check_writable(connection.read_only, connection.url, "no records of it can be deleted")
     if not given:
         return {}
     view = connection.view()
@@ -229,9 +228,3 @@ def _limits(topic: Topic) -> TopicConfig | None:
     """The settings of a topic whose records are deleted for their age or the size of a partition; None for others."""
     config = TopicConfig.from_mapping(topic.config)
     return config if config.deletes and max(config.retention_ms, config.retention_bytes) >= 0 else None
-
-
-def _check_writable(connection: Connection) -> None:
-    if connection.read_only:
-        msg = f"the store {connection.url} was opened read_only, so no records of it can be deleted"
-        raise ReadOnlyError(msg)

@@ -43,7 +43,7 @@ from txnstore.errors import (
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import Claim, ObjectStore
+from txnstore.storage.base import Claim, ObjectStore, layers
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.recent import RecentObjects
@@ -398,11 +398,7 @@ class Connection:
 
 def _inner_retries(objects: object) -> int:
     """The requests that the wrapped stores have repeated by themselves."""
-    found = 0
-    while objects is not None:
-        found += getattr(objects, "retries", 0)
-        objects = getattr(objects, "inner", None)
-    return found
+    return sum(getattr(layer, "retries", 0) for layer in layers(objects))
 
 
 def _unpickle(objects: ObjectStore, read_only: bool, checked: bool) -> Connection:

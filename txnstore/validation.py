@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from txnstore.errors import InvalidConfigError, InvalidTopicError
+from txnstore.errors import InvalidConfigError, InvalidTopicError, ReadOnlyError
 
 S = TypeVar("S", bound=str)
 
@@ -253,6 +253,22 @@ def check_query(value: object) -> str:
     if not value.strip():
         raise InvalidConfigError("the query is empty")
     return value
+
+
+def check_writable(read_only: bool, url: str, consequence: str) -> None:
+    """Check that a store may be changed.
+
+    Args:
+        read_only: Whether the store was opened with ``read_only=True``.
+        url: The URL of the store.
+        consequence: The end of the message: what cannot be done.
+
+    Raises:
+        ReadOnlyError: The store was opened with ``read_only=True``.
+    """
+    if read_only:
+        msg = f"the store {url} was opened read_only, so {consequence}"
+        raise ReadOnlyError(msg)
 
 
 def check_pair(value: object) -> tuple[str, int]:

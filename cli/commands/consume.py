@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import counted, instant, to_json
+from txnstore.cli.output import instant, to_json
 from txnstore.cli.values import parse_position
+from txnstore.phrases import counted
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -11,8 +11,8 @@ from txnstore.cli.commands.watch import check_watch, watch_rounds
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.engine import engine_options, start_engine
-from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration, Size
+from txnstore.phrases import counted, size
 
 if TYPE_CHECKING:
     from txnstore.compactor import RuleReport, VacuumReport, VerifyReport

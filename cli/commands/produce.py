@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.output import counted
 from txnstore.cli.progress import Advance
 from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+from txnstore.phrases import counted
 
 if TYPE_CHECKING:
     from txnstore.catalog.description import Topic

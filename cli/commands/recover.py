@@ -10,8 +10,9 @@ import click
 
 from txnstore.cli.confirm import ask, can_ask, yes_option
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.output import counted, instant
+from txnstore.cli.output import instant
 from txnstore.core.routing import MAX_CHAINS
+from txnstore.phrases import counted
 
 if TYPE_CHECKING:
     from txnstore.compactor import RepairPlan, StoreContents
@@ -94,7 +95,7 @@ def _confirm(plan: RepairPlan, *, yes: bool) -> None:
 
 def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:
     """What is here of each store."""
-    from txnstore.compactor.phrases import some
+    from txnstore.phrases import some
 
     return [
         {

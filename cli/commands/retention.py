@@ -8,8 +8,8 @@ import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import counted, size
 from txnstore.core.model import TopicPartition
+from txnstore.phrases import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import instant, size
+from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
 from txnstore.core.routing import MAX_CHAINS
+from txnstore.phrases import size
 
 
 @click.command()

@@ -8,8 +8,9 @@ import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, Nouns, parse_pairs, pass_app, shared_options
-from txnstore.cli.output import counted, instant
+from txnstore.cli.output import instant
 from txnstore.cli.values import column
+from txnstore.phrases import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

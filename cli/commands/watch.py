@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from txnstore.cli.context import App
-from txnstore.cli.output import counted, size
+from txnstore.phrases import counted, size
 
 if TYPE_CHECKING:
     from txnstore.compactor import Round

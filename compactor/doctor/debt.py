@@ -16,7 +16,6 @@ from txnstore.chain.past import SKEW_MS
 from txnstore.compactor.compact.compaction import compact
 from txnstore.compactor.compact.report import PartitionCompaction
 from txnstore.compactor.doctor.findings import Finding, Severity
-from txnstore.compactor.phrases import counted, lasting, some
 from txnstore.connection import Connection
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.blocked import blocked_partitions
@@ -28,6 +27,7 @@ from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.phrases import counted, duration, some
 from txnstore.runtime import instant
 
 #: A partition of which a compaction would merge away this many segments gives a warning.
@@ -109,7 +109,7 @@ def _times(connection: Connection, view: View) -> Iterator[Finding]:
         ahead = state.timestamp - now
         if ahead >= SKEW_MS:
             message = (
-                f"the newest entry of chain {state.chain} has the time {instant(state.timestamp)}, {lasting(ahead)} "
+                f"the newest entry of chain {state.chain} has the time {instant(state.timestamp)}, {duration(ahead)} "
                 "ahead of the storage: the clock of a writer was wrong. Until then new entries get that time, too, "
                 "and earlier snapshots are found by entry, not by time; set the clocks of all writers by NTP"
             )
@@ -194,17 +194,17 @@ def _transaction(
     if txn.state in DECIDED:
         if not connection.chains.ages.is_over(state, txn.updated_at, FINISH_AFTER_MS):
             return None
-        message = f"{name} was decided {lasting(now - txn.updated_at)} ago ({txn.state.name}), and is not complete"
+        message = f"{name} was decided {duration(now - txn.updated_at)} ago ({txn.state.name}), and is not complete"
         return Finding("transactions", "incomplete", Severity.WARN, message, "txnstore recover")
     if txn.started_at is None:
         return None
-    age = f"is open since {lasting(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
+    age = f"is open since {duration(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
     show = f"txnstore txn show {txn.transactional_id}"
     if txn.held != NO_PRODUCER:
         message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"
         return Finding("transactions", "prepared", Severity.WARN if records else Severity.NOTE, message, show)
     if connection.chains.ages.has_expired(state, txn):
-        message = f"{name} {age}, past its timeout of {lasting(txn.timeout_ms)}{held_back}"
+        message = f"{name} {age}, past its timeout of {duration(txn.timeout_ms)}{held_back}"
         return Finding("transactions", "expired", Severity.WARN, message, "txnstore recover")
     return Finding("transactions", "open", Severity.NOTE, f"{name} {age}{held_back}", show)
 

@@ -8,19 +8,19 @@ from txnstore.compactor.doctor.debt import chain_findings, group_findings, segme
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.foreign import foreign_stores
-from txnstore.compactor.phrases import counted
 from txnstore.compactor.repair.identity import recover_command
 from txnstore.compactor.vacuum.soundness import about, unsound
 from txnstore.compactor.vacuum.vacuum import vacuum
 from txnstore.connection import Connection
 from txnstore.errors import (
     CorruptionError,
-    ReadOnlyError,
     StorageError,
     StoreNotFoundError,
     TxnStoreError,
     UnsoundStoreError,
 )
+from txnstore.phrases import counted
+from txnstore.validation import check_writable
 
 #: So many objects of garbage, and more than objects in use, give a warning.
 _MUCH_GARBAGE = 1_000
@@ -50,9 +50,8 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
         StoreNotFoundError: There is no store at this URL.
         ReadOnlyError: ``probe``, and the store was opened read-only.
     """
-    if probe and connection.read_only:
-        msg = f"the store {connection.url} was opened read_only, so its storage cannot be probed"
-        raise ReadOnlyError(msg)
+    if probe:
+        check_writable(connection.read_only, connection.url, "its storage cannot be probed")
     storage = tuple(storage_findings(connection, probe=probe))
     if any(item.name == "read" and item.severity is Severity.BAD for item in storage):
         return DoctorReport(storage)  # The store does not open for the reason that is named there.

@@ -10,10 +10,11 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.past import SKEW_MS
 from txnstore.chain.remains import no_document
 from txnstore.compactor.doctor.findings import Finding, Severity
-from txnstore.compactor.phrases import lasting
 from txnstore.compactor.repair.identity import recover_command
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
+from txnstore.phrases import duration
+from txnstore.storage.base import layers
 from txnstore.storage.bucket import BucketSettings, bucket_settings
 from txnstore.storage.local import LocalStore
 from txnstore.storage.probe import PROBE_FOLDER
@@ -106,7 +107,7 @@ def _clock(connection: Connection) -> Finding:
     ahead, behind = before - there, there - after
     if max(ahead, behind) < SKEW_MS:
         return _finding("clock", Severity.OK, "the clocks of this machine and of the storage agree")
-    difference = f"{lasting(ahead)} ahead of" if ahead > 0 else f"{lasting(behind)} behind"
+    difference = f"{duration(ahead)} ahead of" if ahead > 0 else f"{duration(behind)} behind"
     message = (
         f"the clock of this machine is {difference} that of the storage: S3 refuses requests from 15 minutes on, and "
         "records get wrong timestamps; set it by NTP"
@@ -116,13 +117,11 @@ def _clock(connection: Connection) -> Finding:
 
 def _space(connection: Connection) -> Iterator[Finding]:
     """How full the file system of a local store is; nothing about other storage."""
-    objects: object = connection.objects
-    while not isinstance(objects, LocalStore):
-        objects = getattr(objects, "inner", None)
-        if objects is None:
-            return
+    folder = next((layer for layer in layers(connection.objects) if isinstance(layer, LocalStore)), None)
+    if folder is None:
+        return
     try:
-        free, whole = objects.space()
+        free, whole = folder.space()
     except StorageError as error:
         yield _finding("space", Severity.NOTE, f"the space of the file system cannot be read: {error}")
         return

@@ -17,12 +17,12 @@ from txnstore.chain.checkpoints.index import FAN, Edge, Edges
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import Tail
-from txnstore.compactor.phrases import some
 from txnstore.compactor.repair.history import boundary_repairs
 from txnstore.compactor.repair.plan import Loss, Repair
 from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
+from txnstore.phrases import some
 from txnstore.storage.base import ObjectStore
 
 _WINDOW = 64

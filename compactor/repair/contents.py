@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains
 from txnstore.chain.keys import Keys
-from txnstore.compactor.phrases import counted, some
 from txnstore.connection import Connection
 from txnstore.core.log.visibility import count_records
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
+from txnstore.phrases import counted, some
 from txnstore.runtime import instant
 
 

@@ -14,7 +14,6 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry
 from txnstore.chain.remains import no_document, other_store, remains, stores
-from txnstore.compactor.phrases import counted
 from txnstore.compactor.repair.contents import StoreContents, contents_of
 from txnstore.compactor.repair.plan import Loss, Repair
 from txnstore.connection import Connection
@@ -22,6 +21,7 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.core.state import State
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, TxnStoreError
+from txnstore.phrases import counted
 from txnstore.storage.redact import redact
 
 _ELSEWHERE = "put an older version or a copy of it back"

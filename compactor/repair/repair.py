@@ -9,7 +9,6 @@ from dataclasses import replace
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument
 from txnstore.chain.keys import Keys
-from txnstore.compactor.phrases import counted
 from txnstore.compactor.repair.chain import ChainRepairs, Survey
 from txnstore.compactor.repair.history import missing_entries
 from txnstore.compactor.repair.identity import identify, misplaced
@@ -21,10 +20,11 @@ from txnstore.connection import Connection
 from txnstore.core.log.places import object_of
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
+from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.phrases import counted
 from txnstore.storage.base import Claim
 from txnstore.storage.probe import probe_once
-from txnstore.validation import check_integer
+from txnstore.validation import check_integer, check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,9 +99,7 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
         UnsafeStorageError: The storage lets a name be created twice.
         CorruptionError: ``store.json`` exists by now.
     """
-    if connection.read_only:
-        msg = f"the store {connection.url} was opened read_only, so nothing in it can be repaired"
-        raise ReadOnlyError(msg)
+    check_writable(connection.read_only, connection.url, "nothing in it can be repaired")
     probe_once(connection.objects, connection.runtime.new_id)
     for item in plan.repairs:
         for key, data in item.writes:

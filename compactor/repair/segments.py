@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
-from txnstore.compactor.phrases import counted, some
 from txnstore.compactor.repair.plan import Loss
 from txnstore.compactor.verify.segments import damage_of, slices
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
+from txnstore.phrases import counted, some
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 #: The number of objects in a list.

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from txnstore.chain import keys
 from txnstore.chain.keys import Keys
 from txnstore.compactor.foreign import ForeignStore, choice
-from txnstore.compactor.phrases import counted
 from txnstore.compactor.repair.chain import ChainRepairs, Survey
 from txnstore.compactor.repair.plan import Loss
 from txnstore.compactor.repair.segments import lost_segments
 from txnstore.connection import Connection
 from txnstore.core.state import State
 from txnstore.errors import UnsoundStoreError
+from txnstore.phrases import counted
 from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore
 

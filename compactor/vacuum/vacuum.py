@@ -14,7 +14,6 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.remains import hints_of_others, no_document
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.phrases import counted
 from txnstore.compactor.vacuum.checkpoints import old_checkpoints, older
 from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, History, announce, delete, delete_entries, histories
 from txnstore.compactor.vacuum.payloads import delete_payloads, old_payloads
@@ -26,10 +25,11 @@ from txnstore.core.log.places import PLACE, InPack, dropped_entry
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageFullError, StoreNotFoundError
-from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
+from txnstore.errors import InvalidConfigError, StorageFullError, StoreNotFoundError
+from txnstore.phrases import counted
+from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
-from txnstore.validation import check_milliseconds
+from txnstore.validation import check_milliseconds, check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -194,9 +194,8 @@ def vacuum(
     """
     grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
     history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
-    if connection.read_only and not dry_run:
-        msg = f"the store {connection.url} was opened read_only, so nothing in it can be deleted"
-        raise ReadOnlyError(msg)
+    if not dry_run:
+        check_writable(connection.read_only, connection.url, "nothing in it can be deleted")
     if foreign:
         return _vacuum_foreign(connection, foreign, dry_run=dry_run)
     # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
@@ -451,11 +450,7 @@ def _forget(connection: Connection, names: Collection[str]) -> None:
         connection.submit(ForgetObjects(tuple(ordered[start : start + _ENTRY])))
 
 
-def _sweep(objects: object, older_than_ms: int) -> int:
-    """Delete old temporary files of a local store, which may be wrapped; other stores have none."""
-    while objects is not None:
-        sweep = getattr(objects, "sweep", None)
-        if sweep is not None:
-            return int(sweep(older_than_ms))
-        objects = getattr(objects, "inner", None)
-    return 0
+def _sweep(objects: ObjectStore, older_than_ms: int) -> int:
+    """Delete old temporary files of a local store, and return their number; other stores have none."""
+    sweep = method_of(objects, "sweep")
+    return int(sweep(older_than_ms)) if sweep is not None else 0

@@ -36,12 +36,13 @@ from txnstore.chain.turns import Turns
 from txnstore.core.commands import Command
 from txnstore.core.groups.events import OffsetsCommitted
 from txnstore.core.state import State, first_state
-from txnstore.errors import CorruptionError, ReadOnlyError, StorageError, UnknownOutcomeError
+from txnstore.errors import CorruptionError, StorageError, UnknownOutcomeError
 from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import ObjectStore, make_durable
 from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
+from txnstore.validation import check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -296,9 +297,7 @@ class Chain:
             return None
 
     def _check_writable(self, what: str) -> None:
-        if self._read_only:
-            msg = f"the store {self._objects.url} was opened with read_only=True; nothing can be {what}"
-            raise ReadOnlyError(msg)
+        check_writable(self._read_only, self._objects.url, f"nothing can be {what}")
         self._check_storage()
 
     def _commit(self, waiters: list[Waiter], leader: Leader) -> State | None:

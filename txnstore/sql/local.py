@@ -6,11 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from txnstore.storage.base import ObjectStore
-from txnstore.storage.counting import CountingStore
+from txnstore.storage.base import ObjectStore, unwrapped
 from txnstore.storage.local import LocalStore
-from txnstore.storage.recent import RecentObjects
-from txnstore.storage.retry import RetryingStore
 
 #: The maximum number of files that are remembered as verified.
 _MAX_VERIFIED = 1_000_000
@@ -23,12 +20,10 @@ def local_root(objects: ObjectStore) -> str | None:
     """Return the absolute folder of a local store; None for any other store.
 
     Args:
-        objects: The object store. Wrappers that only count and retry requests are ignored; any other wrapper, such as
-            one that injects faults, must see every read.
+        objects: The object store; one behind a wrapper that must see every read has no folder.
     """
-    while isinstance(objects, CountingStore | RecentObjects | RetryingStore):
-        objects = objects.inner
-    return objects.root.rstrip("/") if isinstance(objects, LocalStore) else None
+    store = unwrapped(objects)
+    return store.root.rstrip("/") if isinstance(store, LocalStore) else None
 
 
 def is_intact(path: str, sha256: str, size: int) -> bool:

@@ -7,9 +7,9 @@ contract suite in :mod:`txnstore.testing.contract`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
 
@@ -125,6 +125,30 @@ class ObjectStore(Protocol):
 # What callers share ---------------------------------------------------------------------------------------------------
 
 
+def layers(objects: object) -> Iterator[Any]:
+    """A store and what it wraps, outermost first: a wrapper has the store that it wraps as ``inner``."""
+    layer = objects
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "inner", None)
+
+
+def method_of(objects: ObjectStore, name: str) -> Callable[..., Any] | None:
+    """The method of the outermost layer that has one of this name; None if no layer has it: the storage lacks it."""
+    methods = (getattr(layer, name, None) for layer in layers(objects))
+    return next((method for method in methods if method is not None), None)
+
+
+def unwrapped(objects: ObjectStore) -> ObjectStore:
+    """The store below wrappers that only count, repeat or remember requests.
+
+    These have an attribute ``transparent``. Any other wrapper, such as one that injects faults, is returned itself: it
+    must see every request.
+    """
+    store: ObjectStore = next(layer for layer in layers(objects) if not getattr(layer, "transparent", False))
+    return store
+
+
 def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:
     """Make sure that objects which exist survive a power cut, before that is deleted which they replace.
 
@@ -135,13 +159,9 @@ def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:
     Raises:
         StorageError: They could not be flushed.
     """
-    layer: object = objects
-    while layer is not None:
-        sync = getattr(layer, "sync", None)
-        if sync is not None:
-            sync(keys)
-            return
-        layer = getattr(layer, "inner", None)
+    sync = method_of(objects, "sync")
+    if sync is not None:
+        sync(keys)
 
 
 #: How often a claim calls put_if_absent before it raises UnknownOutcomeError.

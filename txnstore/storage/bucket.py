@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, method_of
 
 #: Storage classes whose objects must be restored before they can be read.
 _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
@@ -67,14 +67,8 @@ def bucket_settings(objects: ObjectStore) -> BucketSettings | None:
 
     Two requests, which no wrapper counts or repeats.
     """
-    found: object = objects
-    while found is not None:
-        read = getattr(found, "bucket_settings", None)
-        if read is not None:
-            settings: BucketSettings = read()
-            return settings
-        found = getattr(found, "inner", None)
-    return None
+    read = method_of(objects, "bucket_settings")
+    return read() if read is not None else None
 
 
 def rules_of(answer: Mapping[str, Any]) -> tuple[LifecycleRule, ...]:

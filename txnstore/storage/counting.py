@@ -65,6 +65,9 @@ class CountingStore:
         measurements: Records how long the calls take; None: a new one with the clock of the machine.
     """
 
+    #: :func:`~txnstore.storage.base.unwrapped` looks through it.
+    transparent = True
+
     def __init__(self, inner: ObjectStore, *, log: bool = False, measurements: Measurements | None = None) -> None:
         self.inner = inner
         self.measurements = measurements if measurements is not None else Measurements()

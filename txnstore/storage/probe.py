@@ -16,12 +16,9 @@ from txnstore.errors import (
     UnknownOutcomeError,
     UnsafeStorageError,
 )
-from txnstore.storage.base import ObjectStore
-from txnstore.storage.counting import CountingStore
+from txnstore.storage.base import ObjectStore, unwrapped
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.storage.recent import RecentObjects
-from txnstore.storage.retry import RetryingStore
 from txnstore.threads import Task, Workers
 
 _LOG = logging.getLogger(__name__)
@@ -79,12 +76,10 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
 def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
     """Run :func:`probe` once per process and store; never for a store in memory.
 
-    The check looks through counting and retrying wrappers. It recognizes a store by its ``identity`` attribute, which
-    those that inject faults pass on; a store without one is probed every time.
+    The check looks through wrappers that are transparent (:func:`~txnstore.storage.base.unwrapped`). It recognizes a
+    store by its ``identity`` attribute, which those that inject faults pass on; one without it is probed every time.
     """
-    backend = store
-    while isinstance(backend, (CountingStore, RecentObjects, RetryingStore)):
-        backend = backend.inner
+    backend = unwrapped(store)
     identity: str | None = getattr(backend, "identity", None)
     if identity is None or identity not in _proven:
         probe(store, ids, racers=_RACERS_LOCAL if isinstance(backend, LocalStore) else _RACERS)

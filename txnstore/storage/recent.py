@@ -59,6 +59,9 @@ class RecentObjects:
         inner: The objects of the store.
     """
 
+    #: :func:`~txnstore.storage.base.unwrapped` looks through it.
+    transparent = True
+
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self._kept = _Kept()

@@ -33,6 +33,9 @@ class RetryingStore:
         rng: The source of randomness for the waits.
     """
 
+    #: :func:`~txnstore.storage.base.unwrapped` looks through it.
+    transparent = True
+
     def __init__(
         self,
         inner: ObjectStore,

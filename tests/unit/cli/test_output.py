@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from txnstore.cli.output import Output, display, instant, size, to_json
+from txnstore.cli.output import Output, display, instant, to_json
+from txnstore.phrases import size
 
 
 @pytest.mark.parametrize(
