@@ -130,7 +130,7 @@ def plan_past_hw(
         config: The settings of its topic.
         now: The time in ms.
         force: Clean also if few batches of a run are new.
-        settled: The segments in which an earlier clean found nothing to remove: they are not new (:class:`Settled`).
+        settled: The keys of :class:`SettledSegments`: they are not new.
     """
     is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
@@ -141,7 +141,7 @@ def plan_past_hw(
             runs.append([])
         else:
             runs[-1].append(batch)
-    found = []
+    plans = []
     for run in filter(None, runs):
         new = [batch for batch in run if not batch.segment.explicit_offsets and batch.segment.key not in settled]
         dirty = sum(map(_bytes, new))
@@ -149,11 +149,11 @@ def plan_past_hw(
         sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
         if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
             start = run[0].base_offset
-            found.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
-    return [replace(plan, revision=partition.revision) for plan in found]
+            plans.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
+    return [replace(plan, revision=partition.revision) for plan in plans]
 
 
-class Settled:
+class SettledSegments:
     """The segments above the LSO in which a clean found nothing to remove.
 
     Such a clean changes nothing in the log: neither the batches nor the checkpoint tell of it. A compactor that works
@@ -165,18 +165,18 @@ class Settled:
 
     def add(self, plan: CleanPlan) -> None:
         """Note that the clean of this plan had nothing to remove."""
-        found = frozenset(batch.segment.key for batch in plan.removed)
-        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | found
+        added = frozenset(batch.segment.key for batch in plan.removed)
+        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | added
 
-    def known(self, tp: TopicPartition, partition: Partition) -> frozenset[str]:
-        """The keys of these segments of a partition; forgets those that the LSO has passed, or that are gone."""
+    def keys_of(self, tp: TopicPartition, partition: Partition) -> frozenset[str]:
+        """The keys of these segments of a partition; forgets those that the LSO has passed, or that were replaced."""
         if tp not in self._keys:
             return frozenset()
-        held = partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark)
-        known = self._keys.pop(tp).intersection(batch.segment.key for batch in held)
-        if known:
-            self._keys[tp] = known
-        return known
+        undecided = partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark)
+        remaining = self._keys.pop(tp).intersection(batch.segment.key for batch in undecided)
+        if remaining:
+            self._keys[tp] = remaining
+        return remaining
 
 
 def _bytes(batch: Batch) -> float:

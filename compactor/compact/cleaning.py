@@ -5,76 +5,53 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.clean import Clean, Cleaned
-from txnstore.compactor.compact.clean_plan import CleanPlan, Settled, plan_clean, plan_past_hw
+from txnstore.compactor.compact.clean_plan import CleanPlan, plan_clean, plan_past_hw
 from txnstore.compactor.compact.failures import PARTIAL, Failures
-from txnstore.compactor.compact.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
-from txnstore.compactor.compact.revisions import Revisions
+from txnstore.compactor.compact.memory import Memory
+from txnstore.compactor.compact.options import CompactionOptions
+from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.engine import Engine, Job, time_of_upload
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Partition
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError
-from txnstore.read.reader import is_missing
+from txnstore.errors import CompactionConflictError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
-from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CleanOptions:
-    """How to clean.
-
-    Attributes:
-        force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
-        memory_limit: The memory of a clean in bytes; by default 1 GiB.
-        dry_run: Only plan.
-        past_hw: Clean also above the transactional high-watermark, around what is undecided.
-        settled: What cleans above it need not read again, because an earlier one found nothing to remove; gets what
-            this one finds. None: each reads all that is due.
-    """
-
-    force: bool = False
-    memory_limit: int | None = None
-    dry_run: bool = False
-    past_hw: bool = False
-    settled: Settled | None = None
-
-    def __post_init__(self) -> None:
-        if self.memory_limit is not None:
-            check_integer("memory_limit", self.memory_limit, 1)
-            if self.memory_limit < MIN_MEMORY:
-                msg = f"memory_limit is {self.memory_limit:,} bytes; a clean needs at least {MIN_MEMORY:,}"
-                raise InvalidConfigError(msg)
-
-    @property
-    def memory(self) -> Memory:
-        """The memory of a clean."""
-        return Memory(self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY)
+#: A topic, one of its partitions, and the log of that.
+TopicLog = tuple[Topic, TopicPartition, Partition]
 
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """The clean of one partition; ``conflict``: it had no effect, because the log was changed concurrently."""
+    """The clean of one partition.
+
+    Attributes:
+        plan: The plan.
+        done: What the clean did; nothing in a dry run.
+        conflict: Whether it had no effect, because the log was changed concurrently.
+    """
 
     plan: CleanPlan
-    done: Cleaned
+    done: Cleaned = field(default_factory=Cleaned)
     conflict: bool = False
 
 
 def clean(
     connection: Connection,
-    work: Iterable[tuple[Topic, TopicPartition, Partition]],
+    logs: Iterable[TopicLog],
     targets: Mapping[str, int],
-    options: CleanOptions,
+    options: CompactionOptions,
     failures: Failures,
     engine: Engine,
 ) -> dict[TopicPartition, list[CleanResult]]:
@@ -84,48 +61,49 @@ def clean(
 
     Args:
         connection: The connection to the store.
-        work: The partitions, with their topics and logs.
+        logs: The partitions, with their topics and logs.
         targets: The maximum size of a new segment, by topic.
         options: How to clean.
         failures: Gets the cleans that failed; the other partitions are cleaned.
         engine: Executes the cleans.
     """
-    compacted = [item for item in work if _is_compacted(item[0])]
-    if not compacted:
+    keyed = [item for item in logs if _is_compacted(item[0])]
+    if not keyed:
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
     now = connection.objects.now_ms()
-    plans = [(topic, plan) for topic, tp, log in compacted for plan in _plans(topic, tp, log, now, options)]
+    plans = [(topic, plan) for topic, tp, log in keyed for plan in _plans(topic, tp, log, now, options)]
     plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
 
     def job(topic: Topic, plan: CleanPlan) -> Job[Cleaned]:
         return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
 
     jobs = (((topic, plan, time_of_upload(connection, plan.tp)), job(topic, plan)) for topic, plan in plans)
-    found: dict[TopicPartition, list[CleanResult]] = {}
-    revisions = Revisions(connection)
-    for (topic, plan, started), run in engine.run(jobs):
-        if options.dry_run:
-            found.setdefault(plan.tp, []).append(CleanResult(plan, Cleaned()))
-            continue
+    results: dict[TopicPartition, list[CleanResult]] = {}
+    replacements = Replacements(connection)
+    for (topic, plan, started), upload in engine.run(jobs):
         try:
-            result = _replace(connection, topic, plan, started, run, revisions)
-            found.setdefault(plan.tp, []).append(result)
-            if options.settled is not None and plan.past_hw and not (result.conflict or result.done.changed):
-                options.settled.add(plan)
+            result = CleanResult(plan) if options.dry_run else _replace(topic, plan, started, upload, replacements)
         except PARTIAL as error:
             failures.clean(plan.tp, error)
-    return found
+            continue
+        results.setdefault(plan.tp, []).append(result)
+        without_effect = plan.past_hw and not (options.dry_run or result.conflict or result.done.changed)
+        if options.settled is not None and without_effect:
+            options.settled.add(plan)
+    return results
 
 
-def _plans(topic: Topic, tp: TopicPartition, log: Partition, now: int, options: CleanOptions) -> Iterable[CleanPlan]:
+def _plans(
+    topic: Topic, tp: TopicPartition, log: Partition, now: int, options: CompactionOptions
+) -> Iterable[CleanPlan]:
     """The cleans of a partition that are due."""
     config = topic_writer(topic).config
     plan = plan_clean(tp, log, config, now, force=options.force)
     if plan is not None:
         yield plan
     if options.past_hw:
-        settled = options.settled.known(tp, log) if options.settled is not None else ()
+        settled = options.settled.keys_of(tp, log) if options.settled is not None else ()
         yield from plan_past_hw(tp, log, config, now, force=options.force, settled=settled)
 
 
@@ -150,21 +128,14 @@ def _clean(
 
 
 def _replace(
-    connection: Connection,
-    topic: Topic,
-    plan: CleanPlan,
-    started: int,
-    run: Callable[[], Cleaned],
-    revisions: Revisions,
+    topic: Topic, plan: CleanPlan, started: int, upload: Callable[[], Cleaned], replacements: Replacements
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
-    try:
-        revisions.check(plan.tp, plan.revision)
-        done = run()
-        removed = plan.removed if done.changed else ()
-        command = ReplaceSegments(
+
+    def command(done: Cleaned) -> ReplaceSegments:
+        return ReplaceSegments(
             plan.tp,
-            removed,
+            plan.removed if done.changed else (),
             tuple(done.added),
             started,
             clean_until=plan.clean_until,
@@ -173,20 +144,12 @@ def _replace(
             sums=done.sums,
             revision=plan.revision,
         )
-        revisions.submit(command)
-    except (CompactionConflictError, CorruptionError) as error:
-        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
-            raise
+
+    try:
+        done = replacements.replace(plan, upload, command)
+    except CompactionConflictError as error:
         _LOG.info("clean had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
-        return CleanResult(plan, Cleaned(), conflict=True)
+        return CleanResult(plan, conflict=True)
     counts = {"superseded": done.superseded, "tombstones": done.tombstones, "clean_until": plan.clean_until}
     _LOG.info("cleaned", extra={"partition": str(plan.tp), **counts})
     return CleanResult(plan, done)
-
-
-def _overtaken(connection: Connection, plan: CleanPlan) -> bool:
-    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
-    log = connection.view().log(plan.tp)
-    if log is None or not plan.removed:
-        return True
-    return tuple(log.batches.overlapping(plan.removed[0].base_offset, plan.removed[-1].limit)) != plan.removed

@@ -9,12 +9,13 @@ from dataclasses import replace
 from functools import partial
 
 from txnstore.catalog.writing import topic_writer
-from txnstore.compactor.compact.cleaning import CleanOptions, CleanResult, clean
+from txnstore.compactor.compact.cleaning import CleanResult, TopicLog, clean
 from txnstore.compactor.compact.failures import PARTIAL, Failures
 from txnstore.compactor.compact.merge import merge
 from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
+from txnstore.compactor.compact.options import CompactionOptions
+from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.compact.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
-from txnstore.compactor.compact.revisions import Revisions
 from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
 from txnstore.compactor.retention import RetentionReport, apply_retention
 from txnstore.connection import Connection
@@ -26,11 +27,10 @@ from txnstore.core.log.sums import ConservedSums
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError, TxnStoreError
-from txnstore.read.reader import is_missing
+from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
-from txnstore.validation import check_integer
+from txnstore.validation import check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,18 +96,18 @@ def compact(
             and expired before this is raised, but a partition whose clean failed is not merged.
         NoSpaceError: A clean or merge cannot write to the temporary folder. The same, if nothing is damaged.
     """
-    failures = Failures()
-    report = compact_sound(
-        connection,
-        topic,
-        failures,
+    options = CompactionOptions(
         target_bytes=target_bytes,
         min_segments=min_segments,
-        options=CleanOptions(force, memory_limit, dry_run, past_hw),
+        dry_run=dry_run,
         progress=progress,
         expire=expire,
-        engine=engine,
+        force=force,
+        memory_limit=memory_limit,
+        past_hw=past_hw,
     )
+    failures = Failures()
+    report = compact_sound(connection, topic, options, failures, engine)
     error = failures.error
     if error is not None:
         if on_error is None:
@@ -119,14 +119,8 @@ def compact(
 def compact_sound(
     connection: Connection,
     topic: str | None,
+    options: CompactionOptions,
     failures: Failures,
-    *,
-    options: CleanOptions,
-    target_bytes: int | None = None,
-    min_segments: int = 2,
-    progress: Progress | None = None,
-    expire: bool = True,
-    partitions: Collection[TopicPartition] | None = None,
     engine: Engine | None = None,
 ) -> CompactionReport:
     """:func:`compact` of what can be compacted.
@@ -134,68 +128,140 @@ def compact_sound(
     Args:
         connection: The connection to the store.
         topic: The topic; None for all.
+        options: What to do.
         failures: Gets each topic that cannot be read, and each clean and merge of damaged segments or without space.
-        options: How to clean, and whether it is a dry run.
-        target_bytes: See :func:`compact`.
-        min_segments: See :func:`compact`.
-        progress: See :func:`compact`.
-        expire: See :func:`compact`.
-        partitions: Clean and merge only these; None for all. Retention applies to all.
         engine: See :func:`compact`.
     """
-    dry_run = options.dry_run
-    if connection.read_only and not dry_run:
-        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
-        raise ReadOnlyError(msg)
-    if target_bytes is not None:
-        check_integer("target_bytes", target_bytes, 1)
-    check_integer("min_segments", min_segments, 1)
-    view = connection.view()
-    topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
-    if not dry_run and connection.unblock(_open_producers(view, topics)):
-        view = connection.view(refresh=False)
-    targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failures)) is not None}
-    retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
-    view = connection.view(refresh=False) if retained.partitions and not dry_run else view
+    if not options.dry_run:
+        check_writable(connection.read_only, connection.url, "it cannot be compacted")
     # A dry run calls no job, and the local engine runs only what is called.
-    engine = LocalEngine(connection) if engine is None or dry_run else engine
-    logs = _logs(view, topics, targets, retained, partitions)
-    results = _clean_first(connection, logs, targets, options, failures, engine)
-    view = connection.view(refresh=False) if results and not dry_run else view
-    emptied = {key for name in view.dropped if (key := connection.keys.emptied(name)) is not None}
-    work = [
-        (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments, topic_writer(found).config, emptied))
-        for found, tp, log in _logs(view, topics, targets, retained, partitions)
-        if tp not in failures.uncleaned
-    ]
-    total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
-    report = {tp: results.get(tp, _before(tp, log)) for _, tp, log, plans in work if plans or tp in results}
-    done, revisions = 0, Revisions(connection)
-    for (plan, started), upload in engine.run(_merges(connection, work)):
-        result = report[plan.tp]
+    engine = LocalEngine(connection) if engine is None or options.dry_run else engine
+    return _Compaction(connection, options, failures, engine).run(topic)
+
+
+class _Compaction:
+    """One compaction.
+
+    Args:
+        connection: The connection to the store.
+        options: What to do.
+        failures: Gets what cannot be compacted.
+        engine: Executes cleans and merges.
+    """
+
+    def __init__(self, connection: Connection, options: CompactionOptions, failures: Failures, engine: Engine) -> None:
+        self._connection, self._options, self._failures, self._engine = connection, options, failures, engine
+
+    def run(self, name: str | None) -> CompactionReport:
+        """Compact one topic, or all: apply the retention, clean, merge, and expire unused state, in this order."""
+        connection, dry_run = self._connection, self._options.dry_run
+        view = connection.view()
+        topics = [view.find_topic(name)] if name is not None else view.sorted_topics()
+        if not dry_run and connection.unblock(_open_producers(view, topics)):
+            view = connection.view(refresh=False)
+        targets = {topic.name: target for topic in topics if (target := self._target(topic)) is not None}
+        topics = [topic for topic in topics if topic.name in targets]
+        retained = apply_retention(connection, view, topics, dry_run=dry_run)
+        view = connection.view(refresh=False) if retained.partitions and not dry_run else view
+        results = self._clean(self._logs(view, topics, retained), targets)
+        view = connection.view(refresh=False) if results and not dry_run else view
+        results = self._merge(self._logs(view, topics, retained), targets, self._emptied(view), results)
+        if self._options.expire and not dry_run:
+            expire_due(connection.chains, connection.runtime.clock())
+        report = CompactionReport(tuple(results.values()), dry_run, retained)
+        if not dry_run:
+            _log(report, len(self._failures))
+        return report
+
+    def _target(self, topic: Topic) -> int | None:
+        """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
         try:
-            report[plan.tp] = (
-                _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload, revisions)
+            config = topic_writer(topic).config
+        except CorruptionError as error:
+            self._failures.topic(topic.name, error)
+            return None
+        limit = self._options.target_bytes
+        target = limit if limit is not None else config.segment_bytes
+        return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
+
+    def _logs(self, view: View, topics: Iterable[Topic], retained: RetentionReport) -> list[TopicLog]:
+        """The logs to compact; in a dry run without what the retention would delete."""
+        partitions = self._options.partitions
+        starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
+        return [
+            (topic, tp, with_log_start(log, starts[tp]) if tp in starts else log)
+            for topic in topics
+            for tp in _partitions(topic)
+            if partitions is None or tp in partitions
+            if (log := _log_of(view, topic, tp)) is not None
+        ]
+
+    def _emptied(self, view: View) -> set[str]:
+        """The entries and packs with segments that no batch names any more."""
+        emptied = self._connection.keys.emptied
+        return {key for name in view.dropped if (key := emptied(name)) is not None}
+
+    def _clean(self, logs: list[TopicLog], targets: Mapping[str, int]) -> dict[TopicPartition, PartitionCompaction]:
+        """Clean the partitions that are due; the results of these."""
+        cleans = clean(self._connection, logs, targets, self._options, self._failures, self._engine)
+        return {tp: _with_cleans(_unchanged(tp, log), cleans[tp]) for _, tp, log in logs if tp in cleans}
+
+    def _merge(
+        self,
+        logs: list[TopicLog],
+        targets: Mapping[str, int],
+        emptied: Collection[str],
+        cleaned: Mapping[TopicPartition, PartitionCompaction],
+    ) -> dict[TopicPartition, PartitionCompaction]:
+        """Merge segments, but not where a clean failed; returns the results of the cleans and merges."""
+        options = self._options
+        work = [
+            (
+                topic,
+                tp,
+                log,
+                plan_merges(tp, log, targets[topic.name], options.min_segments, topic_writer(topic).config, emptied),
             )
-        except PARTIAL as error:
-            failures.merge(plan.tp, error)
-        done += plan.removed_bytes
-        if progress is not None:
-            progress(CompactionProgress(plan.tp, done, total))
-    if expire and not dry_run:
-        expire_due(connection.chains, connection.runtime.clock())
-    whole = CompactionReport(tuple(report.values()), dry_run, retained)
-    if not dry_run:
-        counts = {
-            "cleans": whole.cleans,
-            "superseded": whole.superseded,
-            "merges": whole.merges,
-            "records": whole.records,
-            "aborted": whole.aborted,
-            "failed": len(failures),
-        }
-        _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
-    return whole
+            for topic, tp, log in logs
+            if tp not in self._failures.uncleaned
+        ]
+        total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
+        results = {tp: cleaned.get(tp, _unchanged(tp, log)) for _, tp, log, plans in work if plans or tp in cleaned}
+        done, replacements = 0, Replacements(self._connection)
+        for (plan, started), upload in self._engine.run(self._merge_jobs(work)):
+            result = results[plan.tp]
+            try:
+                results[plan.tp] = (
+                    _with_plan(result, plan)
+                    if options.dry_run
+                    else _with_merge(result, plan, started, upload, replacements)
+                )
+            except PARTIAL as error:
+                self._failures.merge(plan.tp, error)
+            done += plan.removed_bytes
+            if options.progress is not None:
+                options.progress(CompactionProgress(plan.tp, done, total))
+        return results
+
+    def _merge_jobs(
+        self, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
+    ) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
+        """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
+        for topic, tp, _, plans in work:
+            for plan in plans:
+                yield (plan, time_of_upload(self._connection, tp)), partial(_merged, topic=topic, plan=plan)
+
+
+def _log(report: CompactionReport, failed: int) -> None:
+    counts = {
+        "cleans": report.cleans,
+        "superseded": report.superseded,
+        "merges": report.merges,
+        "records": report.records,
+        "aborted": report.aborted,
+        "failed": failed,
+    }
+    _LOG.info("compacted", extra={**counts, "conflicts": report.conflicts})
 
 
 def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
@@ -209,62 +275,20 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-def _logs(
-    view: View,
-    topics: Iterable[Topic],
-    targets: Mapping[str, int],
-    retained: RetentionReport,
-    partitions: Collection[TopicPartition] | None,
-) -> list[tuple[Topic, TopicPartition, Partition]]:
-    """The logs of the topics that can be read; in a dry run without what a retention would delete."""
-    starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
-    return [
-        (topic, tp, with_log_start(log, starts[tp]) if tp in starts else log)
-        for topic in topics
-        if topic.name in targets
-        for tp in _partitions(topic)
-        if partitions is None or tp in partitions
-        if (log := _log(view, topic, tp)) is not None
-    ]
-
-
-def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
+def _log_of(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
     """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
-    known = view.topics.get(topic.name)
-    return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
+    current = view.topics.get(topic.name)
+    return view.log(tp) if current is not None and current.topic_id == topic.topic_id else None
 
 
-def _target(topic: Topic, target_bytes: int | None, failures: Failures) -> int | None:
-    """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
-    try:
-        config = topic_writer(topic).config
-    except CorruptionError as error:
-        failures.topic(topic.name, error)
-        return None
-    target = target_bytes if target_bytes is not None else config.segment_bytes
-    return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
-
-
-def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
+def _unchanged(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
+    """The result of a compaction that does nothing to a partition."""
     sizes = [batch.segment.size for batch in partition.batches]
     return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
 
 
-def _clean_first(
-    connection: Connection,
-    logs: list[tuple[Topic, TopicPartition, Partition]],
-    targets: Mapping[str, int],
-    options: CleanOptions,
-    failures: Failures,
-    engine: Engine,
-) -> dict[TopicPartition, PartitionCompaction]:
-    """Clean the partitions that are due; the results of these."""
-    cleaned = clean(connection, logs, targets, options, failures, engine)
-    return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
-
-
-def _cleaned(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
-    """The result of the cleans of a partition."""
+def _with_cleans(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
+    """The result with the cleans of the partition."""
     for item in cleans:
         added, removed = item.done.added, item.plan.removed if item.done.changed else ()
         sizes = [sum(batch.segment.size for batch in batches) for batches in (added, removed)]
@@ -283,18 +307,9 @@ def _cleaned(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> Part
     return result
 
 
-def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
-    """The result of a plan in a dry run: the merged segment is assumed to be as large as its sources."""
-    return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
-
-
-def _merges(
-    connection: Connection, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
-) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
-    """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
-    for topic, tp, _, plans in work:
-        for plan in plans:
-            yield (plan, time_of_upload(connection, tp)), partial(_merged, topic=topic, plan=plan)
+def _with_plan(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
+    """The result with a plan of a dry run: the merged segment is assumed to be as large as its sources."""
+    return _with_replacement(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
 def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan) -> Merged:
@@ -304,34 +319,28 @@ def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: To
     return (batch,), sums
 
 
-def _replace(
-    connection: Connection,
+def _with_merge(
     result: PartitionCompaction,
     plan: MergePlan,
     started: int,
     upload: Callable[[], Merged],
-    revisions: Revisions,
+    replacements: Replacements,
 ) -> PartitionCompaction:
-    """Upload the merged segment, then replace the sources with one entry."""
+    """Upload a merged segment and replace its sources; returns the result with it."""
+
+    def command(merged: Merged) -> ReplaceSegments:
+        added, sums = merged
+        return ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision)
+
     try:
-        revisions.check(plan.tp, plan.revision)
-        added, sums = upload()
-        revisions.submit(ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision))
-    except (CompactionConflictError, CorruptionError) as error:
-        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
-            raise
+        added, _ = replacements.replace(plan, upload, command)
+    except CompactionConflictError as error:
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
-    return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
+    return _with_replacement(result, plan, len(added), sum(batch.segment.size for batch in added))
 
 
-def _overtaken(connection: Connection, plan: MergePlan) -> bool:
-    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
-    log = connection.view().log(plan.tp)
-    return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
-
-
-def _counted(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:
+def _with_replacement(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:
     return replace(
         result,
         segments_after=result.segments_after - len(plan.removed) + merges,

@@ -10,17 +10,17 @@ import logging
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, replace
 
-from txnstore.compactor.compact.clean_plan import Settled
-from txnstore.compactor.compact.cleaning import CleanOptions
+from txnstore.compactor.compact.clean_plan import SettledSegments
 from txnstore.compactor.compact.compaction import compact_sound
 from txnstore.compactor.compact.failures import Failures
+from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
 from txnstore.core.model import Claim, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import ReadOnlyError, StorageError
-from txnstore.validation import check_integer, check_seconds
+from txnstore.errors import StorageError
+from txnstore.validation import check_integer, check_seconds, check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,10 +106,9 @@ def watch(
         check_integer("max_bytes", max_bytes, 1)
     if rounds is not None:
         check_integer("rounds", rounds, 1)
-    if connection.read_only:
-        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
-        raise ReadOnlyError(msg)
-    options = CleanOptions(memory_limit=memory_limit, past_hw=past_hw, settled=Settled() if past_hw else None)
+    check_writable(connection.read_only, connection.url, "it cannot be compacted")
+    settled = SettledSegments() if past_hw else None
+    options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, settled=settled)
     return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)
 
 
@@ -123,7 +122,9 @@ class _Rounds:
         options: How to clean.
     """
 
-    def __init__(self, connection: Connection, topic: str | None, max_bytes: int | None, options: CleanOptions) -> None:
+    def __init__(
+        self, connection: Connection, topic: str | None, max_bytes: int | None, options: CompactionOptions
+    ) -> None:
         self._connection, self._topic, self._max_bytes, self._options = connection, topic, max_bytes, options
         self._owner = connection.runtime.new_id()
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
@@ -172,8 +173,8 @@ class _Rounds:
         dry_run: bool = False,
         partitions: Collection[TopicPartition] | None = None,
     ) -> CompactionReport:
-        options = replace(self._options, dry_run=dry_run)
-        return compact_sound(self._connection, self._topic, failures, options=options, partitions=partitions)
+        options = replace(self._options, dry_run=dry_run, partitions=partitions)
+        return compact_sound(self._connection, self._topic, options, failures)
 
     def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
         """The partitions that no other compactor has claimed: the filthiest first, then those with most to merge.

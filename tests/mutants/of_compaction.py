@@ -6,7 +6,7 @@ from tests.harness.simulation.settings import SHARERS
 from tests.mutants.mutant import Mutant
 from txnstore.compactor.compact import rounds
 from txnstore.compactor.compact.clean import Clean
-from txnstore.compactor.compact.revisions import Revisions
+from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.compactor.verify import segments as verify_segments
 from txnstore.core import claims, maintenance
@@ -117,8 +117,8 @@ COMPACTION = (
     ),
     Mutant(
         "a compactor's own merge makes its next one obsolete",
-        Revisions.submit,
-        "self._mine[command.tp] = self._connection.submit(command)",
+        Replacements._submit,
+        "self._own[command.tp] = self._connection.submit(command)",
         "self._connection.submit(command)",
         test="protocol/compact/test_compaction_merge.py::test_target_bytes_and_min_segments_control_the_merges",
     ),

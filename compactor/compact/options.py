@@ -1,0 +1,58 @@
+"""The options of a compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from txnstore.compactor.compact.clean_plan import SettledSegments
+from txnstore.compactor.compact.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
+from txnstore.compactor.compact.report import Progress
+from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidConfigError
+from txnstore.validation import check_integer
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOptions:
+    """What a compaction does with the topics that it is given.
+
+    Attributes:
+        target_bytes: The maximum size of a merged segment; None: the ``segment.bytes`` of its topic.
+        min_segments: The minimum number of segments of a merge.
+        dry_run: Only plan.
+        progress: Called after each replacement of a merge.
+        expire: Also expire unused state.
+        force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
+        memory_limit: The memory of a clean in bytes; None: 1 GiB.
+        past_hw: Clean also above the transactional high-watermark, around what is undecided.
+        partitions: Clean and merge only these; None: all. Retention applies to all.
+        settled: The segments above the transactional high-watermark that cleans do not read again, because an earlier
+            clean found nothing to remove; this compaction adds its own. None: each clean reads all that is due.
+    """
+
+    target_bytes: int | None = None
+    min_segments: int = 2
+    dry_run: bool = False
+    progress: Progress | None = None
+    expire: bool = True
+    force: bool = False
+    memory_limit: int | None = None
+    past_hw: bool = False
+    partitions: Collection[TopicPartition] | None = None
+    settled: SettledSegments | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_bytes is not None:
+            check_integer("target_bytes", self.target_bytes, 1)
+        check_integer("min_segments", self.min_segments, 1)
+        if self.memory_limit is not None:
+            check_integer("memory_limit", self.memory_limit, 1)
+            if self.memory_limit < MIN_MEMORY:
+                msg = f"memory_limit is {self.memory_limit:,} bytes; a clean needs at least {MIN_MEMORY:,}"
+                raise InvalidConfigError(msg)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of a clean."""
+        return Memory(self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY)
