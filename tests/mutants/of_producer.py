@@ -8,7 +8,7 @@ from txnstore.core.transactions.commands import InitProducer
 from txnstore.producer import Producer
 from txnstore.producer.batches import Batch
 from txnstore.producer.records import _integers
-from txnstore.producer.sender import refusal
+from txnstore.producer.sender import fenced_or_aborted
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.producer.upload import deliver
 
@@ -25,7 +25,7 @@ PRODUCER = (
     ),
     Mutant(
         "a refused record does not make the transaction abortable",
-        TransactionManager.refuse,
+        TransactionManager.record_refused,
         "self._move(Event.ABORTABLE)",
         "pass",
         test=_FAILURES + "test_refused_record_makes_the_transaction_abortable",
@@ -33,29 +33,29 @@ PRODUCER = (
     Mutant(
         "refused offsets do not make the transaction abortable",
         Producer.send_offsets,
-        "self._sender.refuse(error)",
+        "self._sender.record_refused(error)",
         "pass",
         test="protocol/producer/test_offsets.py::test_invalid_group_is_refused",
     ),
     Mutant(
         "records that wait in the buffer have no timeout",
         TransactionManager.check_timeout,
-        "if now - self.first_at > self.timeout_ms:",
+        "if now - self._first_at > self._timeout_ms:",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
     ),
     Mutant(
         "the timeout of a transaction runs from its last record",
-        TransactionManager.first,
-        "if self.first_at is None:",
+        TransactionManager.begin_timeout,
+        "if self._first_at is None:",
         "if True:",
         test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
     ),
     Mutant(
         "the timeout of a transaction runs from the one before",
         TransactionManager.begin,
-        "self._unheard = self.first_at = None",
-        "self._unheard = None",
+        "self._unreported_outcome = self._first_at = None",
+        "self._unreported_outcome = None",
         test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_of_its_own_transaction",
     ),
     Mutant(
@@ -75,7 +75,7 @@ PRODUCER = (
     Mutant(
         "a commit that certainly failed does not resume the transaction",
         TransactionManager.not_ended,
-        "self._move(Event.RESUME if self.prepared is None else Event.RESUME_PREPARED)",
+        "self._move(Event.RESUME if self._prepared is None else Event.RESUME_PREPARED)",
         "pass",
         test=_MANAGER + "test_an_unknown_end_is_repeated_and_a_certain_failure_resumes",
     ),
@@ -89,41 +89,41 @@ PRODUCER = (
     Mutant(
         "sequences continue in the next epoch",
         TransactionManager.ended,
-        "self._sequences, self._offsets, self.started = {}, [], False",
-        "self._offsets, self.started = [], False",
+        "self._sequences, self._offsets, self._started = {}, [], False",
+        "self._offsets, self._started = [], False",
         test=_MANAGER + "test_sequences_are_contiguous_and_begin_anew_in_each_epoch",
     ),
     Mutant(
         "offsets are sent with each command of a transaction",
-        TransactionManager.advance,
-        "if id(offsets) not in sent",
+        TransactionManager.acknowledged,
+        "if id(offsets) not in registered",
         "",
         test=_MANAGER + "test_offsets_go_with_one_command_only",
     ),
     Mutant(
         "an error in the background is not reported",
-        TransactionManager.remember,
-        "self._unreported = error",
+        TransactionManager.failed_in_background,
+        "self._unreported_error = error",
         "pass",
         test=_FAILURES + "test_a_batch_that_failed_in_the_background_is_reported_by_the_next_call",
     ),
     Mutant(
         "an abort abandons a command without an answer",
         TransactionManager.drop_unsent,
-        "self.started = self.started or self.pending is not None",
+        "self._started = self._started or self._pending is not None",
         "pass",
         test=_MANAGER + "test_a_command_without_an_answer_is_ended_in_the_chain",
     ),
     Mutant(
         "a fenced producer may abort and continue",
-        refusal,
+        fenced_or_aborted,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance",
     ),
     Mutant(
         "a timeout of its transaction is fatal for a producer",
-        refusal,
+        fenced_or_aborted,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if True:",
         test="protocol/producer/test_timeouts.py::test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues",

@@ -325,7 +325,7 @@ class RecordAccumulator:
             batch = None
         if batch is None:
             batch = self._open[tp] = Batch(tp, buffer.writer, now, self._flusher)
-            self._manager.first(self._connection.runtime.monotonic())
+            self._manager.begin_timeout(self._connection.runtime.monotonic())
         if sticky:
             buffer.sticky = batch
         return batch

@@ -179,7 +179,7 @@ class Producer:
             if accumulator.unstarted:
                 self._uploader.start()
         except BaseException as error:
-            self._sender.refuse(error)
+            self._sender.record_refused(error)
             raise
         if not self._linger.woken:
             self._linger.wake()
@@ -214,7 +214,7 @@ class Producer:
                 if accumulator.unstarted:
                     self._uploader.start()
         except BaseException as error:
-            self._sender.refuse(error)
+            self._sender.record_refused(error)
             raise
         finally:
             if parts and not self._linger.woken:
@@ -250,15 +250,15 @@ class Producer:
             return
         manager.check_send(Event.SEND_OFFSETS)
         try:
-            found = txn_offsets(offsets, group)
-            for item in found.offsets:
-                check_offset(found.group, item)
+            group_offsets = txn_offsets(offsets, group)
+            for item in group_offsets.offsets:
+                check_offset(group_offsets.group, item)
                 self._accumulator.check_partition(item.topic, item.partition)
-            check_member(self._connection, found)
+            check_member(self._connection, group_offsets)
         except BaseException as error:
-            self._sender.refuse(error)
+            self._sender.record_refused(error)
             raise
-        manager.add_offsets(found, self._connection.runtime.monotonic())
+        manager.add_offsets(group_offsets, self._connection.runtime.monotonic())
 
     def send_offsets_to_transaction(
         self,
@@ -308,7 +308,7 @@ class Producer:
             TxnStoreError: Abort the transaction, or close the producer if the error is fatal.
         """
         self._sender.end(Outcome.COMMIT)
-        self._manager.heard()
+        self._manager.end_reported()
 
     def abort_transaction(self) -> None:
         """Abort the transaction: ``read_committed`` readers never see its records; unsent ones are dropped (API-06).
@@ -321,7 +321,7 @@ class Producer:
         extra = self._fields()
         self._sender.end(Outcome.ABORT)
         _LOG.info("transaction aborted", extra=extra)
-        self._manager.heard()
+        self._manager.end_reported()
 
     def prepare_transaction(self) -> PreparedTxn:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).
@@ -366,7 +366,7 @@ class Producer:
             TxnStoreError: A flush or abort failed, or records failed in the background before; the producer is closed.
         """
         if self._sender.closed:
-            self._sender.outcomes.tell()  # An interrupt may have kept the first close from it.
+            self._sender.outcomes.call_back()  # An interrupt may have kept the first close from it.
         elif not self._manager.forked:
             self._sender.close()
 

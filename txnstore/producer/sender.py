@@ -1,9 +1,21 @@
 """The sender: uploads batches, registers them with the chain and ends transactions, one command at a time.
 
 Kafka's ``Sender`` is a thread. Here the calls that flush or commit do its work, one at a time, and a background thread
-flushes after the linger time and for callers that wait with a timeout. The transaction manager keeps the command whose
-answer is outstanding, and the accumulator the batches that are not settled, so after an interrupt or an unknown outcome
-the next call continues.
+flushes after the linger time and for callers that wait with a timeout. The transaction manager has the pending command,
+and the accumulator the batches that are not settled, so after an interrupt or an unknown outcome the next call
+continues. The sender has no state of the protocol: it asks the manager, and reports events to it.
+
+The locks of a producer, in the order in which a thread may acquire them:
+
+1. ``Sender._turn``: one thread at a time flushes, commits, aborts, prepares, completes or closes. It is held during the
+   requests of the call, so at most one command is pending, and commands reach the chain in the order of their sequence
+   numbers.
+2. ``TransactionManager.lock``: the state of the manager and the buffers of the accumulator. It is held for a few
+   instructions and never during a request, so ``send`` does not wait for a commit.
+
+``send``, and an upload in a worker thread, acquire only the second. The locks of the connection and its chains are
+acquired with the turn, or with none of the two. The callbacks of futures are called with none of them, because they may
+use the producer.
 """
 
 from __future__ import annotations
@@ -31,14 +43,23 @@ from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload, Waiter, rounds
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.transaction_manager import Pending, TransactionManager
+from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
 from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, State
 from txnstore.producer.upload import Outcomes, Uploader, failure_of
 from txnstore.threads import ForkLock
 
 
 class Sender:
-    """Writes the batches of the accumulator. The arguments are those of a producer; durations in seconds."""
+    """Writes the batches of the accumulator. The arguments are those of a producer; durations in seconds.
+
+    Attributes:
+        accumulator: The batches. Constant, as are the next three.
+        outcomes: The batches that are settled, until their callbacks are called.
+        uploader: The uploads of sealed batches.
+        linger: The background thread.
+        closed: Whether :meth:`close` has come to its end. Written by the thread that closes, with the turn; read by
+            later calls of ``close``.
+    """
 
     def __init__(
         self,
@@ -51,11 +72,13 @@ class Sender:
     ) -> None:
         self._connection = connection
         self._manager = manager
-        self._turn = ForkLock()  # Held to submit commands. Never acquired with the manager's lock held.
+        #: The turn of a call that submits commands; see the order of the locks above.
+        self._turn = ForkLock()
         self.accumulator = RecordAccumulator(connection, manager, self, batch_bytes, buffer_bytes)
         self.outcomes = Outcomes(manager, self.accumulator)
         self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
-        self.linger, self.closed = Linger(self, linger), False
+        self.linger = Linger(self, linger)
+        self.closed = False
 
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
         """The uploaded batches in the order of their seals. Waits for all, or (``crowd_only``) until there is room.
@@ -67,7 +90,7 @@ class Sender:
         for upload in bad:
             self.outcomes.fail_and_forget([upload], upload.error or TransactionAbortedError("the transaction failed"))
         if errors:
-            self.fail(errors[0])
+            self._fail(errors[0])
             if not self._manager.transactional:
                 self._register(good)
             raise errors[0]
@@ -83,9 +106,9 @@ class Sender:
                 try:
                     self._flush(crowd_only=crowd_only)
                 finally:
-                    self.outcomes.heard()
+                    self.outcomes.failures_reported()
         finally:
-            self.outcomes.tell()
+            self.outcomes.call_back()
 
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
@@ -117,7 +140,7 @@ class Sender:
         try:
             self._manager.check_timeout(self._connection.runtime.monotonic())
         except InvalidProducerEpochError as error:
-            self.fail(error)
+            self._fail(error)
             raise
 
     def _announce(self) -> None:
@@ -126,74 +149,67 @@ class Sender:
         if manager.transactional and self._connection.several_chains:
             partitions = self.accumulator.sealed_partitions
             if self._connection.coordinator.announce(manager.identity, partitions, manager.groups):
-                manager.started = True
+                manager.partitions_added()
 
     def _register(self, uploads: list[Upload]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
         for part in rounds(uploads):
-            waiting = [upload for upload in part if not upload.batch.settled]
-            if waiting:
-                self._submit(self._manager.append(waiting))
+            unsettled = [upload for upload in part if not upload.batch.settled]
+            if unsettled:
+                self._submit(self._manager.append(unsettled))
 
-    def _submit(self, pending: Pending) -> Ended | None:
+    def _submit(self, pending: PendingCommand) -> Ended | None:
         """Submit a command and settle its batches.
 
-        After an unknown outcome or an interrupt the manager keeps the command for the next call (API-08).
+        After an unknown outcome or an interrupt the command stays pending, for the next call (API-08).
         """
         manager = self._manager
-        repeated, manager.pending = manager.pending is pending, pending
+        manager.submitting(pending)
         try:
             answer = self._connection.submit(pending.command)
         except UnknownOutcomeError:
-            manager.started = True
+            manager.outcome_unknown()
             raise
         except StorageError:
-            if not repeated:
-                manager.pending = None  # Nothing happened: the batches stay uploaded, and the call may be repeated.
+            manager.not_written(pending)
             raise
         except TxnStoreError as error:
-            found = self._refusal(error, repeated=repeated)
-            self._refused(pending, found)
-            if found is error:
+            reason = self._reason(error, pending)
+            self._command_refused(pending, reason)
+            if reason is error:
                 raise
-            raise found from error
+            raise reason from error
         except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
-            manager.started = True
+            manager.outcome_unknown()
             raise
+        # An interrupt between two of these steps leaves the command pending, and the next call submits it again: the
+        # chain returns the same answer, and each step may be repeated.
         ended = answer if isinstance(answer, Ended) else None
-        if ended is None:
-            manager.advance(pending.command)
-        for upload, landed in zip(pending.uploads, ended.appended if ended is not None else answer, strict=True):
-            upload.batch.resolve(landed)
+        manager.acknowledged(pending)
+        for upload, appended in zip(pending.uploads, ended.appended if ended is not None else answer, strict=True):
+            upload.batch.resolve(appended)
         self.outcomes.settled([upload.batch for upload in pending.uploads])
         self.accumulator.forget(pending.uploads)
-        if ended is None:
-            manager.pending = None
-        else:
-            pending.unknown = False
+        manager.settled(pending)
         return ended
 
-    def _refusal(self, error: Exception, *, repeated: bool = False) -> Exception:
-        """The error to raise for a refused command: see :func:`~txnstore.producer.sender.refusal`."""
-        manager = self._manager
+    def _reason(self, error: Exception, pending: PendingCommand | None = None) -> Exception:
+        """The error to raise for a refused command: see :func:`~txnstore.producer.sender.fenced_or_aborted`."""
         try:
-            found = refusal(self._connection, manager.identity, error)
+            return fenced_or_aborted(self._connection, self._manager.identity, error)
         except StorageError:
-            if not repeated:
-                manager.pending = None  # The command was refused, so nothing happened; the next call submits again.
+            if pending is not None:
+                self._manager.not_written(pending)  # It was refused, so nothing happened; the next call submits again.
             raise
-        if isinstance(found, InvalidProducerEpochError):
-            manager.started = True  # The answer of the abort has the next epoch.
-        return found
 
-    def _refused(self, pending: Pending, error: Exception) -> None:
+    def _command_refused(self, pending: PendingCommand, error: Exception) -> None:
         """Fail the batches of a refused command, and the transaction.
 
         Without a transaction, each batch is submitted alone: batches of other partitions may be accepted, or be in the
         log already if an earlier attempt had an unknown outcome (SEQ-15, SEQ-18).
         """
         manager = self._manager
-        manager.pending = None
+        manager.command_refused(error, several_chains=self._connection.several_chains)
         fatal = isinstance(error, TxnStoreError) and error.fatal
         if not manager.transactional and len(pending.uploads) > 1 and not fatal:
             for upload in pending.uploads:
@@ -204,28 +220,26 @@ class Sender:
                 except TxnStoreError:  # Its future has it; the caller gets the first error.
                     continue
             return
-        # With several chains a part of the command may be written, so the transaction has to be aborted there.
-        manager.started = manager.started or self._connection.several_chains
         self.outcomes.fail_and_forget(pending.uploads, error)
-        self.fail(error)
+        self._fail(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def end(self, outcome: Outcome) -> None:
-        """Commit or abort the transaction. Until the manager has heard the end, the call can be repeated."""
+        """Commit or abort the transaction. Until the call returns to the application, it can be repeated."""
         self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
                 try:
                     self._end(outcome)
                 finally:
-                    self.outcomes.heard()
+                    self.outcomes.failures_reported()
         finally:
-            self.outcomes.tell()
+            self.outcomes.call_back()
 
     def _end(self, outcome: Outcome) -> None:
         manager = self._manager
-        if manager.was_ended(outcome):
+        if manager.ended_unreported(outcome):
             return
         repeats = manager.begin_end(outcome)
         try:
@@ -237,7 +251,7 @@ class Sender:
             manager.not_ended(outcome, error)
             raise
 
-    def _last_command(self, outcome: Outcome) -> Pending | None:
+    def _last_command(self, outcome: Outcome) -> PendingCommand | None:
         """The command that ends the transaction, with its unregistered batches; None if nothing to end (API-07)."""
         manager, accumulator = self._manager, self.accumulator
         if outcome is Outcome.ABORT:
@@ -275,7 +289,7 @@ class Sender:
                 finally:
                     manager.end_prepare()
         finally:
-            self.outcomes.tell()
+            self.outcomes.call_back()
 
     def _hold(self) -> None:
         try:
@@ -286,11 +300,11 @@ class Sender:
         except StorageError:
             raise  # Nothing happened: the call may be repeated.
         except TxnStoreError as error:
-            found = self._refusal(error)
-            self.fail(found)
-            if found is error:
+            reason = self._reason(error)
+            self._fail(reason)
+            if reason is error:
                 raise
-            raise found from error
+            raise reason from error
         except BaseException:
             self._manager.prepare_unknown()
             raise
@@ -307,33 +321,33 @@ class Sender:
                 if manager.prepared is None:
                     msg = "cannot complete: the transaction is not prepared; commit or abort it"
                     raise InvalidTxnStateError(msg)
-                ours = decided == manager.prepared
-                self._end(Outcome.COMMIT if ours else Outcome.ABORT)
-                manager.heard()
-                return ours
+                commits = decided == manager.prepared
+                self._end(Outcome.COMMIT if commits else Outcome.ABORT)
+                manager.end_reported()
+                return commits
         finally:
-            self.outcomes.tell()
+            self.outcomes.call_back()
 
     # Failures ---------------------------------------------------------------------------------------------------------
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
-        if self._manager.fail(error):
+        if self._manager.failed(error):
             self._drop(failure_of(error))
 
-    def refuse(self, error: BaseException) -> None:
+    def record_refused(self, error: BaseException) -> None:
         """Make the open transaction abortable after a refused record, or refused offsets (API-05).
 
         A commit without the record would be partial, and one without the offsets would let the input be read again.
 
         Does not wait. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
         """
-        if self._manager.refuse(error):
+        if self._manager.record_refused(error):
             pending = self._manager.pending
-            kept = set(pending.uploads) if pending is not None else set()
-            dropped = [upload for upload in self.accumulator.abandon() if upload not in kept]
+            submitted = set(pending.uploads) if pending is not None else set()
+            dropped = [upload for upload in self.accumulator.abandon() if upload not in submitted]
             self.outcomes.fail(dropped, failure_of(error))
-            self.outcomes.tell()
+            self.outcomes.call_back()
 
     def _drop(self, error: Exception) -> None:
         """Fail all batches that are not registered, after their running uploads have ended.
@@ -355,16 +369,15 @@ class Sender:
                 try:
                     self._flush()
                 finally:
-                    failed, self.outcomes.failed = self.outcomes.failed, []
-                    others = [error for other, error in failed if other is not batch]
+                    others = [error for failed, error in self.outcomes.take_failures() if failed is not batch]
                     if others:
-                        manager.remember(others[0])
+                        manager.failed_in_background(others[0])
         except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
             if not manager.forked:
-                self.outcomes.tell()
-        return manager.refusal_of_flush()
+                self.outcomes.call_back()
+        return manager.flush_refusal()
 
     def reported(self, error: Exception) -> None:
         """A future has raised the error."""
@@ -403,27 +416,27 @@ class Sender:
                             self._end(Outcome.ABORT)
                 finally:
                     manager.close()
-                    self._give_up()
-                    self.outcomes.failed.clear()
+                    self._abandon()
+                    self.outcomes.failures_reported()
                     self.closed = True  # After an interrupt before, the next close goes on.
         finally:
-            self.outcomes.tell()
-        manager.report()
+            self.outcomes.call_back()
+        manager.raise_unreported()
 
-    def _give_up(self) -> None:
-        """Fail all batches; the outcome of those of a command without an answer is unknown."""
+    def _abandon(self) -> None:
+        """Fail all batches; the outcome of those of a pending command is unknown."""
         pending = self._manager.pending
         if pending is not None:
             error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
             self.outcomes.fail_and_forget(pending.uploads, error)
-            self._manager.pending = None
+            self._manager.abandoned()
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
 
 
 _LOG = logging.getLogger(__name__)
 
 
-def refusal(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
+def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
     """The error to raise for a refused command: an abortable one if only this transaction was aborted, else ``error``.
 
     Kafka distinguishes INVALID_PRODUCER_EPOCH from PRODUCER_FENCED (KIP-588). The coordinator's chain keeps the last

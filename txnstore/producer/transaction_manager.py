@@ -1,7 +1,7 @@
 """The state of a producer (:mod:`~txnstore.producer.transaction_state`), its identity, sequences and open command.
 
 Kafka's ``TransactionManager``. It makes no requests, starts no threads and never waits: the
-:mod:`~txnstore.producer.sender` does, and reports the results to the manager.
+:mod:`~txnstore.producer.sender` does, and reports events to the manager, which alone changes the state.
 """
 
 from __future__ import annotations
@@ -29,116 +29,158 @@ from txnstore.threads import ForkLock
 
 _ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
 _OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}
+_END_UNKNOWN = "the outcome of the commit or abort is unknown: repeat that call"
 _ADDING = (Event.SEND, Event.SEND_OFFSETS)
 _VERBS = {Event.BEGIN: "begin a transaction", Event.SEND: "send", Event.SEND_OFFSETS: "send offsets",
           Event.FLUSH: "flush", Event.PREPARE: "prepare", Event.COMMIT: "commit", Event.ABORT: "abort"}  # fmt: skip
 
 
 @dataclass(slots=True)
-class Pending:
-    """A command whose answer is outstanding. It is resolved before another command is submitted.
+class PendingCommand:
+    """A command without an answer. It is resolved before another command is submitted.
+
+    Only the manager writes the last two.
 
     Attributes:
         command: The command.
-        uploads: The uploads whose batches it registers.
-        unknown: Whether the attempt has ended with an unknown outcome, so that the command has to be repeated.
+        uploads: The uploads whose batches it registers, in the order of its batches.
+        repeated: Whether it is submitted again. An earlier attempt may have been written, so an error that says
+            *nothing was written* is true of the last attempt only.
+        unknown: Whether the call that submitted it, a commit or abort, raised, so that only that call may be repeated.
     """
 
     command: Append | EndTxn
     uploads: list[Upload]
+    repeated: bool = False
     unknown: bool = False
 
 
 class TransactionManager:
     """The state of one producer.
 
-    Every public method that changes the state acquires ``lock`` itself, except :meth:`check_send`, which the
-    accumulator calls with the lock held.
+    Nothing else changes it. The methods that do are named for calls of the application, and for events that the sender
+    and the accumulator report. Each acquires ``lock`` itself, except :meth:`check_send` and :meth:`begin_timeout`,
+    which the accumulator calls with the lock held. Questions take no lock: each reads one field, or fields that only a
+    holder of the sender's turn changes.
 
     Attributes:
-        lock: Guards the state, and the buffers of the accumulator.
-        identity: Transactional id, producer id and epoch.
-        state: The state.
-        error: The first error of the transaction, or the fatal error.
-        pending: The command whose answer is outstanding.
-        prepared: The name of the prepared transaction.
-        started: Whether the chain may know the transaction, so that it has to be ended there.
-        first_at: When the first record or offsets of the transaction were sent, in monotonic ms; None before.
-        timeout_ms: The timeout of a transaction; None if it has none.
-        transactional: Whether the producer has a transactional id.
-        takes_records: Whether a record may be sent now.
-        pid: The process that the producer was made in.
+        lock: Guards all fields, and the buffers of the accumulator; held for a few instructions, never during a
+            request. The order of the locks is in :mod:`~txnstore.producer.sender`.
+        transactional: Whether the producer has a transactional id. Constant.
+        pid: The process that the producer was made in. Constant.
+        takes_records: Whether a record may be sent now. It follows from the state, ``_preparing`` and
+            ``_unreported_error``, and is written with each of them: ``send`` reads it once per record.
     """
 
     def __init__(self, identity: ProducerIdentity, timeout_ms: int | None = None) -> None:
         self.lock = ForkLock()
-        self.identity = identity
-        self.state = State.READY
-        self.error: BaseException | None = None
-        self.pending: Pending | None = None
-        self.prepared: PreparedTxn | None = None
-        self.started = False
-        self.first_at: int | None = None
-        self.timeout_ms = timeout_ms
         self.transactional = identity.transactional_id is not None
         self.takes_records = not self.transactional
         self.pid = os.getpid()
-        self._sequences: dict[TopicPartition, int] = {}
-        self._offsets: list[TxnOffsets] = []
-        self._unreported: Exception | None = None
-        self._raised: Exception | None = None  # The error that a future raised last.
-        self._unheard: Outcome | None = None
+        #: Transactional id, producer id and epoch of the open transaction, or of the next one if none is open.
+        self._identity = identity
+        self._state = State.READY
+        #: The first error of the transaction, or the fatal error. Not None in ABORTABLE_ERROR and FATAL_ERROR.
+        self._error: BaseException | None = None
+        #: The command without an answer. Set before its first attempt, so an interrupt leaves it to the next call.
+        self._pending: PendingCommand | None = None
+        #: Whether a chain may know the transaction, so that it has to be ended there. Never set too late: set before
+        #: the application hears of an attempt whose outcome is unknown. Reset only when the transaction has ended.
+        self._started = False
+        #: The name of the prepared transaction. Not None in PREPARED_TRANSACTION, and while that is being ended.
+        self._prepared: PreparedTxn | None = None
+        #: Whether a prepare is under way: nothing is added to the transaction. The state is still IN_TRANSACTION.
         self._preparing = False
+        #: When the first record or offsets of the transaction were sent, in monotonic ms; None before.
+        self._first_at: int | None = None
+        #: The timeout of a transaction in ms; None if it has none. Constant.
+        self._timeout_ms = timeout_ms
+        #: The sequence number of the next batch, by partition; a partition without batches in this epoch is missing.
+        self._sequences: dict[TopicPartition, int] = {}
+        #: The offsets of the transaction that are not registered. Replaced, never changed in place, but for appends.
+        self._offsets: list[TxnOffsets] = []
+        #: An error of batches that failed in the background, for the next call of the application to raise; always
+        #: None with transactions, whose state refuses the next call.
+        self._unreported_error: Exception | None = None
+        #: The error that a future raised last, which the next call need not raise again.
+        self._reported_error: Exception | None = None
+        #: The outcome of the last transaction, until the call that ended it has returned, or the next one begins.
+        self._unreported_outcome: Outcome | None = None
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The transactional id, producer id and epoch."""
+        return self._identity
+
+    @property
+    def state(self) -> State:
+        """The state."""
+        return self._state
+
+    @property
+    def pending(self) -> PendingCommand | None:
+        """The command without an answer."""
+        return self._pending
+
+    @property
+    def started(self) -> bool:
+        """Whether a chain may know the transaction, so that it has to be ended there."""
+        return self._started
+
+    @property
+    def prepared(self) -> PreparedTxn | None:
+        """The name of the prepared transaction, if there is one."""
+        return self._prepared
 
     # States -----------------------------------------------------------------------------------------------------------
 
     def _move(self, event: Event) -> None:
         """Change the state as the table says; raises the error of a refused event."""
-        after = TABLE[self.transactional][self.state].get(event)
+        after = TABLE[self.transactional][self._state].get(event)
         if after is None:
             raise self._refusal(event)
-        self.state = after
-        self._note()
+        self._state = after
+        self._set_takes_records()
 
-    def _note(self) -> None:
-        self.takes_records = self.allows(Event.SEND) and self._unreported is None
+    def _set_takes_records(self) -> None:
+        self.takes_records = self.allows(Event.SEND) and self._unreported_error is None
 
     def allows(self, event: Event) -> bool:
         """Whether the state accepts the event; nothing is added to a transaction that is being prepared."""
         if self._preparing and event in _ADDING:
             return False
-        return event in TABLE[self.transactional][self.state]
+        return event in TABLE[self.transactional][self._state]
 
     def _refusal(self, event: Event) -> BaseException:
         """The error of a call that the state does not accept."""
-        what = _VERBS.get(event, event.name.lower())
-        if self.state is State.CLOSED:
+        call = _VERBS.get(event, event.name.lower())
+        if self._state is State.CLOSED:
             return ProducerClosedError("the producer is closed")
-        if self.state is State.FATAL_ERROR and self.error is not None:
-            self._unreported = None
-            return self.error
+        if self._state is State.FATAL_ERROR and self._error is not None:
+            self._unreported_error = None  # The fatal error is what the next call raises, so close() need not.
+            return self._error
         if event is Event.BEGIN and not self.transactional:
             return InvalidTxnStateError("this producer has no transactional_id, so it cannot begin a transaction")
-        if event is Event.BEGIN and self.state is State.IN_TRANSACTION:
-            return InvalidTxnStateError(f"cannot {what}: the previous one is still open; commit or abort it first")
-        if self.state is State.ABORTABLE_ERROR:
-            return _caused(f"cannot {what}: the transaction failed ({self.error}); abort it", self.error)
-        if self.state in _ENDING and event in (Event.COMMIT, Event.ABORT):
-            msg = f"cannot {what}: the outcome of the other call is unknown; repeat that call"
+        if event is Event.BEGIN and self._state is State.IN_TRANSACTION:
+            return InvalidTxnStateError(f"cannot {call}: the previous one is still open; commit or abort it first")
+        if self._state is State.ABORTABLE_ERROR:
+            return _caused(f"cannot {call}: the transaction failed ({self._error}); abort it", self._error)
+        if self._state in _ENDING and event in (Event.COMMIT, Event.ABORT):
+            msg = f"cannot {call}: the outcome of the other call is unknown; repeat that call"
             return InvalidTxnStateError(msg)
-        if self.state in _ENDING:
+        if self._state in _ENDING:
             why = "its outcome is unknown, repeat that call" if self.end_unknown else "wait for that call to return"
-            return InvalidTxnStateError(f"cannot {what}: the transaction is being committed or aborted; {why}")
+            return InvalidTxnStateError(f"cannot {call}: the transaction is being committed or aborted; {why}")
         if self._preparing and event in _ADDING:
-            return InvalidTxnStateError(f"cannot {what}: the transaction is being prepared; wait for it to end")
-        if self.state is State.PREPARING_TRANSACTION:
-            msg = f"cannot {what}: the outcome of the prepare is unknown; repeat that call, or abort"
+            return InvalidTxnStateError(f"cannot {call}: the transaction is being prepared; wait for it to end")
+        if self._state is State.PREPARING_TRANSACTION:
+            msg = f"cannot {call}: the outcome of the prepare is unknown; repeat that call, or abort"
             return InvalidTxnStateError(msg)
-        if self.state is State.PREPARED_TRANSACTION:
-            msg = f"cannot {what}: the transaction is prepared; commit, abort or complete it"
+        if self._state is State.PREPARED_TRANSACTION:
+            msg = f"cannot {call}: the transaction is prepared; commit, abort or complete it"
             return InvalidTxnStateError(msg)
         hint = "" if event in (Event.COMMIT, Event.ABORT) else "; call begin_transaction() first"
-        return InvalidTxnStateError(f"cannot {what}: no transaction is open{hint}")
+        return InvalidTxnStateError(f"cannot {call}: no transaction is open{hint}")
 
     @property
     def forked(self) -> bool:
@@ -146,9 +188,9 @@ class TransactionManager:
         return self.pid != os.getpid()
 
     @property
-    def pending_end(self) -> Pending | None:
-        """The submitted commit or abort whose answer is outstanding."""
-        pending = self.pending
+    def pending_end(self) -> PendingCommand | None:
+        """The submitted commit or abort without an answer."""
+        pending = self._pending
         return pending if pending is not None and isinstance(pending.command, EndTxn) else None
 
     @property
@@ -157,12 +199,12 @@ class TransactionManager:
         pending = self.pending_end
         return pending is not None and pending.unknown
 
-    def refusal_of_flush(self) -> Exception | None:
-        """The error that tells why records cannot be written in this state, or None if they can."""
-        if self.state in (State.READY, State.IN_TRANSACTION):
+    def flush_refusal(self) -> Exception | None:
+        """The error that keeps a flush from writing records in this state; None: it writes them."""
+        if self._state in (State.READY, State.IN_TRANSACTION):
             return None
-        if self.state in _ENDING:
-            return UnknownOutcomeError("the outcome of the commit or abort is unknown: repeat that call")
+        if self._state in _ENDING:
+            return UnknownOutcomeError(_END_UNKNOWN)
         error = self._refusal(Event.FLUSH)
         return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
 
@@ -175,56 +217,58 @@ class TransactionManager:
     def check_usable(self) -> None:
         """Raise if the producer is closed, has failed with a fatal error, or belongs to another process."""
         self.check_process()
-        if self.state in (State.CLOSED, State.FATAL_ERROR):
+        if self._state in (State.CLOSED, State.FATAL_ERROR):
             raise self._refusal(Event.FLUSH)
 
     def check_send(self, event: Event = Event.SEND) -> None:
-        """Raise unless records (or offsets) may be sent now. Also raises an unreported failure, once."""
+        """Raise unless records (or offsets) may be sent now. Also raises an unreported error, once.
+
+        Called with the lock held where a record is added, and before that without: a refused record is not checked.
+        """
         self.check_process()
         if not self.allows(event):
             raise self._refusal(event)
-        self._report()
+        self._raise_unreported()
 
     def check_flush(self) -> None:
         """After a flush: raise the error that prevents records from being written, if there is one."""
-        if self.state is State.ABORTABLE_ERROR:
+        if self._state is State.ABORTABLE_ERROR:
             raise self._refusal(Event.FLUSH)
         if self.end_unknown:
-            msg = "the outcome of the commit or abort is unknown: repeat that call"
-            raise UnknownOutcomeError(msg)
-        self.report()
+            raise UnknownOutcomeError(_END_UNKNOWN)
+        self.raise_unreported()
 
     # Failures in the background ---------------------------------------------------------------------------------------
 
-    def remember(self, error: Exception) -> None:
-        """Keep the error of batches that failed outside of a call of the application, for the next call to raise.
+    def failed_in_background(self, error: Exception) -> None:
+        """Batches failed outside of a call of the application: the next call raises the first such error.
 
         Only without transactions: a failed transaction has a state that refuses the next call.
         """
         with self.lock.own:
-            wanted = self._unreported is None and error is not self._raised
-            if not self.transactional and self.state is not State.CLOSED and wanted:
-                self._unreported = error
-                self._note()
+            is_new = self._unreported_error is None and error is not self._reported_error
+            if is_new and not self.transactional and self._state is not State.CLOSED:
+                self._unreported_error = error
+                self._set_takes_records()
 
     def reported(self, error: Exception) -> None:
         """A future has raised the error: the next call need not raise it again."""
         with self.lock.own:
-            self._raised = error
-            if self._unreported is error:
-                self._unreported = None
-                self._note()
+            self._reported_error = error
+            if self._unreported_error is error:
+                self._unreported_error = None
+                self._set_takes_records()
 
-    def report(self) -> None:
-        """Raise the failure in the background since the last call, if there is one. It is raised once."""
+    def raise_unreported(self) -> None:
+        """Raise the error of the background since the last call, if there is one. It is raised once."""
         with self.lock.own:
-            self._report()
+            self._raise_unreported()
 
-    def _report(self) -> None:
-        error = self._unreported
+    def _raise_unreported(self) -> None:
+        error = self._unreported_error
         if error is not None:
-            self._unreported = None
-            self._note()
+            self._unreported_error = None
+            self._set_takes_records()
             raise error
 
     # Transactions -----------------------------------------------------------------------------------------------------
@@ -234,23 +278,24 @@ class TransactionManager:
         self.check_usable()
         with self.lock.own:
             self._move(Event.BEGIN)
-            self._unheard = self.first_at = None
+            self._unreported_outcome = self._first_at = None
 
     def add_offsets(self, offsets: TxnOffsets, now: int) -> None:
         """Add offsets that the transaction commits; ``now`` in monotonic ms."""
         with self.lock.own:
             self.check_send(Event.SEND_OFFSETS)
             self._offsets.append(offsets)
-            self.first(now)
+            self.begin_timeout(now)
 
-    def first(self, now: int) -> None:
+    def begin_timeout(self, now: int) -> None:
         """A record or offsets of the transaction are sent: its timeout runs from the first of them (TMO-01).
 
         In Kafka it runs from the request that adds the first partition, which follows the first ``send`` immediately.
-        Here records wait in a buffer, and the chain knows nothing of them until they are registered.
+        Here records wait in a buffer, and the chain knows nothing of them until they are registered. Called with the
+        lock held.
         """
-        if self.first_at is None:
-            self.first_at = now
+        if self._first_at is None:
+            self._first_at = now
 
     def check_timeout(self, now: int) -> None:
         """Refuse to begin a transaction in the chain whose records have waited for longer than its timeout.
@@ -260,12 +305,13 @@ class TransactionManager:
         Raises:
             InvalidProducerEpochError: The timeout has passed; as if another process had aborted the transaction.
         """
-        if self.started or self.first_at is None or self.timeout_ms is None:
+        if self._started or self._first_at is None or self._timeout_ms is None:
             return
-        if now - self.first_at > self.timeout_ms:
+        if now - self._first_at > self._timeout_ms:
+            timeout = f"{self._timeout_ms / 1000:g} s"
             msg = (
-                f"the first record of the transaction of {self.identity} was sent longer ago than its timeout of "
-                f"{self.timeout_ms / 1000:g} s, and nothing of it was written yet: abort it, and send the records again"
+                f"the first record of the transaction of {self._identity} was sent longer ago than its timeout of "
+                f"{timeout}, and nothing of it was written yet: abort it, and send the records again"
             )
             raise InvalidProducerEpochError(msg)
 
@@ -276,20 +322,20 @@ class TransactionManager:
             if not self.allows(Event.PREPARE):
                 raise self._refusal(Event.PREPARE)
             self._preparing = True
-            self._note()
+            self._set_takes_records()
 
     def end_prepare(self) -> None:
         """The prepare has ended or failed."""
         with self.lock.own:
             self._preparing = False
-            self._note()
+            self._set_takes_records()
 
     def prepare(self) -> PreparedTxn:
         """All is registered, and the transaction is prepared: an external coordinator decides."""
         with self.lock.own:
             self._move(Event.PREPARE)
-            self.prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
-            return self.prepared
+            self._prepared = PreparedTxn(self._identity.producer_id, self._identity.epoch)
+            return self._prepared
 
     def prepare_unknown(self) -> None:
         """The transaction may be prepared: the prepare is repeated, or the transaction aborted."""
@@ -300,7 +346,7 @@ class TransactionManager:
         """Continue the transaction that an earlier instance has prepared."""
         with self.lock.own:
             self._move(Event.TAKE_OVER)
-            self.prepared, self.started = prepared, True
+            self._prepared, self._started = prepared, True
 
     def begin_end(self, outcome: Outcome) -> bool:
         """Begin a commit or abort. Records are refused from here on, so each belongs to one transaction (API-19).
@@ -310,26 +356,37 @@ class TransactionManager:
         """
         self.check_usable()
         with self.lock.own:
-            repeats = self.state in _ENDING
+            repeats = self._state in _ENDING
             self._move(_OUTCOMES[outcome])
             return repeats
 
     def ended(self, outcome: Outcome, identity: ProducerIdentity) -> None:
-        """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01)."""
+        """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01).
+
+        An interrupt may come between two of its steps:
+
+        1. Nothing is pending any more, and the state is still COMMITTING_TRANSACTION.
+        2. :meth:`not_ended` returns to IN_TRANSACTION, as after a commit that wrote nothing.
+        3. The application repeats the commit: the transaction is empty now, so no command is submitted, and this method
+           is called again.
+
+        So everything is reset before the state, and an interrupted end is never submitted with the next identity.
+        """
         with self.lock.own:
-            self._unheard = outcome
-            self.identity = identity
-            self._sequences, self._offsets, self.started = {}, [], False
-            self.pending = self.error = self.prepared = None
+            self._unreported_outcome = outcome
+            self._identity = identity
+            self._sequences, self._offsets, self._started = {}, [], False
+            self._pending = self._error = self._prepared = None
             self._move(Event.ENDED)
 
-    def was_ended(self, outcome: Outcome) -> bool:
+    def ended_unreported(self, outcome: Outcome) -> bool:
         """Whether an interrupted call has ended the transaction with this outcome, and is repeated now."""
-        return self._unheard is outcome and self.state is State.READY
+        return self._unreported_outcome is outcome and self._state is State.READY
 
-    def heard(self) -> None:
+    def end_reported(self) -> None:
         """The call that ended the transaction returns to the application."""
-        self._unheard = None
+        with self.lock.own:
+            self._unreported_outcome = None
 
     def not_ended(self, outcome: Outcome, error: BaseException) -> None:
         """A commit or abort raised ``error``. Unless its outcome is unknown, return to the state before the call."""
@@ -337,16 +394,16 @@ class TransactionManager:
             pending = self.pending_end
             if pending is not None:
                 pending.unknown = True  # The same call repeats the command, and gets the same answer.
-            elif self.state not in _ENDING:
+            elif self._state not in _ENDING:
                 return
             elif outcome is Outcome.ABORT:
                 # Unsent records are dropped, so this transaction must never be committed.
-                self.error = self.error or error
+                self._error = self._error or error
                 self._move(Event.ABORTABLE)
             else:
-                self._move(Event.RESUME if self.prepared is None else Event.RESUME_PREPARED)
+                self._move(Event.RESUME if self._prepared is None else Event.RESUME_PREPARED)
 
-    def fail(self, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> bool:
         """A command or an upload failed: a fatal error ends the producer, another one the transaction (API-09, ERR-05).
 
         Returns:
@@ -354,25 +411,25 @@ class TransactionManager:
         """
         with self.lock.own:
             fatal = isinstance(error, TxnStoreError) and error.fatal
-            before = self.state
+            before = self._state
             if before is State.CLOSED or (before is State.FATAL_ERROR and not fatal):
                 return True
             self._move(Event.FATAL if fatal else Event.ABORTABLE)
-            if self.state is not State.READY and self.state is not before:
-                self.error = error
-            return self.state is not State.READY
+            if self._state is not State.READY and self._state is not before:
+                self._error = error
+            return self._state is not State.READY
 
-    def refuse(self, error: BaseException) -> bool:
+    def record_refused(self, error: BaseException) -> bool:
         """A record was refused: an open transaction becomes abortable (API-05).
 
         Returns:
             Whether a transaction was open; else the state is unchanged.
         """
         with self.lock.own:
-            if self.forked or self._preparing or self.state is not State.IN_TRANSACTION:
+            if self.forked or self._preparing or self._state is not State.IN_TRANSACTION:
                 return False
             self._move(Event.ABORTABLE)
-            self.error = error
+            self._error = error
             return True
 
     def close(self) -> None:
@@ -401,33 +458,91 @@ class TransactionManager:
             following[upload.batch.tp] = next_sequence(sequence, upload.batch.rows)
         return tuple(batches)
 
-    def append(self, uploads: list[Upload]) -> Pending:
+    def append(self, uploads: list[Upload]) -> PendingCommand:
         """The command that registers these batches, and the offsets that are not registered."""
-        return Pending(Append(self.identity, self.numbered(uploads), tuple(self._offsets)), uploads)
+        return PendingCommand(Append(self._identity, self.numbered(uploads), tuple(self._offsets)), uploads)
 
-    def end(self, outcome: Outcome, uploads: list[Upload]) -> Pending | None:
+    def end(self, outcome: Outcome, uploads: list[Upload]) -> PendingCommand | None:
         """The command that ends the transaction with these batches and all offsets; None if nothing to end (API-07)."""
         if outcome is Outcome.ABORT:
-            return Pending(EndTxn(self.identity, outcome), []) if self.started else None
-        if not (self.started or uploads or self._offsets):
+            return PendingCommand(EndTxn(self._identity, outcome), []) if self._started else None
+        if not (self._started or uploads or self._offsets):
             return None
-        return Pending(EndTxn(self.identity, outcome, self.numbered(uploads), tuple(self._offsets)), uploads)
+        return PendingCommand(EndTxn(self._identity, outcome, self.numbered(uploads), tuple(self._offsets)), uploads)
 
-    def advance(self, command: Append | EndTxn) -> None:
-        """The command is in the chain. May be repeated after an interrupt."""
-        self.started = True
-        sent = {id(offsets) for offsets in command.offsets}
+    def partitions_added(self) -> None:
+        """Chains have partitions or groups of the transaction (ADD-01), so it has to be ended there."""
         with self.lock.own:
-            self._offsets = [offsets for offsets in self._offsets if id(offsets) not in sent]
-        for batch in command.batches:
-            self._sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
+            self._started = True
+
+    def submitting(self, pending: PendingCommand) -> None:
+        """The command is about to be submitted, or to be submitted again."""
+        with self.lock.own:
+            pending.repeated = self._pending is pending
+            self._pending = pending
+
+    def outcome_unknown(self) -> None:
+        """The pending command may be written: the next call submits it again, or ends the transaction (API-08)."""
+        with self.lock.own:
+            self._started = True
+
+    def not_written(self, pending: PendingCommand) -> None:
+        """The attempt wrote nothing: the batches stay uploaded, and the call may be repeated.
+
+        A repeated command stays pending, because an earlier attempt may have been written:
+
+        1. A commit ends with an unknown outcome: the storage may write its entry later.
+        2. The commit is repeated, and this attempt certainly writes nothing.
+        3. If the command were forgotten here, :meth:`not_ended` would return to IN_TRANSACTION, which allows an abort,
+           while the first attempt may still commit (KAFKA-17754).
+        """
+        with self.lock.own:
+            if not pending.repeated:
+                self._pending = None
+
+    def command_refused(self, error: Exception, *, several_chains: bool) -> None:
+        """The chain refused the pending command.
+
+        The transaction has to be ended in the chains if another process has aborted it, because the answer to the
+        abort has the next epoch; and with several chains, because one of them may have a part of the command.
+        """
+        with self.lock.own:
+            self._started = self._started or several_chains or isinstance(error, InvalidProducerEpochError)
+            self._pending = None
+
+    def acknowledged(self, pending: PendingCommand) -> None:
+        """The chain has the command. May be reported again after an interrupt.
+
+        An end changes nothing before :meth:`ended`: until then it may be interrupted, and is submitted again.
+        """
+        if isinstance(pending.command, EndTxn):
+            return
+        registered = {id(offsets) for offsets in pending.command.offsets}
+        with self.lock.own:
+            self._started = True
+            self._offsets = [offsets for offsets in self._offsets if id(offsets) not in registered]
+            for batch in pending.command.batches:
+                self._sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
+
+    def settled(self, pending: PendingCommand) -> None:
+        """The batches of an acknowledged command are settled. An end stays pending until :meth:`ended`."""
+        with self.lock.own:
+            if isinstance(pending.command, EndTxn):
+                pending.unknown = False
+            else:
+                self._pending = None
 
     def drop_unsent(self) -> None:
-        """Drop the offsets that are not registered, and the command without an answer: the transaction is aborted."""
+        """An abort begins: drop the offsets that are not registered, and the pending command, which it undoes."""
         with self.lock.own:
-            self.started = self.started or self.pending is not None
+            self._started = self._started or self._pending is not None
             self._offsets = []
-            self.pending = None
+            self._pending = None
+
+    def abandoned(self) -> None:
+        """The producer is closed without an answer to the pending command."""
+        with self.lock.own:
+            self._pending = None
 
 
 def _caused(msg: str, cause: BaseException | None) -> InvalidTxnStateError:

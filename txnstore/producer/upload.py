@@ -315,17 +315,17 @@ class Uploader:
 
 
 class Outcomes:
-    """Settled batches whose callbacks have not been called, and failures that no call has reported.
-
-    Attributes:
-        failed: The failed batches that no call of the application has reported yet, with their errors.
-    """
+    """Settled batches whose callbacks have not been called, and failures that no call has reported."""
 
     def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
         self._manager = manager
         self._accumulator = accumulator
-        self._told: deque[Batch] = deque()
-        self.failed: list[tuple[Batch, Exception]] = []
+        #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
+        #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
+        self._settled: deque[Batch] = deque()
+        #: The failed batches that no call of the application has reported yet, with their errors. Changed with the
+        #: sender's turn, and by a refused record, which only appends.
+        self._failed: list[tuple[Batch, Exception]] = []
 
     def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
         """Fail the batches of these uploads and remove them from the accumulator."""
@@ -339,31 +339,36 @@ class Outcomes:
         for upload in uploads:
             if not upload.batch.settled:
                 upload.batch.fail(error)
-                self.failed.append((upload.batch, error))
+                self._failed.append((upload.batch, error))
         self.settled([upload.batch for upload in uploads])
 
     def settled(self, batches: Sequence[Batch]) -> None:
-        """Queue the callbacks of settled batches for :meth:`tell`."""
-        self._told += batches
+        """Queue the callbacks of settled batches for :meth:`call_back`."""
+        self._settled += batches
 
-    def heard(self) -> None:
+    def failures_reported(self) -> None:
         """Forget the failures that the current call reports. The caller holds the sender's turn.
 
         A failure after that is reported by the next call.
         """
-        self.failed.clear()
+        self._failed.clear()
 
-    def tell(self) -> None:
+    def take_failures(self) -> list[tuple[Batch, Exception]]:
+        """The failures that no call has reported, for the caller to report. The caller holds the sender's turn."""
+        failures, self._failed = self._failed, []
+        return failures
+
+    def call_back(self) -> None:
         """Call the done callbacks of settled batches. The caller must hold no lock."""
         while not self._manager.forked:
             try:
-                batch = self._told.popleft()
+                batch = self._settled.popleft()
             except IndexError:
                 return
             try:
                 batch.call_back()
             except BaseException:
-                self._told.appendleft(batch)
+                self._settled.appendleft(batch)
                 raise
 
 

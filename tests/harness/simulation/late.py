@@ -95,7 +95,7 @@ class Straggler(PassingProducer):
         parts = parts_of(replace(command, batches=batches), len(connection.chains))
         home = chain_of_producer(identity.producer_id)
         others = {chain: part for chain, part in parts.items() if chain != home}
-        manager.started = True
+        manager.partitions_added()
         added, _ = connection.coordinator._add(identity, home, Part(), others)
         return {
             chain: Append(identity, part.batches, part.offsets, added=added if chain != home else None)

@@ -110,4 +110,4 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
     )
     assert bench.inner.put_if_absent(keys.entry(chain.number, entry.sequence), encode(entry))
     assert chain.refresh().entry_hash == content_hash(encode(entry))
-    producer._manager.identity = replace(producer._manager.identity, epoch=epoch)
+    producer._manager._identity = replace(producer._manager.identity, epoch=epoch)

@@ -175,8 +175,8 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     store = process(bucket, clock)
     producer, name = prepared(store)
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
-    producer._manager.state = State.IN_TRANSACTION  # As if it had not heard of its own prepare.
-    producer._manager._note()
+    producer._manager._state = State.IN_TRANSACTION  # As if it had not heard of its own prepare.
+    producer._manager._set_takes_records()
     write_everywhere(producer, b"zombie")
     with pytest.raises(TxnStoreError):
         producer.flush()

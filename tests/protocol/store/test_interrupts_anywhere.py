@@ -31,14 +31,15 @@ from txnstore.store import Store, create_on
 from txnstore.threads import ForkLock
 
 SUBMITTING = places(
-    Sender._submit, Session.advance, Session.append, Session.numbered, Batch.resolve, Outcomes.settled,
+    Sender._submit, Session.submitting, Session.acknowledged, Session.settled, Session.append, Session.numbered,
+    Batch.resolve, Outcomes.settled,
     RecordAccumulator.forget, Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle,
 )  # fmt: skip
 ENDING = places(
-    Producer.commit_transaction, Sender.end, Sender._end, Sender._last_command, Outcomes.tell, Outcomes.heard,
-    Session.begin_end, Session.end, Session.ended, Session._move,
+    Producer.commit_transaction, Sender.end, Sender._end, Sender._last_command, Outcomes.call_back,
+    Outcomes.failures_reported, Session.begin_end, Session.end, Session.ended, Session.end_reported, Session._move,
 )  # fmt: skip
-COMMITTING = SUBMITTING - places(Session.advance, Session.append) | ENDING | places(
+COMMITTING = SUBMITTING - places(Session.append) | ENDING | places(
     Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table,
     RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
     Uploader._taken, Uploader._deliver, pack_together, joined,
@@ -54,7 +55,7 @@ SENDING = SUBMITTING | places(
     Producer.send, RecordAccumulator.send, RecordAccumulator._find, RecordAccumulator._batch, RecordAccumulator._seal,
     RecordAccumulator.seal_all, RecordAccumulator.released, Batch.add_record, Batch._new_rows, Batch.table,
     Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.collect,
-    Uploader.wait_for, Sender._register, Outcomes.tell,
+    Uploader.wait_for, Sender._register, Outcomes.call_back,
 )  # fmt: skip
 
 
@@ -258,12 +259,17 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
             producer.close()
             return interrupted
 
-    assert len(list(everywhere(places(Sender._submit, Session.advance), attempt))) > 5
+    assert (
+        len(
+            list(everywhere(places(Sender._submit, Session.submitting, Session.acknowledged, Session.settled), attempt))
+        )
+        > 5
+    )
 
 
 CLOSING = places(
-    Producer.close, Sender.close, Sender._give_up, Sender._drop, Session.close, RecordAccumulator.abandon,
-    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.tell, Batch.fail, Sender._flush,
+    Producer.close, Sender.close, Sender._abandon, Sender._drop, Session.close, RecordAccumulator.abandon,
+    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.call_back, Batch.fail, Sender._flush,
 )  # fmt: skip
 
 

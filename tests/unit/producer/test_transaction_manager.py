@@ -22,7 +22,7 @@ from txnstore.errors import (
 )
 from txnstore.producer.batches import Batch, Upload
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.transaction_manager import Pending, TransactionManager
+from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
 from txnstore.producer.transaction_state import TABLE, Event, State
 
 TP = TopicPartition("t", 0)
@@ -32,9 +32,9 @@ ERROR, FATAL = StorageError("away"), ProducerFencedError("a newer instance")
 
 def manager(state: State = State.READY, identity: ProducerIdentity = TRANSACTIONAL) -> TransactionManager:
     found = TransactionManager(identity)
-    found.state = state
-    found.error = {State.FATAL_ERROR: FATAL, State.ABORTABLE_ERROR: ERROR}.get(state)
-    found._note()
+    found._state = state
+    found._error = {State.FATAL_ERROR: FATAL, State.ABORTABLE_ERROR: ERROR}.get(state)
+    found._set_takes_records()
     return found
 
 
@@ -130,12 +130,12 @@ def test_the_table_names_only_states_that_it_explains() -> None:
 def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
     """API-09: what follows from it does not hide it."""
     found = manager(State.IN_TRANSACTION)
-    assert found.fail(ERROR)
-    assert found.fail(SchemaMismatchError("later"))
+    assert found.failed(ERROR)
+    assert found.failed(SchemaMismatchError("later"))
     with pytest.raises(InvalidTxnStateError, match="away") as raised:
         found.begin_end(Outcome.COMMIT)
     assert raised.value.__cause__ is ERROR
-    found.fail(FATAL)
+    found.failed(FATAL)
     with pytest.raises(ProducerFencedError) as fatal:
         found.begin_end(Outcome.ABORT)
     assert fatal.value is FATAL
@@ -146,35 +146,35 @@ def test_a_refused_record_ends_an_open_transaction_only() -> None:
     error = RecordTooLargeError("too large")
     for state in State:
         found = manager(state)
-        assert found.refuse(error) == (state is State.IN_TRANSACTION)
+        assert found.record_refused(error) == (state is State.IN_TRANSACTION)
         assert found.state is (State.ABORTABLE_ERROR if state is State.IN_TRANSACTION else state)
-    assert not manager(identity=PLAIN).refuse(error)
+    assert not manager(identity=PLAIN).record_refused(error)
 
 
 def test_a_failure_of_the_background_is_raised_once_by_the_next_call() -> None:
     """A2."""
     found = manager(identity=PLAIN)
-    found.remember(ERROR)
-    found.remember(SchemaMismatchError("second"))
+    found.failed_in_background(ERROR)
+    found.failed_in_background(SchemaMismatchError("second"))
     before = found.takes_records
     with pytest.raises(StorageError) as raised:
         found.check_send()
     assert raised.value is ERROR
     assert (before, found.takes_records) == (False, True)
     found.check_send()
-    found.report()
+    found.raise_unreported()
 
 
 def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
     """API-08: after an unknown commit no abort; after one that did not happen both."""
     for prepared, after in ((None, State.IN_TRANSACTION), (PreparedTxn(7, 3), State.PREPARED_TRANSACTION)):
         found = manager(after)
-        found.prepared = prepared
+        found._prepared = prepared
         assert not found.begin_end(Outcome.COMMIT)
         found.not_ended(Outcome.COMMIT, ERROR)
         assert found.state is after
         found.begin_end(Outcome.COMMIT)
-        found.pending = Pending(EndTxn(TRANSACTIONAL, Outcome.COMMIT), [])
+        found.submitting(PendingCommand(EndTxn(TRANSACTIONAL, Outcome.COMMIT), []))
         found.not_ended(Outcome.COMMIT, ERROR)
         assert found.end_unknown
         with pytest.raises(InvalidTxnStateError, match="repeat that call"):
@@ -198,14 +198,14 @@ def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> Non
     """API-08: until the call returns, or the next transaction begins."""
     found = manager(State.COMMITTING_TRANSACTION)
     found.ended(Outcome.COMMIT, TRANSACTIONAL)
-    assert found.was_ended(Outcome.COMMIT)
-    assert not found.was_ended(Outcome.ABORT)
+    assert found.ended_unreported(Outcome.COMMIT)
+    assert not found.ended_unreported(Outcome.ABORT)
     found.begin()
-    assert not found.was_ended(Outcome.COMMIT)
+    assert not found.ended_unreported(Outcome.COMMIT)
     found.begin_end(Outcome.COMMIT)
     found.ended(Outcome.COMMIT, TRANSACTIONAL)
-    found.heard()
-    assert not found.was_ended(Outcome.COMMIT)
+    found.end_reported()
+    assert not found.ended_unreported(Outcome.COMMIT)
 
 
 def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
@@ -217,7 +217,7 @@ def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
     again = found.append(pending.uploads)  # Nothing was submitted, so the numbers are free.
     assert again.command.batches == pending.command.batches
     for _ in range(2):  # An interrupt may have it reported twice.
-        found.advance(pending.command)
+        found.acknowledged(pending)
     assert [batch.base_sequence for batch in found.append([uploaded(1)]).command.batches] == [5]
     found.begin_end(Outcome.COMMIT)
     found.ended(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
@@ -233,7 +233,7 @@ def test_offsets_go_with_one_command_only() -> None:
     second = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))
     found.add_offsets(second, 0)
     for _ in range(2):
-        found.advance(pending.command)
+        found.acknowledged(pending)
     end = found.end(Outcome.COMMIT, [])
     assert end is not None
     assert end.command.offsets == (second,)
@@ -244,14 +244,14 @@ def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
     """API-07."""
     found = manager(State.IN_TRANSACTION)
     assert found.end(outcome, []) is None
-    found.started = True
+    found.partitions_added()
     assert found.end(outcome, []) is not None
 
 
 def test_a_command_without_an_answer_is_ended_in_the_chain() -> None:
     """API-17: the chain may know of the transaction."""
     found = manager(State.IN_TRANSACTION)
-    found.pending = found.append([uploaded(1)])
+    found.submitting(found.append([uploaded(1)]))
     found.begin_end(Outcome.ABORT)
     found.drop_unsent()
-    assert found.end(Outcome.ABORT, []) == Pending(EndTxn(TRANSACTIONAL, Outcome.ABORT), [])
+    assert found.end(Outcome.ABORT, []) == PendingCommand(EndTxn(TRANSACTIONAL, Outcome.ABORT), [])
