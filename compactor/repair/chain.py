@@ -203,7 +203,7 @@ class ChainRepairs:
         if newest is None:
             newest = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
         base = newest.state if newest is not None else first_state(self._chain, self._chains)
-        self._edges.start(newest.edges if newest is not None else ())
+        self._edges.begin_with(newest.edges if newest is not None else ())
         if (base.chain, base.chains) != (self._chain, self._chains):
             head = self._names.checkpoint_head(self._chain, base.sequence)
             is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
@@ -230,7 +230,7 @@ class ChainRepairs:
         def known(state: State) -> None:
             self.state = state
             if state.sequence % FAN == 0:
-                self._edges.saw(edge_of(state))
+                self._edges.add(edge_of(state))
             if state.sequence in wanted:
                 rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
 

@@ -138,7 +138,7 @@ class Contention:
             self._fold(writer, turns, writer.known + found)
             yield ("answer", 0)
             if not head or found < ahead:
-                turns.looked(self.now, head=found < ahead)
+                turns.record_read(self.now, head=found < ahead)
                 return writer.known > before
 
     def _poll(self, writer: Writer, turns: Turns, milliseconds: float, overlap: int) -> Steps:
@@ -151,15 +151,15 @@ class Contention:
                 self.gets += min(overlap - 1, count - number - 1)
                 self._fold(writer, turns, writer.known + 1)
                 yield ("answer", 0)
-                turns.looked(self.now, fresh=number > 0)
+                turns.record_read(self.now, fresh=number > 0)
                 return True
-            turns.looked(self.now, head=True)
+            turns.record_read(self.now, head=True)
         yield ("answer", 0)
         return False
 
     def _fold(self, writer: Writer, turns: Turns, known: int) -> None:
         for number in range(writer.known, known):
-            turns.saw(number + 1, self.entries[number])
+            turns.record(number + 1, self.entries[number])
         writer.known = max(writer.known, known)
 
     # Time -------------------------------------------------------------------------------------------------------------

@@ -283,13 +283,13 @@ ONE_CHAIN = (
     Mutant(
         "commands are not decided again after a conflict",
         Chain._offer,
-        "if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):",
+        "if stored != attempt.claim.data and line_of(stored) != line_of(attempt.claim.data):",
         "if False:",
     ),
     Mutant(
         "a 412 for the writer's own entry counts as a conflict",
         Chain._offer,
-        "if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):",
+        "if stored != attempt.claim.data and line_of(stored) != line_of(attempt.claim.data):",
         "if attempt.claim.unknown_outcomes > unknown_before:",
         test="protocol/chain/test_slots.py",
     ),

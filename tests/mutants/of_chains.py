@@ -64,14 +64,14 @@ MANY_CHAINS = (
     Mutant(
         "a completion that no entry carries is not written",
         Endings._finish_beside,
-        "chain.flush(left)",
+        "chain.commit_queued(queued)",
         "pass",
         test="protocol/chains/test_requests.py::test_a_transaction_across_chains",
     ),
     Mutant(
         "a completion that an entry has carried is waited for",
         Endings._finish_beside,
-        "if not left.done:",
+        "if not queued.done:",
         "if True:",
         test="protocol/chains/test_requests.py"
         "::test_a_completion_waits_a_moment_for_an_entry_only_if_none_has_carried_it",

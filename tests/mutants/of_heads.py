@@ -22,14 +22,14 @@ HEADS = (
     Mutant(
         "the first name without an entry is the end of a chain",
         Tail._missing,
-        "if sure and len(window) < ABSENT and not any(found):",
-        "if False:",
+        "if sure and len(window) < ABSENT",
+        "if False",
         test="protocol/chain/test_holes.py::test_missing_entry_is_named_by_open",
     ),
     Mutant(
         "a head that was read long ago is trusted",
         Chain._is_stale,
-        "abs(now - self._looked_at) > _TRUST_MS",
+        "abs(now - self._head_read_at) > _TRUST_MS",
         "False",
         test="protocol/chain/test_holes.py::test_missing_entry_after_the_known_head_is_named",
     ),
@@ -56,7 +56,7 @@ HEADS = (
     ),
     Mutant(
         "a command with a value of a wrong type is decided",
-        Chain.leave,
+        Chain.enqueue,
         "check(command)",
         "pass",
         test="unit/chain/test_combining.py::test_unencodable_command_fails_alone",

@@ -175,8 +175,8 @@ HISTORY = (
     Mutant(
         "a process that has slept does not look for a gap of the entries",
         boundary.Boundaries.check,
-        "if not self._looked:",
-        "if False:",
+        "not self._looked_behind",
+        "False",
         test=_LOST + "test_a_sleeper_commits_at_the_head_although_boundaries_are_lost",
     ),
     Mutant(

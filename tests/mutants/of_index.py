@@ -64,8 +64,8 @@ INDEX = (
     ),
     Mutant(
         "a process forgets the logs at the edges",
-        Edges.saw,
-        "if known.sequence in needed",
+        Edges.add,
+        "if earlier.sequence in numbers",
         "if False",
         test=_HISTORIES,
     ),

@@ -88,8 +88,8 @@ POWER = (
     Mutant(
         "bytes that cannot be read are those of another process",
         Chain._offer,
-        "if not self._is_readable(found, attempt.entry.sequence):",
-        "if False:",
+        "not self._is_readable(stored, attempt.entry.sequence)",
+        "False",
         test=_UNDECIDED + "test_bytes_that_cannot_be_read_leave_the_outcome_unknown",
     ),
     Mutant(

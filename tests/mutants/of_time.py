@@ -65,8 +65,8 @@ TIME = (
     Mutant(
         "entries of a clock that is behind have all the same time",
         Chain.now,
-        "known + 1",
-        "known",
+        "newest + 1",
+        "newest",
         test=_CLOCKS + "test_times_of_a_chain_tell_entries_apart_while_a_clock_is_behind",
     ),
 )

@@ -31,8 +31,8 @@ TURNS = (
     ),
     Mutant(
         "writers whose entries a store was opened with are active",
-        Turns.looked,
-        "if self._looked is not None:  # The age",
+        Turns.record_read,
+        "if self._read_at is not None:  # The age",
         "if True:  # The age",
         test="unit/chain/test_turns.py::test_entries_found_on_opening_are_of_no_known_age",
     ),

@@ -11,7 +11,8 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.keys import Keys
@@ -27,42 +28,55 @@ from txnstore.storage.base import ObjectStore
 _LOG = logging.getLogger(__name__)
 
 #: The most marks of a chain, and the most modification times in memory.
-_MARKS, _TIMES = 512, 4_096
+_MOST_MARKS, _MOST_TIMES = 512, 4_096
 #: The storage is asked about one entry this many times at most per length of a lease or timeout.
 _ASKS = 4
 
 
 @dataclass(slots=True)
-class _Marks:
-    """What this process knew of a chain, and when, by its monotonic clock.
+class _Mark:
+    """An entry that was the newest one that this process knew.
+
+    The times of the process are those of its monotonic clock in ms.
 
     Attributes:
-        stamps: Ascending times of entries that were the newest known one.
-        since: When each was known first: it exists since then at least.
-        until: When each was last seen to be the head of the chain; None if it was not. Later entries are younger.
+        stamp: The time of the entry, from the clock of its writer.
+        first_known: When the process read the entry: it exists since then at least.
+        last_head: When the process last read the head, and it was this entry; None: it never was. Later entries are
+            younger.
     """
 
-    stamps: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
-    until: list[int | None] = field(default_factory=list)
+    stamp: int
+    first_known: int
+    last_head: int | None
+
+
+_stamp_of = attrgetter("stamp")
+
+
+class _Marks:
+    """The marks of a chain, with ascending stamps."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        self._marks: list[_Mark] = []
 
     def add(self, stamp: int, now: int, read_at: int | None) -> None:
         """The newest known entry has this time; the head was read at ``read_at``, unless that is None."""
-        if self.stamps and stamp <= self.stamps[-1]:
-            self.until[-1] = read_at if read_at is not None else self.until[-1]
+        marks = self._marks
+        if marks and stamp <= marks[-1].stamp:
+            marks[-1].last_head = read_at if read_at is not None else marks[-1].last_head
             return
-        if len(self.stamps) >= _MARKS:
-            # Without a mark, an entry seems to be as young as the next one: never too old.
-            del self.stamps[1::2], self.since[1::2], self.until[1::2]
-        self.stamps.append(stamp)
-        self.since.append(now)
-        self.until.append(read_at)
+        if len(marks) >= _MOST_MARKS:
+            del marks[1::2]  # Without a mark, an entry seems to be as young as the next one: never too old.
+        marks.append(_Mark(stamp, now, read_at))
 
     def bounds(self, stamp: int, now: int) -> tuple[int, int | None]:
         """The least age of the entry with this time, and the greatest one, or None without a limit; in ms."""
-        place = bisect_left(self.stamps, stamp)
-        least = now - self.since[place] if place < len(self.since) else 0
-        before = self.until[place - 1] if place else None
+        place = bisect_left(self._marks, stamp, key=_stamp_of)
+        least = now - self._marks[place].first_known if place < len(self._marks) else 0
+        before = self._marks[place - 1].last_head if place else None
         return least, now - before if before is not None else None
 
 
@@ -81,10 +95,15 @@ class Ages:
         self._keys = keys
         self._runtime = runtime
         self._boundaries = boundaries
+        #: Guards `_marks` and `_requested_at`, and no request. A thread that holds it takes no other lock.
         self._lock = threading.Lock()
+        #: By chain, from the first state that was noted.
         self._marks: dict[int, _Marks] = {}
+        #: The modification times of entries by the storage's clock in ms, by chain and number. An entry is never
+        #: written again, so threads add to it without a lock; it is cleared when it is full.
         self._modified: dict[tuple[int, int], int] = {}
-        self._asked: dict[tuple[int, int], int] = {}
+        #: When the storage was last asked for the age of an entry, in monotonic ms, by chain and time of the entry.
+        self._requested_at: dict[tuple[int, int], int] = {}
 
     def note(self, states: Iterable[State], read_at: int | None = None) -> None:
         """Remember that these states are known now. Makes no request.
@@ -119,12 +138,12 @@ class Ages:
             clock = self._runtime.clock()
             if stamp <= clock and max(clock, state.timestamp) - stamp <= length_ms:
                 return False
-            asked = self._asked.get((state.chain, stamp))
-            if asked is not None and now - asked < length_ms / _ASKS:
+            requested_at = self._requested_at.get((state.chain, stamp))
+            if requested_at is not None and now - requested_at < length_ms / _ASKS:
                 return False
-            if len(self._asked) >= _TIMES:
-                self._asked.clear()
-            self._asked[state.chain, stamp] = now
+            if len(self._requested_at) >= _MOST_TIMES:
+                self._requested_at.clear()
+            self._requested_at[state.chain, stamp] = now
         try:
             return stamp <= self.newest_older_than(state, length_ms + 1)
         except TxnStoreError as error:
@@ -166,13 +185,13 @@ class Ages:
         return decode_entry(key, self._objects.get(key)).timestamp - 1
 
     def _modified_ms(self, chain: int, sequence: int) -> int:
-        found = self._modified.get((chain, sequence))
-        if found is None:
-            found = self._objects.stat(self._keys.entry(chain, sequence)).modified_ms
-            if len(self._modified) >= _TIMES:
+        modified_ms = self._modified.get((chain, sequence))
+        if modified_ms is None:
+            modified_ms = self._objects.stat(self._keys.entry(chain, sequence)).modified_ms
+            if len(self._modified) >= _MOST_TIMES:
                 self._modified.clear()
-            self._modified[chain, sequence] = found
-        return found
+            self._modified[chain, sequence] = modified_ms
+        return modified_ms
 
     # Leases and timeouts ----------------------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 
-#: A vacuum waits so long after it has created a boundary, by the storage's clock, before it deletes entries.
+#: How long a vacuum waits after it has created a boundary, by the storage's clock, before it deletes entries.
 WAIT_MS = 24 * 60 * 60 * 1000
-#: So long after it has asked for the next boundary, a process asks again before it trusts a name of an entry.
+#: How long after a request for the next boundary a process trusts the names of entries; then it asks again.
 LEASE_MS = WAIT_MS // 2
 
 
@@ -67,7 +67,14 @@ def read_boundary(objects: ObjectStore, keys: Keys, chain: int, number: int) -> 
 
 
 class _Lease(NamedTuple):
-    """The last boundary that was found, and when its successor was not there."""
+    """The last boundary that exists, and when a request has shown that its successor does not.
+
+    Attributes:
+        number: Its number; 0: no boundary exists.
+        document: The boundary; with a later ``sequence`` if a gap shows that more entries were deleted.
+        clock: The wall clock before that request, in ms.
+        uptime: The same by the clock that goes on while the machine is suspended.
+    """
 
     number: int
     document: BoundaryDocument
@@ -92,9 +99,16 @@ class Boundaries:
         self._chain = chain
         self._runtime = runtime
         self._pool = pool
+        # No lock: each field is assigned in one step. Two threads that renew a lease concurrently only make the same
+        # requests twice; the lease of either is valid.
+        #: The newest lease; None before the first request.
         self._lease: _Lease | None = None
-        self._looked = True
+        #: Whether the entries at the head were listed since the lease was last renewed; see `_look_behind`. True at the
+        #: start: a process that has just opened the store has read the entries after a checkpoint.
+        self._looked_behind = True
+        #: The number of the boundary that the hint names; 0 without one. Its number must not be used again.
         self._hinted = 0
+        #: Waits for the requests that :meth:`start` has begun, and returns their lease; None if there are none.
         self._begun: Callable[[], _Lease] | None = None
 
     def start(self, number: int) -> None:
@@ -103,13 +117,13 @@ class Boundaries:
         document = self._pool.submit(self._read, number)
         following = self._pool.submit(self._get, number + 1)
 
-        def found() -> _Lease:
+        def renewed() -> _Lease:
             try:
                 return self._renew(lease._replace(document=document.result()), following.result())
             except CorruptionError:  # The hint is wrong, or the boundary is lost: see which ones there are.
                 return self._ask(self._newest(0))
 
-        self._begun = found
+        self._begun = renewed
 
     def check(self, sequence: int) -> None:
         """Make sure that neither entry ``sequence`` nor a later one was deleted until now.
@@ -121,11 +135,11 @@ class Boundaries:
             StorageError: The storage failed.
         """
         lease = self._valid()
-        if not self._looked:
+        if not self._looked_behind:
             lease = self._look_behind(lease, sequence)
-        known = lease.document.sequence
-        if known >= sequence:
-            msg = f"entries up to {known} may be deleted"
+        last = lease.document.sequence
+        if last >= sequence:
+            msg = f"entries up to {last} may be deleted"
             raise OvertakenError(msg)
 
     def _look_behind(self, lease: _Lease, sequence: int) -> _Lease:
@@ -143,7 +157,7 @@ class Boundaries:
         if missing > lease.document.sequence:
             lease = lease._replace(document=lease.document.model_copy(update={"sequence": missing}))
             self._lease = lease
-        self._looked = True
+        self._looked_behind = True
         return lease
 
     def last(self) -> BoundaryDocument:
@@ -181,10 +195,10 @@ class Boundaries:
             lease = self._ask(lease)
         return lease
 
-    def _ask(self, known: _Lease | None) -> _Lease:
-        """Ask for the boundary after the known one, and if there is none, for all later ones."""
-        self._looked = False
-        lease = self._at(*known[:2]) if known is not None else self._at(0, NO_BOUNDARY)
+    def _ask(self, ended: _Lease | None) -> _Lease:
+        """Request the boundary after that of a lease which has ended, and if it does not exist, list all later ones."""
+        self._looked_behind = False
+        lease = self._at(*ended[:2]) if ended is not None else self._at(0, NO_BOUNDARY)
         following = self._get(lease.number + 1)
         return self._renew(lease, following) if following is not None else self._renew(*self._after(lease))
 

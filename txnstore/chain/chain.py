@@ -7,6 +7,15 @@ only after the entry is durable.
 An entry claims the slot after the last known entry (:class:`~txnstore.storage.base.Claim`). If another process has
 taken the slot, the loop folds that entry, decides the commands again, and claims the next slot. See
 docs/design/0002-commit.md.
+
+The locks of a chain, in the order in which a thread takes them; it never takes one of them while it holds a later one:
+
+1. ``_round``: one for each group of callers that wait together. Held until the commands of the group are answered.
+2. ``_head``: held by the one thread that commits, for the whole commit with its requests and pauses.
+3. ``_publishing``: held for a comparison and an assignment, never for a request.
+
+``_reading`` is taken by readers only, before ``_publishing`` and never together with the first two: a reader does not
+wait for a commit. The checkpoints and boundaries of the chain have locks of their own, which are taken last.
 """
 
 from __future__ import annotations
@@ -48,20 +57,29 @@ _LOG = logging.getLogger(__name__)
 
 #: The process that commits an entry whose number is a multiple of this one writes a checkpoint of a small state.
 CHECKPOINT_EVERY = 64
-#: After so many milliseconds without a look at the head, the next look makes sure that no entry is missing there.
+#: After this many milliseconds without a look at the head, the next look makes sure that no entry is missing there.
 _TRUST_MS = 5_000
 
 
 class Chain:
-    """A chain of a store with the state known to this process. Thread-safe.
-
-    ``state``: the last state that this process knows; never goes back, and only the chain itself replaces it.
-    ``identity``: tells whether the store still exists; None: it is not asked.
-    ``siblings``: all chains of the store, this one included; by default it is the only one.
-    ``background``: returns the executor that writes checkpoints; None: the committing thread writes them.
+    """A chain of a store with the newest state that this process knows. Thread-safe.
 
     Reading takes no lock that a commit holds: a reader does not wait for a PUT, its repetitions and pauses. A state is
-    decided or folded aside, and replaces the known one in one step if it is newer.
+    decided or folded aside, and replaces ``state`` in one step if it is newer.
+
+    Args:
+        objects: The object store.
+        keys: The keys of the store.
+        number: The number of the chain.
+        runtime: Clocks, ids, pauses.
+        pool: Runs single storage requests concurrently.
+        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
+        checkpoint_every: The number of entries between two checkpoints of a small state.
+        chains: The number of chains of the store.
+        identity: Checks that the store still exists; None: nothing does.
+        siblings: All chains of the store, this one included; by default it is the only one.
+        background: Returns the executor that writes checkpoints; None: the committing thread writes them.
+        check_storage: Called before each write; raises if the storage is not known to create a name once.
     """
 
     def __init__(
@@ -80,8 +98,8 @@ class Chain:
         background: Callable[[], Executor] | None = None,
         check_storage: Callable[[], None] = lambda: None,
     ) -> None:
+        # What never changes.
         self.number = number
-        self.metrics = ChainMetrics()
         self._objects = objects
         self._keys = keys
         self._identity = identity
@@ -89,26 +107,53 @@ class Chain:
         self._siblings = siblings if siblings is not None else (self,)
         self._read_only = read_only
         self._check_storage = check_storage
-        writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
-        self.state = first_state(number, chains)
+
+        # The parts of the chain. Each documents its own fields.
+        writer_id = runtime.new_id()
+        #: Counters. Those of commits are written by the holder of `_head`, those of checkpoints by the saver.
+        self.metrics = ChainMetrics()
+        #: The order of writers. Threads that read append the writers of entries; all else is done under `_head`.
         self._turns = Turns(writer_id)
+        #: Up to where entries may be deleted.
         self.boundaries = Boundaries(objects, keys, number, runtime, pool)
-        self._tail = Tail(objects, keys, number, pool, self._turns.saw, self.boundaries)
+        self._tail = Tail(objects, keys, number, pool, self._turns.record, self.boundaries)
         self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
+        #: Its edges change under `_publishing`, together with `state`.
         self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, background)
         self._drafts = Drafts(keys, number, writer_id, runtime)
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
-        self._looked_at: int | None = None
-        #: The last entry that is known to be durable, with all before it; on most storages all that is visible is.
+
+        #: The newest state that this process knows. Readers and the committing thread replace it under `_publishing`;
+        #: any thread reads it without a lock. Invariant: its sequence never decreases.
+        self.state = first_state(number, chains)
+        #: The number of an entry that is known to survive a power cut, with all entries before it. Committing threads
+        #: of this chain and of its siblings write it, without a lock: a lost update costs one flush more, because it
+        #: can only make the number too small. On most storages all that is visible is durable.
         self.durable = 0
+        #: The wall clock in ms before the newest look at the head that found no later entry, or before the PUT of the
+        #: newest own entry; None before the first look. Readers and the committing thread assign it without a lock.
+        self._head_read_at: int | None = None
+        #: The entry whose PUT was begun and whose outcome this process does not know; else None. Under `_head`.
+        #: Invariant: while it is set, no other bytes are offered to any slot.
         self._undecided: Attempt | None = None
+        #: The commands that no entry has taken yet, oldest first. Any thread appends one, without a lock; the holder of
+        #: `_head` takes them.
         self._waiting: deque[Waiter] = deque()
-        # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
-        self._publishing = threading.RLock()
-        self._reading = threading.RLock()
-        self._head, self._round = ForkLock(), ForkLock()
+        #: The leader of the newest round: the thread that commits now, or the next one. Each leader sets it under
+        #: `_round`, before it waits for `_head`; the committing leader reads it under `_head`.
         self._leader = Leader()
+
+        #: The lock of the round that callers join now. The holder of `_head` replaces it when its round is closed: who
+        #: comes later waits for the next leader, and not for this one's answers.
+        self._round = ForkLock()
+        #: Guards the commit: `_undecided`, the turns, and which thread takes `_waiting`.
+        self._head = ForkLock()
+        #: Guards the replacement of `state`, and the saver's edges. Re-entrant, as `_reading`: a signal handler that
+        #: reads must not block its own thread. A nested commit is refused instead.
+        self._publishing = threading.RLock()
+        #: Guards nothing: it keeps the readers of this process from fetching the same entries several times.
+        self._reading = threading.RLock()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -134,7 +179,7 @@ class Chain:
         """Begin with a checkpoint, unless a newer state is known."""
         with self._publishing:
             if saved is not None and saved.state.sequence > self.state.sequence:
-                self._saver.loaded(saved)
+                self._saver.begin_with(saved)
                 self.state = saved.state
 
     def _or_begin_again(self, step: Callable[[], object]) -> bool:
@@ -147,7 +192,7 @@ class Chain:
         except OvertakenError:
             self._begin(self._loader.again())
             number = self.boundaries.number_at(self.state.sequence)
-            self._note("entries deleted, chain loaded again", self.state.sequence, logging.INFO, boundary=number)
+            self._log_step("entries deleted, chain loaded again", self.state.sequence, logging.INFO, boundary=number)
             return False
 
     def refresh(self, until: int | None = None) -> State:
@@ -191,19 +236,19 @@ class Chain:
             # It was not at the beginning of the look: this process was suspended within it.
             self._catch_up(1, sure=True)
         elif until is None:
-            self._looked_at = now
+            self._head_read_at = now
 
     def _is_stale(self, now: int) -> bool:
         """Whether the last look at the head, or the last commit, is so long ago that an entry may be missing since."""
-        return self._looked_at is None or abs(now - self._looked_at) > _TRUST_MS
+        return self._head_read_at is None or abs(now - self._head_read_at) > _TRUST_MS
 
     def _publish(self, state: State) -> None:
-        """Replace the known state, unless that is as new: readers and a commit may learn of an entry concurrently."""
+        """Replace the state, unless it is as new: readers and a commit may read the same entry concurrently."""
         with self._publishing:
             if state.sequence > self.state.sequence:
                 self.state = state
                 if state.sequence % FAN == 0:
-                    self._saver.saw(state)
+                    self._saver.add_edge(state)
 
     # Committing -------------------------------------------------------------------------------------------------------
 
@@ -214,8 +259,8 @@ class Chain:
         the clocks of their writers differ. A clock that is behind continues from there by 1 ms per entry, so that the
         times of entries still tell them apart, however long the clock stays behind.
         """
-        now, known = min(self._runtime.clock(), LATEST_MS), max([chain.state.timestamp for chain in self._siblings])
-        return now if now >= known else known + 1
+        now, newest = min(self._runtime.clock(), LATEST_MS), max([chain.state.timestamp for chain in self._siblings])
+        return now if now >= newest else newest + 1
 
     def submit(self, command: Command) -> Any:
         """Commit a command and return its result.
@@ -228,10 +273,10 @@ class Chain:
             TxnStoreError: The command was refused and had no effect.
         """
         locks = self._round.own, self._head.own  # Before the command is queued, which no nested call may commit.
-        return self._flush(self.leave(command), *locks)
+        return self._commit_in_round(self.enqueue(command), *locks)
 
-    def leave(self, command: Command) -> Waiter:
-        """Queue a command: the next entry that this process writes carries it, or :meth:`flush` writes one.
+    def enqueue(self, command: Command) -> Waiter:
+        """Queue a command: the next entry of this process carries it, or :meth:`commit_queued` writes one.
 
         Raises what :meth:`submit` raises for a command that is not queued.
         """
@@ -241,12 +286,12 @@ class Chain:
         self._waiting.append(waiter)
         return waiter
 
-    def flush(self, waiter: Waiter) -> Any:
-        """Commit a command that was left, unless an entry has it; returns its result and raises as :meth:`submit`."""
-        return self._flush(waiter, self._round.own, self._head.own)
+    def commit_queued(self, waiter: Waiter) -> Any:
+        """Commit a queued command, unless an entry has it; returns its result and raises as :meth:`submit`."""
+        return self._commit_in_round(waiter, self._round.own, self._head.own)
 
-    def _flush(
-        self, waiter: Waiter, together: AbstractContextManager[bool], alone: AbstractContextManager[bool]
+    def _commit_in_round(
+        self, waiter: Waiter, round_lock: AbstractContextManager[bool], head_lock: AbstractContextManager[bool]
     ) -> Any:
         """Commit the commands of all threads that wait with this one, unless another thread does.
 
@@ -255,19 +300,20 @@ class Chain:
 
         Args:
             waiter: The command of this thread.
-            together: The lock of the round.
-            alone: The lock of the head.
+            round_lock: The lock of the round.
+            head_lock: The lock of the head.
         """
         checkpoint_due = None
-        with together:
+        with round_lock:
             if not waiter.done:
                 self._leader = leader = Leader()
-                with alone:
+                with head_lock:
                     if not waiter.done:  # Another thread of an earlier round may have committed it.
+                        # The round is closed: all who have joined it by now are queued, and this commit takes them.
                         self._round = ForkLock()
                         checkpoint_due = self._commit_round(waiter, leader)
                     following = self._leader
-                leader.offers(0)
+                leader.has_offered(0)
                 leader.let_go_first(following)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
@@ -296,18 +342,41 @@ class Chain:
                 raise
             return None
 
-    def _check_writable(self, what: str) -> None:
-        check_writable(self._read_only, self._objects.url, f"nothing can be {what}")
+    def _check_writable(self, refused: str) -> None:
+        check_writable(self._read_only, self._objects.url, f"nothing can be {refused}")
         self._check_storage()
 
     def _commit(self, waiters: list[Waiter], leader: Leader) -> State | None:
+        """Commit the commands of the waiters, and of those that come meanwhile, in one entry.
+
+        The order of the steps prevents these failures:
+
+        1. An earlier entry of this process has an unknown outcome, and may still be created. Were the next entry
+           decided without it, the slot would have two contents for this process. So it is settled first.
+        2. The newest entry was deleted from outside, or this process slept while others wrote. The name after the last
+           known entry looks free, and its PUT would succeed inside the history. So a head that was not read lately is
+           read again, with the names behind it.
+        3. The store was deleted, and its names are free again. ``store.json`` is read before the PUT, concurrently with
+           the head; nothing is acknowledged into a deleted store.
+        4. A command is refused for a state that is out of date, such as "no such topic". So a decision without events
+           counts only if no entry follows the state it was made from; else the commands are decided again.
+        5. An entry names an entry of another chain that is visible, but lost in a power cut. So that one is made
+           durable before this one is offered.
+
+        Args:
+            waiters: The callers; those that come while it is the turn of other writers are added.
+            leader: This thread.
+
+        Returns:
+            The state to checkpoint, if a checkpoint is due.
+        """
         began = self._runtime.monotonic()
-        self._settle()
+        self._settle()  # 1.
         confirm = self._identity.begin() if self._identity is not None else None
         if self._is_stale(self._runtime.clock()):
-            self._catch_up(1)  # The next entry must not be written where one is missing.
+            self._catch_up(1)  # 2. The next entry must not be written where one is missing.
         if confirm is not None:
-            confirm()  # Nothing must be acknowledged into a store that was deleted.
+            confirm()  # Nothing must be acknowledged into a store that was deleted: 3.
         losses = 0
         while True:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
@@ -317,28 +386,28 @@ class Chain:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
                     self.make_durable(self.state.sequence)
-                    break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
+                    break  # 4. A refusal, or a result without an entry, is valid at the head, and this is the head.
                 continue
-            self._make_seen_durable(attempt)
-            leader.offers(len(waiters))
+            self._make_seen_durable(attempt)  # 5.
+            leader.has_offered(len(waiters))
             offered = self._runtime.monotonic()
             if self._offer(attempt):
                 now = self._runtime.monotonic()
                 self._turns.won(attempt.entry.sequence, offered, now)
                 self.metrics.commits += 1
                 self.metrics.commands += len(waiters)
-                self._note("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began)
+                self._log_step("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began)
                 break
             self._turns.lost(offered, self._runtime.monotonic())
             losses += 1
             self.metrics.conflicts += 1
-            self._note("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
+            self._log_step("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
         for waiter in waiters:
             waiter.done = True
         every = interval(attempt.state, self._checkpoint_every)
         return attempt.state if attempt.entry.events and attempt.entry.sequence % every == 0 else None
 
-    def _note(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
+    def _log_step(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
         """Log a step of a commit; costs next to nothing if the level is off."""
         if _LOG.isEnabledFor(level):
             _LOG.log(level, message, extra={"chain": self.number, "sequence": sequence, **values})
@@ -359,36 +428,48 @@ class Chain:
                 raise  # Else the chain was loaded again, and the next command can be decided.
 
     def _offer(self, attempt: Attempt) -> bool:
-        """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
-        self._undecided = attempt
+        """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded.
+
+        The order of the steps prevents these failures:
+
+        1. The thread is interrupted while its PUT is under way. The attempt is recorded as undecided before the PUT,
+           and forgotten only when its outcome is known: until then the slot gets no other bytes.
+        2. This process slept between its look at the boundaries and its PUT, and a vacuum deleted the entries of that
+           time. The PUT creates a free name in the past. So the boundaries are checked after it, before any verdict.
+        3. The slot has the line of this entry without its payload: a vacuum has deleted the payload of an entry that
+           was created long ago by an attempt of unknown outcome. It is this entry; so lines are compared, not objects.
+        4. The slot has damaged bytes. They may be this entry's, so the outcome stays unknown.
+        5. The entry is where an older one was lost, and later ones exist; see :meth:`_check_followers`. So it is
+           acknowledged, and replaces the state, only after that check.
+        """
+        self._undecided = attempt  # 1.
         unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
         try:
-            found = attempt.claim.settle(self._objects, self._pause)
+            stored = attempt.claim.settle(self._objects, self._pause)
         except BaseException as error:
             if not attempt.claim.doubtful:
                 self._undecided = None  # No attempt can have created the entry: the outcome is known.
             elif isinstance(error, UnknownOutcomeError):
-                self._note("outcome of a commit unknown", attempt.entry.sequence, logging.WARNING, error=str(error))
+                self._log_step("outcome of a commit unknown", attempt.entry.sequence, logging.WARNING, error=str(error))
             raise
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
-        self._check_in_time(attempt)
-        # The lines are compared: a vacuum may have deleted the payload of an entry that was written long ago.
-        if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):
+        self._check_in_time(attempt)  # 2.
+        if stored != attempt.claim.data and line_of(stored) != line_of(attempt.claim.data):  # 3.
             self._undecided, state = None, self.state
             try:
                 if state.sequence < attempt.entry.sequence:
-                    self._publish(self._tail.fold(state, found))
+                    self._publish(self._tail.fold(state, stored))
             except CorruptionError:
-                if not self._is_readable(found, attempt.entry.sequence):
-                    self._undecided = attempt  # Nobody knows whose bytes they are.
+                if not self._is_readable(stored, attempt.entry.sequence):
+                    self._undecided = attempt  # 4. Nobody knows whose bytes they are.
                 raise
             return False
-        self._check_followers(attempt)
+        self._check_followers(attempt)  # 5.
         self._undecided = None
-        keep(self._objects, attempt.claim.key, payload_of(found))
+        keep(self._objects, attempt.claim.key, payload_of(stored))
         self._publish(attempt.state)
-        self._looked_at, self.durable = now, attempt.entry.sequence
+        self._head_read_at, self.durable = now, attempt.entry.sequence
         return True
 
     def _is_readable(self, data: bytes, sequence: int) -> bool:
@@ -412,8 +493,14 @@ class Chain:
     def _check_followers(self, attempt: Attempt) -> None:
         """Raise :class:`UnknownOutcomeError` if the slot of an entry may be that of an entry that was lost.
 
-        The last look at the head, which has found no later entry, is too long ago if this process was suspended since.
-        What follows now must follow this entry.
+        The failure, which takes a suspended process and a lost entry:
+
+        1. This process reads the head, finds no entry 8, decides its commands for slot 8, and is suspended.
+        2. Another process writes the entries 8 and 9. Entry 8 is deleted from outside.
+        3. This process goes on. Its PUT creates entry 8, which entry 9 does not follow: its hash names another one.
+
+        So if the last look at the head is too long ago by now, the names after the slot are read: what is there must
+        follow this entry. If it does not, the entry stays, and the next look at the head reports the damage.
         """
         if not self._is_stale(self._runtime.clock()):
             return
@@ -426,7 +513,7 @@ class Chain:
 
     def _pause(self, tries: int) -> None:
         self.metrics.retries += 1
-        self._note("creation of an entry not confirmed, retrying", self.state.sequence + 1, attempt=tries)
+        self._log_step("creation of an entry not confirmed, retrying", self.state.sequence + 1, attempt=tries)
         self._runtime.backoff(tries)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from txnstore.errors import InvalidConfigError, StorageError, TxnStoreError, Unk
 from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim
 
-#: The callers of an entry with at least so many commands let the next leader go first.
+#: The callers of an entry with at least this many commands let the next leader go first.
 CROWD = 16
 #: The maximum number of seconds that they wait for it.
 HEAD_START = 0.01
@@ -28,7 +28,15 @@ HEAD_START = 0.01
 
 @dataclass(slots=True)
 class Waiter:
-    """A caller that waits for the commit of its command, and the answer to it."""
+    """A caller that waits for the commit of its command, and the answer to it.
+
+    Attributes:
+        command: The command.
+        result: The answer to the command, as decided last. Written by the committing thread, which may decide again.
+        error: The error of the caller; None if the command was accepted.
+        done: Whether ``result`` and ``error`` are final. Set last, and never unset, so a thread that reads it needs no
+            lock.
+    """
 
     command: Command
     result: Any = None
@@ -57,11 +65,13 @@ class Leader:
     __slots__ = ("_commands", "_offered")
 
     def __init__(self) -> None:
+        #: The number of commands in its entry; 0 until that is decided. Written by the thread of the leader.
         self._commands = 0
+        #: Has an item as soon as its entry is decided; the leader before it waits for that.
         self._offered: SimpleQueue[None] = SimpleQueue()
 
-    def offers(self, commands: int) -> None:
-        """Note that the entry is decided, and its number of commands; 0: this leader writes no entry, or no other."""
+    def has_offered(self, commands: int) -> None:
+        """Record that the entry is decided, and its number of commands; 0: this leader writes no entry, or no other."""
         self._commands = commands or self._commands
         self._offered.put(None)
 

@@ -13,7 +13,7 @@ from txnstore.core.state import State
 from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
 
-#: After so many waits a writer PUTs in any case. It is never needed, unless its clock is set again and again.
+#: After this many waits a writer PUTs in any case. Needed only if its clock is set again and again.
 _MOST_WAITS = 256
 
 
@@ -30,11 +30,11 @@ class Pacing:
     def __init__(self, turns: Turns, tail: Tail, runtime: Runtime, publish: Callable[[State], None]) -> None:
         self._turns, self._tail, self._runtime, self._publish = turns, tail, runtime, publish
 
-    def wait(self, known: Callable[[], State], losses: int) -> None:
+    def wait(self, newest: Callable[[], State], losses: int) -> None:
         """Return when it is the turn of this process. Makes no request and no pause if no other process writes.
 
         Args:
-            known: Returns the newest known state.
+            newest: Returns the newest state that this process knows.
             losses: How many slots this commit has lost.
 
         Raises:
@@ -49,9 +49,9 @@ class Pacing:
                 return
             if wait.pause:
                 self._runtime.sleep(wait.pause / 1000)
-            if wait.ahead and self._look(known(), wait.ahead, to_the_head=not wait.polls):
+            if wait.ahead and self._look(newest(), wait.ahead, to_the_head=not wait.polls):
                 continue
-            if not wait.polls or not self._poll(known, wait.polls, wait.overlap):
+            if not wait.polls or not self._poll(newest, wait.polls, wait.overlap):
                 return
 
     def _now(self) -> float:
@@ -61,39 +61,39 @@ class Pacing:
         """Read what is new; returns whether there was an entry. Up to the head, or ``ahead`` entries."""
         until = None if to_the_head else state.sequence + ahead
         newest = self._tail.follow(state, self._publish, ahead, until=until)
-        self._turns.looked(self._now(), head=newest.sequence != until)
+        self._turns.record_read(self._now(), head=newest.sequence != until)
         return newest.sequence > state.sequence
 
-    def _poll(self, known: Callable[[], State], milliseconds: float, overlap: int) -> bool:
+    def _poll(self, newest: Callable[[], State], milliseconds: float, overlap: int) -> bool:
         """Poll the next entry with overlapping GETs; returns whether it was written meanwhile.
 
         The first ones are spread over a latency; from then on, each answer is followed by the next GET. They are
         counted, so that the end does not depend on a clock.
         """
-        state, apart = known(), self._turns.latency / overlap
-        left = max(1, round(milliseconds / apart) - overlap + 1)  # The last one is answered when the time is over.
+        state, apart = newest(), self._turns.latency / overlap
+        unsent = max(1, round(milliseconds / apart) - overlap + 1)  # The last one is answered when the time is over.
         flying: deque[Future[bytes | None]] = deque()
         answers = 0
-        while left or flying:
-            if len(flying) == overlap or not left:
+        while unsent or flying:
+            if len(flying) == overlap or not unsent:
                 if self._arrived(flying.popleft(), state, fresh=answers > 0):
                     return True
                 answers += 1
-            if known().sequence > state.sequence:
-                return True  # A reader of this process has found it.
-            if left:
+            if newest().sequence > state.sequence:
+                return True  # A reader of this process has read it.
+            if unsent:
                 flying.append(self._tail.request(state.sequence + 1))
-                left -= 1
-                if left and not answers and len(flying) < overlap:
+                unsent -= 1
+                if unsent and not answers and len(flying) < overlap:
                     self._runtime.sleep(apart / 1000)
         return False
 
     def _arrived(self, answer: Future[bytes | None], state: State, *, fresh: bool) -> bool:
-        """Whether a GET has found the entry after ``state``, which is then known."""
+        """Whether a GET has returned the entry after ``state``, which is then published."""
         data = None
         with suppress(StorageError):  # A GET that failed is as good as none; CorruptionError is no StorageError.
             data = answer.result()
         if data is not None:
             self._publish(self._tail.fold(state, data))
-        self._turns.looked(self._now(), head=data is None, fresh=fresh and data is not None)
+        self._turns.record_read(self._now(), head=data is None, fresh=fresh and data is not None)
         return data is not None

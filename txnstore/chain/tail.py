@@ -32,11 +32,11 @@ def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list
     """
     before = firsts or [0] * len(heads)
     lengths = [0] * len(heads)
-    left = count
+    rest = count
     # Short chains first, so that the remaining share is divided among the longer ones.
     for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number] - before[number])):
-        lengths[chain] = min(max(0, heads[chain] - before[chain]), left // (len(heads) - done))
-        left -= lengths[chain]
+        lengths[chain] = min(max(0, heads[chain] - before[chain]), rest // (len(heads) - done))
+        rest -= lengths[chain]
     return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
 
 
@@ -70,19 +70,19 @@ def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
 
 #: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
 FIRST_WINDOW, _MAX_WINDOW = 4, 64
-#: So many names without an object in a row are the end of a chain.
+#: The number of names without an object in a row that are the end of a chain.
 ABSENT = 3
 
 
 class Tail:
-    """Reads the entries of one chain.
+    """Reads the entries of one chain. It has no state of its own, so any number of threads may use it.
 
     Args:
         objects: The object store.
         keys: The keys of the store.
         number: The number of the chain.
         pool: Runs concurrent requests.
-        saw: Called with the number and the writer of each entry that is folded.
+        on_entry: Called with the number and the writer of each entry that is folded.
         boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.
     """
 
@@ -92,14 +92,14 @@ class Tail:
         keys: Keys,
         number: int,
         pool: Executor,
-        saw: Callable[[int, str], None] | None = None,
+        on_entry: Callable[[int, str], None] | None = None,
         boundaries: Boundaries | None = None,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._number = number
         self._pool = pool
-        self._saw = saw
+        self._on_entry = on_entry
         self._boundaries = boundaries
 
     def _check(self, sequence: int) -> None:
@@ -125,7 +125,7 @@ class Tail:
             OvertakenError: The bytes may be those of a writer that has slept while the entry was deleted.
         """
         self._check(state.sequence + 1)
-        folded = fold(self._keys, self._number, state, data, self._saw)
+        folded = fold(self._keys, self._number, state, data, self._on_entry)
         keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
         return folded
 
@@ -138,7 +138,7 @@ class Tail:
     def follow(
         self,
         state: State,
-        known: Callable[[State], None],
+        publish: Callable[[State], None],
         size: int,
         *,
         window: list[bytes | None] | None = None,
@@ -149,7 +149,7 @@ class Tail:
 
         Args:
             state: The state to begin with.
-            known: Called with each new state, so that none is lost if a later entry is damaged.
+            publish: Called with each new state, so that none is lost if a later entry is damaged.
             size: How many entries to read first; each further request reads twice as many.
             window: The entries after ``state``, if they were read before.
             until: Read no further than this entry.
@@ -175,15 +175,18 @@ class Tail:
                     if data is None:
                         return state
                 state = self.fold(state, data)
-                known(state)
+                publish(state)
             window, size = None, size * 2
 
     def _missing(self, sequence: int, window: list[bytes | None], *, sure: bool) -> bytes | None:
-        """An entry that was not found; None at the end of the chain. ``window``: this entry and those read with it."""
-        found = window[1:]
-        if sure and len(window) < ABSENT and not any(found):
-            found = self.window(sequence + len(window), ABSENT - len(window))
-        if all(later is None for later in found):
+        """An entry that did not exist when it was read; None at the end of the chain.
+
+        ``window``: this entry and those read with it.
+        """
+        followers = window[1:]
+        if sure and len(window) < ABSENT and not any(followers):
+            followers = self.window(sequence + len(window), ABSENT - len(window))
+        if all(follower is None for follower in followers):
             self._check(sequence)
             return None
         # Most likely both were written while these requests were on their way; then it exists by now.
@@ -199,10 +202,12 @@ def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> Corr
     return CorruptionError(f"{keys.entry(number, sequence)} is missing, but {evidence}")
 
 
-def fold(keys: Keys, number: int, state: State, data: bytes, saw: Callable[[int, str], None] | None = None) -> State:
+def fold(
+    keys: Keys, number: int, state: State, data: bytes, on_entry: Callable[[int, str], None] | None = None
+) -> State:
     """The state after the entry that follows ``state`` in chain ``number``.
 
-    ``saw``: called with the number and the writer of the entry.
+    ``on_entry``: called with the number and the writer of the entry.
 
     Raises:
         CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
@@ -221,6 +226,6 @@ def fold(keys: Keys, number: int, state: State, data: bytes, saw: Callable[[int,
     except Exception as error:
         msg = f"{key} contains an event that is invalid in the state before it: {reason(error)}"
         raise CorruptionError(msg) from error
-    if saw is not None:
-        saw(entry.sequence, entry.writer_id)
+    if on_entry is not None:
+        on_entry(entry.sequence, entry.writer_id)
     return replace(state, entry_hash=entry_hash(data))

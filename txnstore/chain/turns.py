@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-#: So many latencies after a writer has seen an entry, the turn that follows is unused: the next writer in order takes
+#: This many latencies after a writer has read an entry, the turn that follows is unused: the next writer in order takes
 #: it; the one after that waits for another half of a latency, and so on.
 PATIENCE, STAGGER = 3.0, 0.5
-#: The writers of a chain contend while it has an entry every so many latencies.
+#: The writers of a chain contend while it has an entry at least every ``IDLE`` latencies.
 IDLE = 6.0
-#: A writer sleeps until so many entries before its turn, and then polls.
+#: A writer sleeps until this many entries before its turn, and then polls.
 EARLY = 2.5
 #: How many GETs of one entry overlap for the next writer in order, which sees the entry a quarter of a latency after it
 #: exists at the latest, and for those after it.
@@ -67,25 +67,31 @@ class Turns:
 
     def __init__(self, writer: str) -> None:
         self._writer = writer
-        #: The writers of the newest entries, and when they were written as far as known.
+        # The committing thread alone writes these fields, and any thread that reads entries appends to `_undated`.
+        #: The writers of the newest entries, and the time at which each was written, as estimated; oldest first.
         self._entries: deque[tuple[str, float]] = deque(maxlen=KEPT)
-        #: How many of the newest entries follow each other and are of this writer.
+        #: The number of the newest entries that follow each other and are this writer's.
         self._own = 0
-        #: Entries that are not dated yet: their numbers and writers. Threads that read append to it.
-        self._new: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        #: Entries that are not dated yet: their numbers and writers, in any order, and some twice.
+        self._undated: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        #: The number of the newest dated entry. Invariant: it never decreases.
         self._newest = 0
-        self._looked: float | None = None
-        self._heard = self._head = float("-inf")
-        #: The latency of a request, in milliseconds; 0 if it is not known or too short to be measured.
+        #: When the existing entries were last read; None before that.
+        self._read_at: float | None = None
+        #: When a new entry was last read.
+        self._newest_at = float("-inf")
+        #: When this process last read an entry that was the head at that time.
+        self._head_at = float("-inf")
+        #: The average latency of a request in ms; 0 if it is not known or too short to be measured.
         self.latency = 0.0
 
     # What happens -----------------------------------------------------------------------------------------------------
 
-    def saw(self, sequence: int, writer: str) -> None:
+    def record(self, sequence: int, writer: str) -> None:
         """This process has read an entry. May be called by any thread, also twice for an entry."""
-        self._new.append((sequence, writer))
+        self._undated.append((sequence, writer))
 
-    def looked(self, now: float, *, head: bool = False, fresh: bool = False) -> None:
+    def record_read(self, now: float, *, head: bool = False, fresh: bool = False) -> None:
         """This process has read the entries that exist.
 
         Args:
@@ -93,29 +99,29 @@ class Turns:
             head: No later entry existed.
             fresh: The newest entry did not exist shortly before.
         """
-        new = {number: writer for number, writer in list(self._new) if number > self._newest}
-        self._new.clear()
+        new = {number: writer for number, writer in list(self._undated) if number > self._newest}
+        self._undated.clear()
         if new:
-            since = now if fresh or self._looked is None else min(self._looked, now)
-            if self._looked is not None:  # The age of what a process finds when it opens the store is not known.
+            since = now if fresh or self._read_at is None else min(self._read_at, now)
+            if self._read_at is not None:  # The age of what a process finds when it opens the store is not known.
                 step = (now - since) / (len(new) + 1)
                 for at, number in enumerate(sorted(new), 1):
                     self._entries.append((new[number], since + step * at))
                     self._own = self._own + 1 if new[number] == self._writer else 0
-            self._newest, self._heard = max(new), now
+            self._newest, self._newest_at = max(new), now
         if head or fresh:
-            self._head = now
-        self._looked = now
+            self._head_at = now
+        self._read_at = now
 
     def won(self, sequence: int, began: float, now: float) -> None:
         """An entry of this writer was created by a PUT that began at ``began``."""
-        self.saw(sequence, self._writer)
-        self.looked(now, fresh=True)
+        self.record(sequence, self._writer)
+        self.record_read(now, fresh=True)
         self._measure(now - began)
 
     def lost(self, began: float, now: float) -> None:
         """A PUT that began at ``began`` has lost its slot, and a GET has returned the entry there."""
-        self.looked(now)
+        self.record_read(now)
         self._measure((now - began) / 2)
 
     def _measure(self, took: float) -> None:
@@ -132,14 +138,14 @@ class Turns:
             now: The time.
             losses: How many PUTs of this commit were lost.
         """
-        self.looked(now)
+        self.record_read(now)
         alone = self._own >= len(self._entries)  # Most chains have one writer: the search for others is left out.
         members = set[str]() if alone else self._members(now)
         if not members - {self._writer}:  # No other writer is active, as far as known.
             return LOOK if losses > 1 and self._is_behind(now) else None
         place = self._place(members)
         patience = (PATIENCE + STAGGER * (place - 1)) * self.latency
-        left = self._heard + patience - now
+        left = self._newest_at + patience - now
         if place == 0 or left <= 0:
             outside = self._writer not in members
             return LOOK if (outside or losses >= _LOSSES) and self._is_behind(now) else None
@@ -153,7 +159,7 @@ class Turns:
 
     def _is_behind(self, now: float) -> bool:
         """Whether it is too long ago that this process saw the head."""
-        return not 0 <= now - self._head <= FRESH * self.latency
+        return not 0 <= now - self._head_at <= FRESH * self.latency
 
     def _members(self, now: float) -> set[str]:
         """The writers in the order: those that have used each of their turns since their last entry."""

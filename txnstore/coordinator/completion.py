@@ -98,13 +98,13 @@ class Endings:
     def _finish_beside(self, decided: Unfinished, background: Executor) -> None:
         completion = self._marked(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
-        left = chain.leave(completion)
+        queued = chain.enqueue(completion)
 
         def complete() -> None:
-            if not left.done:
+            if not queued.done:
                 self._sleep(LINGER)
             try:
-                chain.flush(left)
+                chain.commit_queued(queued)
             except StorageError:  # The entry that carried it may have failed with its own writer; repeating is safe.
                 chain.submit(completion)
 

@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.threads import ForkLock
 
-#: The bytes that are kept; then the first ones are dropped.
+#: The number of bytes that are kept; beyond it, the oldest beginnings are dropped.
 _KEPT_BYTES = 16 << 20
-#: A request costs more than so many bytes at the beginning of an object.
+#: A request costs more than the transfer of this many bytes at the beginning of an object.
 _BEGINNING_BYTES = 64 << 10
 
 
-class _Kept:
+class _Beginnings:
     """The beginnings of objects, by key. Thread-safe."""
 
     def __init__(self) -> None:
+        #: Guards changes of the two fields below; lookups take no lock. A thread that holds it takes no other lock.
         self._lock = ForkLock()
-        self._found: OrderedDict[str, bytes] = OrderedDict()
+        #: Oldest first.
+        self._by_key: OrderedDict[str, bytes] = OrderedDict()
+        #: Their bytes in total; too large after an interrupt, never too small.
         self._size = 0
 
     @property
@@ -29,23 +32,23 @@ class _Kept:
 
     def find(self, key: str, end: int) -> bytes | None:
         """The beginning of an object, if it has the bytes before ``end``."""
-        found = self._found.get(key)
-        return found if found is not None and end <= len(found) else None
+        beginning = self._by_key.get(key)
+        return beginning if beginning is not None and end <= len(beginning) else None
 
     def keep(self, key: str, beginning: bytes) -> None:
         if not beginning:
             return
         with self._lock.own:
-            if key not in self._found:
-                self._found[key] = beginning
+            if key not in self._by_key:
+                self._by_key[key] = beginning
                 self._size += len(beginning)
-            while self._found and self._size > _KEPT_BYTES:  # An interrupt can leave the sum too large.
-                _, oldest = self._found.popitem(last=False)
-                self._size = self._size - len(oldest) if self._found else 0
+            while self._by_key and self._size > _KEPT_BYTES:  # An interrupt can leave the sum too large.
+                _, oldest = self._by_key.popitem(last=False)
+                self._size = self._size - len(oldest) if self._by_key else 0
 
     def forget(self) -> None:
         with self._lock.own:
-            self._found.clear()
+            self._by_key.clear()
             self._size = 0
 
 
@@ -64,8 +67,10 @@ class RecentObjects:
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
-        self._kept = _Kept()
-        self._near: _Kept | None = None
+        #: Those of entries, which were checked.
+        self._kept = _Beginnings()
+        #: Those of other objects, unchecked, for one caller; None: they are not read ahead.
+        self._near: _Beginnings | None = None
 
     @property
     def url(self) -> str:
@@ -78,9 +83,9 @@ class RecentObjects:
         The first read of a part fetches and keeps the beginning of its object, which has the next ones, until the
         memory for that is full. What is kept was not checked, so no other reader gets it.
         """
-        found = RecentObjects(self.inner)
-        found._kept, found._near = self._kept, _Kept()
-        return found
+        objects = RecentObjects(self.inner)
+        objects._kept, objects._near = self._kept, _Beginnings()
+        return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
         """Keep the first bytes of an object, which never change while it has them."""
@@ -93,13 +98,13 @@ class RecentObjects:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         if start is None or end is None:
             return self.inner.get(key, start, end)
-        found = self._kept.find(key, end)
-        if found is None and self._near is not None:
-            found = self._near.find(key, end)
-            if found is None and end <= _BEGINNING_BYTES and self._near.has_room:
-                found = self.inner.get(key, 0, _BEGINNING_BYTES)
-                self._near.keep(key, found)
-        return self.inner.get(key, start, end) if found is None else found[start:end]
+        beginning = self._kept.find(key, end)
+        if beginning is None and self._near is not None:
+            beginning = self._near.find(key, end)
+            if beginning is None and end <= _BEGINNING_BYTES and self._near.has_room:
+                beginning = self.inner.get(key, 0, _BEGINNING_BYTES)
+                self._near.keep(key, beginning)
+        return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 
     def put(self, key: str, data: bytes) -> None:
         self.inner.put(key, data)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from txnstore.chain.ages import _MARKS, _Marks
+from txnstore.chain.ages import _MOST_MARKS, _Marks
 
 
 def test_marks_stay_few_and_no_entry_seems_to_be_too_old() -> None:
     """An entry each second, seen 5 ms after it was written; every other mark is forgotten when there are too many."""
     marks = _Marks()
-    last = 10 * _MARKS
+    last = 10 * _MOST_MARKS
     for number in range(last + 1):
         marks.add(number * 1000, number * 1000 + 5, None)
-        assert len(marks.stamps) == len(marks.since) == len(marks.until) <= _MARKS
+        assert len(marks._marks) <= _MOST_MARKS
     now = last * 1000 + 5
     least = [marks.bounds(number * 1000, now)[0] for number in range(last + 1)]
     assert all(age <= now - (number * 1000 + 5) for number, age in enumerate(least))

@@ -110,12 +110,12 @@ def test_a_committed_command_does_not_wait_for_the_next_entry(objects: MemorySto
     gated = GatedStore(objects)
     with a_chain(gated) as chain, ThreadPoolExecutor(2) as pool:
         gate = gated.hold("put_if_absent", keys.entry(0, 2))
-        carried = chain.leave(CreateTopic(topic("a")))
+        carried = chain.enqueue(CreateTopic(topic("a")))
         chain.submit(CreateTopic(topic("b")))
         following = pool.submit(chain.submit, CreateTopic(topic("c")))
         gate.wait_for()
         try:
-            assert pool.submit(chain.flush, carried).result(60).name == "a"
+            assert pool.submit(chain.commit_queued, carried).result(60).name == "a"
             assert not following.done()
         finally:
             gate.open()

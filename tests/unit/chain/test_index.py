@@ -106,7 +106,7 @@ def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
     for step in random_steps(seed):
         now = after(now, step)
         if now.sequence % index.FAN == 0:
-            seen.saw(now)
+            seen.add(now)
         ends = seen.of(now)
         assert [end.sequence for end in ends] == [0, *edges(now.sequence)]
         if now.sequence % (5 + 2 * (seed % 3)) == 0:
@@ -114,7 +114,7 @@ def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
             assert [contents(end) for end in read] == [contents(end) for end in ends]
             assert [end.entry_hash for end in read] == [end.entry_hash for end in ends]
             seen = Edges()
-            seen.start(read)
+            seen.begin_with(read)
             now = now._replace(partitions=with_batches(now.partitions, read[-1]))
 
 

@@ -18,11 +18,11 @@ def turns_of(writer: str, entries: str = "", *, every: float = 100.0) -> Turns:
     ``entries``: their writers, by the first letters of their names.
     """
     turns = Turns(writer)
-    turns.looked(0, head=True)
+    turns.record_read(0, head=True)
     turns.lost(0, 200)
     for number, letter in enumerate(entries, 1):
-        turns.saw(number, letter * 3)
-        turns.looked(number * every, head=True, fresh=True)
+        turns.record(number, letter * 3)
+        turns.record_read(number * every, head=True, fresh=True)
     return turns
 
 
@@ -45,8 +45,8 @@ def test_a_writer_that_has_seen_no_other_never_waits() -> None:
 def test_entries_found_on_opening_are_of_no_known_age() -> None:
     turns = Turns(D)
     for number, letter in enumerate("ABC" * 5, 1):
-        turns.saw(number, letter)
-    turns.looked(1000)
+        turns.record(number, letter)
+    turns.record_read(1000)
     turns.lost(1000, 1200)
     assert turns.next(1200, 1) is None
 
@@ -54,10 +54,10 @@ def test_entries_found_on_opening_are_of_no_known_age() -> None:
 def test_without_a_measured_latency_there_are_no_turns() -> None:
     """A manual clock, or storage that is faster than the clock: as before, a look at the head after two losses."""
     turns = Turns(D)
-    turns.looked(0)
+    turns.record_read(0)
     for number, letter in enumerate("ABC" * 5, 1):
-        turns.saw(number, letter)
-        turns.looked(0)
+        turns.record(number, letter)
+        turns.record_read(0)
     turns.lost(0, 0)
     assert (turns.next(0, 1), turns.next(5, 2)) == (None, LOOK)
 
@@ -124,8 +124,8 @@ def test_a_wait_is_bounded_whatever_the_clock_does() -> None:
 def test_entries_are_counted_once_in_their_order_whichever_thread_read_them() -> None:
     turns = turns_of(C, "abc")
     for number in (5, 4, 5, 3, 4):
-        turns.saw(number, {3: C, 4: A, 5: B}[number])
-    turns.looked(500, head=True, fresh=True)
+        turns.record(number, {3: C, 4: A, 5: B}[number])
+    turns.record_read(500, head=True, fresh=True)
     assert turns.next(500, 0) is None
 
 

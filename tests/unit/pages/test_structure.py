@@ -220,7 +220,7 @@ CHANGING = {
         "Work",
         "_Buffer",
         "_Content",
-        "_Marks",
+        "_Mark",
         "_Sent",
     ),
 }

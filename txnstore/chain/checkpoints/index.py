@@ -102,24 +102,27 @@ def may_need(sequence: int, after: int, until: int) -> bool:
 
 
 class Edges:
-    """The logs at the edges of the newest known entry, as far as this process has seen them."""
+    """The logs at the edges of the newest known entry, as far as this process knows them."""
 
     def __init__(self) -> None:
-        self._known: tuple[Edge, ...] = ()
+        #: In the order of their entries. Written under the lock of the chain that publishes a state, and replaced in
+        #: one step, so that a thread reads it without a lock. Invariant: all that a later entry may need, from the
+        #: first edge that this process has passed.
+        self._edges: tuple[Edge, ...] = ()
 
-    def saw(self, edge: Edge) -> None:
-        """These are the logs after an entry whose number is a multiple of :data:`FAN`; none was passed over."""
-        needed = edges(edge.sequence)[:-1]
-        self._known = (*(known for known in self._known if known.sequence in needed), edge)
+    def add(self, edge: Edge) -> None:
+        """Add the logs after an entry whose number is a multiple of :data:`FAN`; none was passed over."""
+        numbers = edges(edge.sequence)[:-1]
+        self._edges = (*(earlier for earlier in self._edges if earlier.sequence in numbers), edge)
 
-    def start(self, known: Sequence[Edge]) -> None:
+    def begin_with(self, stored: Sequence[Edge]) -> None:
         """Begin with the edges of a checkpoint that was read."""
-        self._known = tuple(known)
+        self._edges = tuple(stored)
 
     def of(self, last: Edge) -> list[Edge]:
         """The known edges of an entry, in order, from the empty logs before the first entry to ``last``."""
-        needed = edges(last.sequence)[:-1]
-        return [Edge(), *(known for known in self._known if known.sequence in needed), last]
+        numbers = edges(last.sequence)[:-1]
+        return [Edge(), *(edge for edge in self._edges if edge.sequence in numbers), last]
 
 
 # Writing --------------------------------------------------------------------------------------------------------------

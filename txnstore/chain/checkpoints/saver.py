@@ -19,7 +19,7 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-#: After so many checkpoints the saver looks again whether the index files that it shares are there.
+#: After this many checkpoints the saver lists the index files that it shares again: somebody may have deleted one.
 _LOOK_EVERY = 16
 
 
@@ -50,22 +50,30 @@ class Saver:
         self._boundaries = boundaries
         self._number = number
         self._background = background
-        # Re-entrant, so that a signal handler that uses the store in between cannot block its own thread.
+        #: Guards `_next` and `_task`, and no request. Re-entrant, so that a signal handler that uses the store in
+        #: between cannot block its own thread. A thread that holds it takes no other lock.
         self._lock = threading.RLock()
+        #: The newest state that waits for a checkpoint, and the edges of its index files; None if none waits.
         self._next: tuple[State, list[Edge]] | None = None
+        #: The task that writes checkpoints in the background; None if none was begun, or the last one has ended.
+        #: Invariant: one at most is running, and it ends only when `_next` is None.
         self._task: Future[None] | None = None
+        #: The logs at which index files may end. The chain writes it, while it publishes a state.
         self._edges = Edges()
+        #: The keys of the index files of the last checkpoint, which need not be written again. Written by the thread
+        #: that writes a checkpoint; replaced in one step: a lost update costs a PUT of the same bytes.
         self._stored: frozenset[str] = frozenset()
+        #: The number of checkpoints that this process has begun to write.
         self._saves = 0
 
-    def loaded(self, saved: Saved) -> None:
-        """The chain starts with a checkpoint."""
-        self._edges.start(saved.edges)
+    def begin_with(self, saved: Saved) -> None:
+        """Begin with the checkpoint that the chain was loaded from."""
+        self._edges.begin_with(saved.edges)
         self._stored = frozenset(self._keys_of(saved.edges))
 
-    def saw(self, state: State) -> None:
-        """The chain is at this state, the next one whose number is a multiple of ``FAN``."""
-        self._edges.saw(edge_of(state))
+    def add_edge(self, state: State) -> None:
+        """Add the state of the chain whose number is the next multiple of ``FAN``: index files may end there."""
+        self._edges.add(edge_of(state))
 
     def save(self, state: State) -> None:
         """Write a checkpoint now."""

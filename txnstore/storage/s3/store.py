@@ -59,8 +59,10 @@ class S3Store:
         self._secrets = frozenset(secrets_in(self._options))
         check_endpoint(self._options)
         check_transport(self._options.get(OPTION))
+        #: Guards changes of `_clients`; a thread that holds it may connect, and takes no other lock of the store.
         self._lock = ForkLock()
-        # A forked child keeps its parent's client without using it: collecting it would close the parent's sockets.
+        #: The client of each process, by process id; created at its first request. A forked child keeps its parent's
+        #: client without using it: collecting it would close the parent's sockets.
         self._clients: dict[int, S3fsRequests] = {}
 
     @property
@@ -109,18 +111,16 @@ class S3Store:
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
-        found: list[ObjectInfo] = []
+        infos: list[ObjectInfo] = []
         page: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
-        while limit is None or len(found) < limit:
-            wanted = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
-            answer = self._call(
-                Kind.READ, prefix, "list_objects_v2", Prefix=self._root + prefix, MaxKeys=wanted, **page
-            )
-            found.extend(self._infos(answer.get("Contents", ())))
+        while limit is None or len(infos) < limit:
+            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(infos))
+            answer = self._call(Kind.READ, prefix, "list_objects_v2", Prefix=self._root + prefix, MaxKeys=size, **page)
+            infos.extend(self._infos(answer.get("Contents", ())))
             if not answer.get("IsTruncated"):
                 break
             page = {"ContinuationToken": answer["NextContinuationToken"]}
-        return found
+        return infos
 
     def delete(self, keys: Sequence[str]) -> None:
         names = [self._full(key) for key in keys]
@@ -150,19 +150,19 @@ class S3Store:
 
     def bucket_settings(self) -> BucketSettings:
         """The versioning and the lifecycle rules of the bucket; two requests. A refused one is part of the result."""
-        found = BucketSettings(self._root, transport=self._requests().name)
+        settings = BucketSettings(self._root, transport=self._requests().name)
         try:
             state = self._call(Kind.READ, "", "get_bucket_versioning").get("Status") or "Off"
-            found = replace(found, versioning=state)
+            settings = replace(settings, versioning=state)
         except StorageError as error:
-            found = replace(found, versioning_refused=str(error))
+            settings = replace(settings, versioning_refused=str(error))
         try:
             rules = rules_of(self._call(Kind.READ, "", "get_bucket_lifecycle_configuration"))
-            return replace(found, rules=rules)
+            return replace(settings, rules=rules)
         except ObjectNotFoundError:  # NoSuchLifecycleConfiguration
-            return replace(found, rules=())
+            return replace(settings, rules=())
         except StorageError as error:
-            return replace(found, rules_refused=str(error))
+            return replace(settings, rules_refused=str(error))
 
     def close(self) -> None:
         with self._lock.own:
