@@ -17,7 +17,7 @@ from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
-from txnstore.core.model import Claim, TopicPartition
+from txnstore.core.model import CompactionLease, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import StorageError
 from txnstore.validation import check_integer, check_seconds, check_writable
@@ -130,7 +130,7 @@ class _Rounds:
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
         self._failed: set[TopicPartition] = set()
         #: Claims of others that have lasted long enough, although the time of the chain does not tell.
-        self._over: set[Claim] = set()
+        self._over: set[CompactionLease] = set()
 
     def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
         """Yield each round when it ends, then pause."""

@@ -128,7 +128,7 @@ ONE_CHAIN = (
     Mutant(
         "the epoch of a batch is not checked in its partition",
         log_appending._check_sequence,
-        "elif producer.epoch < known.epoch:",
+        "elif producer.epoch < current.epoch:",
         "elif False:",
         test="protocol/core/test_sequences.py",
     ),
@@ -149,14 +149,14 @@ ONE_CHAIN = (
     Mutant(
         "a duplicate inside of the window is appended again",
         log_appending._check_sequence,
-        "for seen in known.batches:",
-        "for seen in ():",
+        "in current.batches:",
+        "in ():",
         test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),
     Mutant(
         "the window holds one batch",
         log_appending._remember,
-        "(*known, metadata)[-WINDOW:]",
+        "(*window, metadata)[-WINDOW:]",
         "(metadata,)",
         test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),

@@ -42,8 +42,8 @@ MANY_CHAINS = (
     Mutant(
         "a marker is written only to partitions with data of the producer",
         transactions_rules._marker_of,
-        "if known is None or known.epoch <= decided.epoch:",
-        "if known is not None and known.epoch <= decided.epoch:",
+        "if state is None or state",
+        "if state is not None and state",
         test="protocol/chains/test_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
     ),
     Mutant(

@@ -92,8 +92,8 @@ FENCES = (
     Mutant(
         "a marker is written to a recreated topic",
         Unfinished.names,
-        "return not known or topic.topic_id in known",
-        "return True",
+        "not topic_ids or topic.topic_id in topic_ids",
+        "True",
         test=_FENCES + "test_end_07_marker_is_not_written_to_recreated_topic",
     ),
     Mutant(
@@ -112,9 +112,9 @@ FENCES = (
     ),
     Mutant(
         "a late copy recreates a deleted topic",
-        catalog_rules._known_revision,
-        "max(known.revision if known is not None else 0, state.deleted.get(name, 0))",
-        "known.revision if known is not None else 0",
+        catalog_rules._newest_revision,
+        "state.deleted.get(name, 0)",
+        "0",
         test=_FENCES + "test_topic_altered_during_deletion_is_closed_again",
     ),
     Mutant(

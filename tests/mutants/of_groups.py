@@ -33,15 +33,15 @@ GROUPS = (
     Mutant(
         "an offset commit of an expired member is accepted",
         groups_membership.check_membership,
-        "    known_member(group, name, offsets.member_id, offsets.instance_id)\n",
+        "    require_member(group, name, offsets.member_id, offsets.instance_id)\n",
         "",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),
     Mutant(
         "a member commits for a partition that another member holds",
         groups_membership.check_membership,
-        "wanted.intersection(other.held)",
-        "wanted.intersection(())",
+        ".intersection(other.held)",
+        ".intersection(())",
         test=_GENERATIONS + "test_member_cannot_commit_partition_held_by_another",
     ),
     Mutant(
@@ -53,7 +53,7 @@ GROUPS = (
     ),
     Mutant(
         "two members share a static name",
-        groups_membership.known_member,
+        groups_membership.require_member,
         "if static is not None and static.member_id != member_id:",
         "if False:",
         test=_MEMBERSHIP + "test_static_member_gets_its_partitions_back",

@@ -93,8 +93,8 @@ IDENTITY = (
     Mutant(
         "only entries show that a chain is not empty",
         Loader._is_empty,
-        "left = [key for key in listed if is_of_chain(key)]",
-        "left = [key for key in listed if entry_sequence(key) is not None]",
+        "if is_of_chain(key)",
+        "if entry_sequence(key) is not None",
         test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it",
     ),
     Mutant(

@@ -37,7 +37,7 @@ INDEX = (
     Mutant(
         "batches that were added below others follow them",
         BatchList.extended,
-        "runs[0].base_offset < known[-1].limit",
+        "runs[0].base_offset < own[-1].limit",
         "False",
         test=_HISTORIES,
     ),

@@ -77,7 +77,7 @@ INLINING = (
     Mutant(
         "a repeated commit does not find its inlined batches",
         appending._is_batch,
-        "return known.segment.sha256 == batch.segment.sha256",
+        "return stored.segment.sha256 == batch.segment.sha256",
         "return False",
         test=_INLINED + "test_a_repeated_commit_finds_its_records_in_the_first_entry",
     ),

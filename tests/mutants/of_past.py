@@ -15,8 +15,8 @@ PAST = (
     Mutant(
         "an earlier state begins at a later checkpoint",
         checkpoint.newest,
-        "for number in known if number <= until)",
-        "for number in known)",
+        " if number <= until)",
+        ")",
         test=_PAST + "test_requests_of_an_earlier_snapshot",
     ),
     Mutant(
@@ -63,8 +63,8 @@ PAST = (
     Mutant(
         "a moment of the future is a snapshot",
         past.check_timestamp,
-        "if found > latest:",
-        "if False:",
+        "when > latest",
+        "False",
         test=_PAST + "test_snapshots_that_do_not_exist",
     ),
 )

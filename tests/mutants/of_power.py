@@ -95,7 +95,7 @@ POWER = (
     Mutant(
         "a gap between entries is the end of a chain (simulated)",
         Tail._missing,
-        "if all(later is None for later in found):",
+        "if all(follower is None for follower in followers):",
         "if True:",
         mishaps=(Mishap.SLOW,),
         settings=_GAPS,

@@ -25,8 +25,8 @@ TURNS = (
     Mutant(
         "a turn that is not used stays that of its writer",
         Turns.next,
-        "if place == 0 or left <= 0:",
-        "if place == 0:",
+        "place == 0 or remaining <= 0",
+        "place == 0",
         test="unit/chain/test_turns.py::test_an_unused_turn_is_taken_by_the_next_in_order_and_later_by_the_one_after_it",
     ),
     Mutant(

@@ -276,7 +276,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     known = home if 0 <= home < len(chains) else number
-    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence), told=True))
+    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence), copies_current=True))
     return True
 
 

@@ -66,7 +66,7 @@ def read_boundary(objects: ObjectStore, keys: Keys, chain: int, number: int) -> 
         raise CorruptionError(msg) from error
 
 
-class _Lease(NamedTuple):
+class _BoundaryLease(NamedTuple):
     """The last boundary that exists, and when a request has shown that its successor does not.
 
     Attributes:
@@ -102,14 +102,14 @@ class Boundaries:
         # No lock: each field is assigned in one step. Two threads that renew a lease concurrently only make the same
         # requests twice; the lease of either is valid.
         #: The newest lease; None before the first request.
-        self._lease: _Lease | None = None
+        self._lease: _BoundaryLease | None = None
         #: Whether the entries at the head were listed since the lease was last renewed; see `_look_behind`. True at the
         #: start: a process that has just opened the store has read the entries after a checkpoint.
         self._looked_behind = True
         #: The number of the boundary that the hint names; 0 without one. Its number must not be used again.
         self._hinted = 0
         #: Waits for the requests that :meth:`start` has begun, and returns their lease; None if there are none.
-        self._begun: Callable[[], _Lease] | None = None
+        self._begun: Callable[[], _BoundaryLease] | None = None
 
     def start(self, number: int) -> None:
         """Begin to read the boundary ``number``, which a hint names, and to ask for the next one."""
@@ -117,7 +117,7 @@ class Boundaries:
         document = self._pool.submit(self._read, number)
         following = self._pool.submit(self._get, number + 1)
 
-        def renewed() -> _Lease:
+        def renewed() -> _BoundaryLease:
             try:
                 return self._renew(lease._replace(document=document.result()), following.result())
             except CorruptionError:  # The hint is wrong, or the boundary is lost: see which ones there are.
@@ -142,7 +142,7 @@ class Boundaries:
             msg = f"entries up to {last} may be deleted"
             raise OvertakenError(msg)
 
-    def _look_behind(self, lease: _Lease, sequence: int) -> _Lease:
+    def _look_behind(self, lease: _BoundaryLease, sequence: int) -> _BoundaryLease:
         """Look for a gap at an entry: where one is, the entries before it were deleted, whatever the boundaries show.
 
         One list. It needs no boundary, so it finds that the last ones are lost, or that one was created again. A list
@@ -186,7 +186,7 @@ class Boundaries:
         older = bisect_right(range(lease.number), modified_ms, key=lambda number: self._read(number).modified_ms) - 1
         return self._read(older).timestamp
 
-    def _valid(self) -> _Lease:
+    def _valid(self) -> _BoundaryLease:
         """A lease that has not ended; asks for the next boundary if the known one has."""
         lease, begun = self._lease, self._begun
         if begun is not None:
@@ -195,19 +195,19 @@ class Boundaries:
             lease = self._ask(lease)
         return lease
 
-    def _ask(self, ended: _Lease | None) -> _Lease:
+    def _ask(self, ended: _BoundaryLease | None) -> _BoundaryLease:
         """Request the boundary after that of a lease which has ended, and if it does not exist, list all later ones."""
         self._looked_behind = False
         lease = self._at(*ended[:2]) if ended is not None else self._at(0, NO_BOUNDARY)
         following = self._get(lease.number + 1)
         return self._renew(lease, following) if following is not None else self._renew(*self._after(lease))
 
-    def _is_over(self, lease: _Lease) -> bool:
+    def _is_over(self, lease: _BoundaryLease) -> bool:
         """By the clock that has advanced further: each of them may have stood still."""
         passed = max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)
         return passed >= LEASE_MS
 
-    def _renew(self, lease: _Lease, following: bytes | None) -> _Lease:
+    def _renew(self, lease: _BoundaryLease, following: bytes | None) -> _BoundaryLease:
         """The lease after its boundary's successor was asked for, which may be there."""
         while following is not None:
             key = self._keys.boundary(self._chain, lease.number + 1)
@@ -218,12 +218,12 @@ class Boundaries:
         self._lease = lease
         return lease
 
-    def _after(self, lease: _Lease) -> tuple[_Lease, bytes | None]:
+    def _after(self, lease: _BoundaryLease) -> tuple[_BoundaryLease, bytes | None]:
         """The newest boundary in a list, and its successor; the known one if there is none after it."""
         newest = self._newest(lease.number)
         return (newest, self._get(newest.number + 1)) if newest is not None else (lease, None)
 
-    def _newest(self, after: int) -> _Lease | None:
+    def _newest(self, after: int) -> _BoundaryLease | None:
         """The newest boundary in a list, if there is one after this number; its successor must be asked for."""
         start = self._keys.boundary(self._chain, after)
         lease = self._at(0, NO_BOUNDARY)
@@ -231,9 +231,9 @@ class Boundaries:
         numbers = [number for item in listed if (number := boundary_number(item.key)) is not None]
         return lease._replace(number=numbers[-1], document=self._read(numbers[-1])) if numbers else None
 
-    def _at(self, number: int, document: BoundaryDocument) -> _Lease:
+    def _at(self, number: int, document: BoundaryDocument) -> _BoundaryLease:
         """What is a lease from now on if the successor of this boundary is not found."""
-        return _Lease(number, document, self._runtime.clock(), self._runtime.uptime())
+        return _BoundaryLease(number, document, self._runtime.clock(), self._runtime.uptime())
 
     def _read(self, number: int) -> BoundaryDocument:
         return read_boundary(self._objects, self._keys, self._chain, number)

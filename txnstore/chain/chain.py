@@ -34,7 +34,7 @@ from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.codec import check
-from txnstore.chain.group_commit import Attempt, Drafts, Leader, Waiter, error_of, is_unwritten, take
+from txnstore.chain.group_commit import Attempt, Drafts, Leader, QueuedCommand, error_of, is_unwritten, take
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
 from txnstore.chain.loading import Loader
@@ -139,7 +139,7 @@ class Chain:
         self._undecided: Attempt | None = None
         #: The commands that no entry has taken yet, oldest first. Any thread appends one, without a lock; the holder of
         #: `_head` takes them.
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: deque[QueuedCommand] = deque()
         #: The leader of the newest round: the thread that commits now, or the next one. Each leader sets it under
         #: `_round`, before it waits for `_head`; the committing leader reads it under `_head`.
         self._leader = Leader()
@@ -275,23 +275,23 @@ class Chain:
         locks = self._round.own, self._head.own  # Before the command is queued, which no nested call may commit.
         return self._commit_in_round(self.enqueue(command), *locks)
 
-    def enqueue(self, command: Command) -> Waiter:
+    def enqueue(self, command: Command) -> QueuedCommand:
         """Queue a command: the next entry of this process carries it, or :meth:`commit_queued` writes one.
 
         Raises what :meth:`submit` raises for a command that is not queued.
         """
         self._check_writable("committed")
         check(command)
-        waiter = Waiter(command)
+        waiter = QueuedCommand(command)
         self._waiting.append(waiter)
         return waiter
 
-    def commit_queued(self, waiter: Waiter) -> Any:
+    def commit_queued(self, waiter: QueuedCommand) -> Any:
         """Commit a queued command, unless an entry has it; returns its result and raises as :meth:`submit`."""
         return self._commit_in_round(waiter, self._round.own, self._head.own)
 
     def _commit_in_round(
-        self, waiter: Waiter, round_lock: AbstractContextManager[bool], head_lock: AbstractContextManager[bool]
+        self, waiter: QueuedCommand, round_lock: AbstractContextManager[bool], head_lock: AbstractContextManager[bool]
     ) -> Any:
         """Commit the commands of all threads that wait with this one, unless another thread does.
 
@@ -319,14 +319,14 @@ class Chain:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()
 
-    def _commit_round(self, own: Waiter, leader: Leader) -> State | None:
+    def _commit_round(self, own: QueuedCommand, leader: Leader) -> State | None:
         """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due.
 
         Args:
             own: The command of this thread.
             leader: This thread.
         """
-        waiters: list[Waiter] = []
+        waiters: list[QueuedCommand] = []
         try:
             take(self._waiting, waiters)
             return self._commit(waiters, leader)
@@ -346,7 +346,7 @@ class Chain:
         check_writable(self._read_only, self._objects.url, f"nothing can be {refused}")
         self._check_storage()
 
-    def _commit(self, waiters: list[Waiter], leader: Leader) -> State | None:
+    def _commit(self, waiters: list[QueuedCommand], leader: Leader) -> State | None:
         """Commit the commands of the waiters, and of those that come meanwhile, in one entry.
 
         The order of the steps prevents these failures:
@@ -543,11 +543,11 @@ class Chain:
         offset are in the chain of their partition, and the decision of their transaction may be in a third one.
         """
         if any(isinstance(event, OffsetsCommitted) for event in attempt.entry.events):
-            seen = {chain.number: chain.state.sequence for chain in self._siblings if chain is not self}
+            sequences = {chain.number: chain.state.sequence for chain in self._siblings if chain is not self}
         else:
             before = self.state.seen
-            seen = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
-        late = {self._siblings[chain]: sequence for chain, sequence in seen.items()}
+            sequences = {chain: number for chain, number in attempt.state.seen.items() if number > before.get(chain, 0)}
+        late = {self._siblings[chain]: sequence for chain, sequence in sequences.items()}
         late = {chain: sequence for chain, sequence in late.items() if sequence > chain.durable}
         if late:  # In one call, which flushes the folders that they share once.
             make_durable(self._objects, [self._keys.entry(chain.number, sequence) for chain, sequence in late.items()])

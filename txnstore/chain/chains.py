@@ -125,15 +125,15 @@ class Chains:
             confirm()
             self.ages.note(heads.values(), begun)
         states = [chain.state for chain in self._chains]
-        known = self._view
-        if known is not None and all(map(is_, known.states, states)):
-            return known
+        cached = self._view
+        if cached is not None and all(map(is_, cached.states, states)):
+            return cached
         while behind := _behind(states):
-            found = self.at_once({number: partial(self._chains[number].refresh, behind[number]) for number in behind})
-            for number, needed in behind.items():
-                states[number] = found[number]
-                if found[number].sequence < needed:
-                    missing = self.keys.entry(number, found[number].sequence + 1)
+            newer = self.at_once({number: partial(self._chains[number].refresh, behind[number]) for number in behind})
+            for number, sequence in behind.items():
+                states[number] = newer[number]
+                if newer[number].sequence < sequence:
+                    missing = self.keys.entry(number, newer[number].sequence + 1)
                     msg = f"{missing} is missing, but an entry of another chain depends on it"
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
@@ -185,8 +185,8 @@ class Chains:
             entries = check_entries(entry, heads, firsts)
         states = self.at_once({number: partial(past[number].at, last) for number, last in enumerate(entries)})
         view = View(tuple(states[number] for number in sorted(states)))
-        for chain, needed in sorted(_behind([*view.states]).items()):
-            msg = f"entries {entries} are no consistent view: they depend on entry {needed} of chain {chain}"
+        for chain, sequence in sorted(_behind([*view.states]).items()):
+            msg = f"entries {entries} are no consistent view: they depend on entry {sequence} of chain {chain}"
             raise InvalidConfigError(msg)
         return view
 
@@ -221,10 +221,10 @@ class Chains:
 
         If any work raises, raises the error of the lowest chain number after all work has ended.
         """
-        found, errors = self.try_at_once(work)
+        results, errors = self.try_at_once(work)
         for number in sorted(errors):
             raise errors[number]
-        return found
+        return results
 
     def try_at_once(self, work: Mapping[int, Callable[[], T]]) -> tuple[dict[int, T], dict[int, Exception]]:
         """Run the work of each chain concurrently; returns the results and the errors by chain.
@@ -235,24 +235,24 @@ class Chains:
             return {}, {}
         numbers = sorted(work)
         others = {number: self._workers[number].submit(work[number]) for number in numbers[:-1]}
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
         for number in reversed(numbers):
             try:
-                found[number] = others[number].result() if number in others else work[number]()
+                results[number] = others[number].result() if number in others else work[number]()
             except Exception as error:  # noqa: BLE001 - Returned to the caller.
                 errors[number] = error
-        return found, errors
+        return results, errors
 
 
 def _behind(states: list[State]) -> dict[int, int]:
     """The chains that are behind an entry that another state depends on, with the number of that entry."""
-    needed: dict[int, int] = {}
+    dependencies: dict[int, int] = {}
     for state in states:
         for chain, sequence in state.seen.items():
             if states[chain].sequence < sequence:
-                needed[chain] = max(sequence, needed.get(chain, 0))
-    return needed
+                dependencies[chain] = max(sequence, dependencies.get(chain, 0))
+    return dependencies
 
 
 def read_if_there(objects: ObjectStore, key: str) -> bytes | None:

@@ -65,10 +65,10 @@ class StoreDocument(Stored):
 
     @model_serializer(mode="wrap")
     def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = write(self)
+        members: dict[str, Any] = write(self)
         if self.transaction_max_timeout_ms == MAX_TIMEOUT_MS:
-            del found["transaction_max_timeout_ms"]
-        return found
+            del members["transaction_max_timeout_ms"]
+        return members
 
 
 class LatestDocument(Stored):
@@ -201,9 +201,9 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     begin = _VERSION.match(data)
     version = int(begin[1]) if begin is not None else None
     if data != _sealed(body):
-        what = "altered" if data[-_SUFFIX:].startswith(_MARK) else "truncated or altered"
+        damage = "altered" if data[-_SUFFIX:].startswith(_MARK) else "truncated or altered"
         newer = f", or of format version {version}" if version is not None and version > FORMAT_VERSION else ""
-        msg = f"{key} is {what}{newer}: its bytes do not match the checksum in it ({len(data)} bytes)"
+        msg = f"{key} is {damage}{newer}: its bytes do not match the checksum in it ({len(data)} bytes)"
         raise CorruptionError(msg)
     if version is not None and version > FORMAT_VERSION:
         msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"

@@ -27,7 +27,7 @@ HEAD_START = 0.01
 
 
 @dataclass(slots=True)
-class Waiter:
+class QueuedCommand:
     """A caller that waits for the commit of its command, and the answer to it.
 
     Attributes:
@@ -95,13 +95,13 @@ class Attempt:
     commands: tuple[Command, ...]
 
 
-def take(queue: deque[Waiter], waiters: list[Waiter]) -> None:
+def take(queue: deque[QueuedCommand], waiters: list[QueuedCommand]) -> None:
     """Move the callers that wait by now to ``waiters``: their commands share the next entry."""
     while queue:
         waiters.append(queue.popleft())
 
 
-def is_unwritten(attempt: Attempt | None, waiter: Waiter) -> bool:
+def is_unwritten(attempt: Attempt | None, waiter: QueuedCommand) -> bool:
     """Whether it is certain that the command is in no entry: the chain waits for an entry without it.
 
     ``attempt``: the entry whose outcome is unknown; None if there is none.
@@ -109,7 +109,7 @@ def is_unwritten(attempt: Attempt | None, waiter: Waiter) -> bool:
     return attempt is not None and waiter.command not in attempt.commands
 
 
-def error_of(attempt: Attempt | None, waiter: Waiter, error: BaseException) -> Exception:
+def error_of(attempt: Attempt | None, waiter: QueuedCommand, error: BaseException) -> Exception:
     """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
 
     A command that equals an offered one counts as offered: it is most likely the same call again.
@@ -142,7 +142,7 @@ class Drafts:
         self._keys, self._number = keys, number
         self._writer_id, self._runtime = writer_id, runtime
 
-    def decide(self, before: State, now: int, waiters: Sequence[Waiter], *, one_by_one: bool = False) -> Attempt:
+    def decide(self, before: State, now: int, waiters: Sequence[QueuedCommand], *, one_by_one: bool = False) -> Attempt:
         """Decide commands in order; each waiter gets its result, or the error that refuses its command alone.
 
         Args:

@@ -40,8 +40,8 @@ def document_of(data: bytes | None, url: str) -> StoreDocument:
         msg = f"there is no txnstore at {url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg)
     if not data.startswith(_OURS[: len(data)]):
-        what = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
-        msg = f"there is no txnstore at {url}: {what}"
+        problem = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
+        msg = f"there is no txnstore at {url}: {problem}"
         raise StoreNotFoundError(msg)
     return decode(StoreDocument, keys.STORE, data)
 

@@ -130,8 +130,8 @@ class Loader:
         """
         other = other_store(self._objects, self._keys) if self._number == CATALOG else ""
         listed = [item.key for item in self._objects.list(self._keys.chain(self._number), limit=_PAGE)]
-        left = [key for key in listed if is_of_chain(key)]
-        if not left:
+        remaining = [key for key in listed if is_of_chain(key)]
+        if not remaining:
             if other:
                 raise LostIdentityError(other)
             return True
@@ -140,7 +140,7 @@ class Loader:
             last = self._objects.list(self._keys.entries(self._number), limit=1)
             entries = [number for item in last if (number := entry_sequence(item.key)) is not None]
         if entries[:1] != [1]:
-            raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{left[0]} exists")
+            raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{remaining[0]} exists")
         return False
 
     def _check_hinted_entry(self, hinted: LatestDocument) -> None:

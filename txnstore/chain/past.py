@@ -62,10 +62,10 @@ class Past:
             msg = f"entry {sequence} of chain {chain} is before the oldest checkpoint that is left of its history"
             raise SnapshotExpiredError(msg)
         tail = Tail(self._objects, self._keys, chain, self._pool, boundaries=self._boundaries)
-        found = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
-        if found.sequence < sequence:
-            raise missing_entry(self._keys, chain, found.sequence + 1, f"entry {head.sequence} exists")
-        return found
+        newest = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
+        if newest.sequence < sequence:
+            raise missing_entry(self._keys, chain, newest.sequence + 1, f"entry {head.sequence} exists")
+        return newest
 
     def last_until(self, timestamp: int) -> int:
         """The number of the last entry that was written at or before a time; 0 if the first one was written later.
@@ -108,10 +108,10 @@ class Past:
             raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists") from None
 
     def _entry(self, sequence: int) -> Entry:
-        found = read_entry(self._objects, self._keys, self._head.chain, sequence)
-        if found is None:
+        stored = read_entry(self._objects, self._keys, self._head.chain, sequence)
+        if stored is None:
             raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists")
-        return found[0]
+        return stored[0]
 
 
 def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> tuple[int, ...]:
@@ -123,8 +123,8 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
         InvalidConfigError: It is neither, or an entry does not exist yet.
         SnapshotExpiredError: A vacuum has deleted its history.
     """
-    given = (entries,) if as_integer(entries) is not None else entries
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != len(heads):
+    numbers = (entries,) if as_integer(entries) is not None else entries
+    if isinstance(numbers, str | bytes) or not isinstance(numbers, Sequence) or len(numbers) != len(heads):
         now = tuple(state.sequence for state in heads)
         shown = repr(entries[0] if isinstance(entries, tuple) and len(entries) == 1 else entries)
         msg = f"entry must be a number from {firsts[0].sequence} to {now[0]}, not {shown}"
@@ -133,7 +133,7 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
             msg = f"entry must be {each}, not {shown}; or give a timestamp"
         raise InvalidConfigError(msg)
     return tuple(
-        _check_entry(entry, state, firsts[state.chain].sequence) for entry, state in zip(given, heads, strict=True)
+        _check_entry(entry, state, firsts[state.chain].sequence) for entry, state in zip(numbers, heads, strict=True)
     )
 
 
@@ -157,19 +157,19 @@ def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts:
         InvalidConfigError: It is none.
         SnapshotExpiredError: A vacuum has deleted the history of that time.
     """
-    found = check_time("timestamp", timestamp)
+    when = check_time("timestamp", timestamp)
     latest = max(now, *(state.timestamp for state in heads))
-    if found > latest:
+    if when > latest:
         msg = (
-            f"timestamp must not be in the future: {found} ms since the epoch is {instant(found)}, and now is "
+            f"timestamp must not be in the future: {when} ms since the epoch is {instant(when)}, and now is "
             f"{latest}, {instant(latest)}"
         )
         raise InvalidConfigError(msg)
     oldest = max(first.timestamp for first in firsts.values())
-    if found < oldest:
+    if when < oldest:
         msg = (
-            f"the history of {instant(found)} ({found} milliseconds since the epoch) was deleted: the oldest snapshot "
+            f"the history of {instant(when)} ({when} milliseconds since the epoch) was deleted: the oldest snapshot "
             f"is that of {instant(oldest)}, timestamp {oldest}"
         )
         raise SnapshotExpiredError(msg)
-    return found
+    return when

@@ -36,7 +36,7 @@ def stores(objects: ObjectStore, passed: str = "") -> list[str]:
         objects: The object store.
         passed: The id of a store that is passed over.
     """
-    found: list[str] = []
+    ids: list[str] = []
     after, limit = "", 1
     while page := objects.list(CHAINS, after, limit):
         key = next((item.key for item in page if keys.store_of(item.key) is not None), page[-1].key)
@@ -47,9 +47,9 @@ def stores(objects: ObjectStore, passed: str = "") -> list[str]:
             after, limit = _behind_folder(key), _PAGE
             continue
         if store_id != passed:
-            found.append(store_id)
+            ids.append(store_id)
         after, limit = f"{Keys(store_id).chains}{AFTER}", 1
-    return found
+    return ids
 
 
 def _behind_folder(key: str) -> str:
@@ -60,15 +60,15 @@ def _behind_folder(key: str) -> str:
 
 def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
     """The keys of hints that name another store, with its id. A list, and a GET for each hint."""
-    found: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for item in objects.list(HINTS):
         try:
             document = decode(LatestDocument, item.key, objects.get(item.key))
         except (CorruptionError, UnsupportedFormatError, ObjectNotFoundError):
             continue  # Nothing is known of it.
         if document.store_id not in ("", store_id):
-            found[item.key] = document.store_id
-    return found
+            hints[item.key] = document.store_id
+    return hints
 
 
 def first_segment(objects: ObjectStore) -> str | None:
@@ -90,10 +90,10 @@ def first_segment(objects: ObjectStore) -> str | None:
 
 def remains(objects: ObjectStore) -> str:
     """What of a store is here, in a few words; empty if nothing is. ``store.json`` does not count."""
-    found = stores(objects)
-    if found:
-        several = "s" if len(found) > 1 else ""
-        return f"{CHAINS} has chains of the store{several} {', '.join(found)}"
+    ids = stores(objects)
+    if ids:
+        several = "s" if len(ids) > 1 else ""
+        return f"{CHAINS} has chains of the store{several} {', '.join(ids)}"
     if page := objects.list(CHAINS, limit=1):
         return f"{page[0].key} exists"
     segment = first_segment(objects)
@@ -102,11 +102,11 @@ def remains(objects: ObjectStore) -> str:
 
 def no_document(objects: ObjectStore) -> TxnStoreError:
     """The error for a root without ``store.json``: there is no store, or it has lost it."""
-    url, found = redact(objects.url), remains(objects)
-    if not found:
+    url, traces = redact(objects.url), remains(objects)
+    if not traces:
         return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
     msg = (
-        f"the store at {url} has lost its {STORE}: {found}. `txnstore recover` shows what that is, and writes {STORE} "
+        f"the store at {url} has lost its {STORE}: {traces}. `txnstore recover` shows what that is, and writes {STORE} "
         f"again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, then `txnstore init` begins anew"
     )
     return LostIdentityError(msg)
@@ -118,10 +118,10 @@ def check_new(objects: ObjectStore) -> None:
     Raises:
         LostIdentityError: Something of a store is here.
     """
-    found = remains(objects)
-    if found:
+    traces = remains(objects)
+    if traces:
         msg = (
-            f"nothing was created at {redact(objects.url)}: it has no {STORE}, but {found}. `txnstore recover` shows "
+            f"nothing was created at {redact(objects.url)}: it has no {STORE}, but {traces}. `txnstore recover` shows "
             f"what that is, and writes {STORE} again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, "
             "then create the store"
         )

@@ -125,9 +125,9 @@ class Turns:
         self._measure((now - began) / 2)
 
     def _measure(self, took: float) -> None:
-        known = self.latency
-        took = max(0.0, min(took, _LONGEST_MS, known * _GROWTH if known >= 1 else _LONGEST_MS))
-        self.latency = known + (took - known) / 8 if known else took
+        latency = self.latency
+        took = max(0.0, min(took, _LONGEST_MS, latency * _GROWTH if latency >= 1 else _LONGEST_MS))
+        self.latency = latency + (took - latency) / 8 if latency else took
 
     # What to do -------------------------------------------------------------------------------------------------------
 
@@ -145,11 +145,11 @@ class Turns:
             return LOOK if losses > 1 and self._is_behind(now) else None
         place = self._place(members)
         patience = (PATIENCE + STAGGER * (place - 1)) * self.latency
-        left = self._newest_at + patience - now
-        if place == 0 or left <= 0:
+        remaining = self._newest_at + patience - now
+        if place == 0 or remaining <= 0:
             outside = self._writer not in members
             return LOOK if (outside or losses >= _LOSSES) and self._is_behind(now) else None
-        polls = min(left, patience)
+        polls = min(remaining, patience)
         if place == 1:
             return Wait(polls=polls, overlap=NEXT)
         pause = self._entries[-1][1] + (place - EARLY) * self._interval(len(members)) - now

@@ -21,7 +21,7 @@ from txnstore.consumer.leases import Lease
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.assignors import ASSIGNORS
 from txnstore.core.groups.commands import Heartbeat, JoinGroup
-from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS, holders, known_member
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS, holders, require_member
 from txnstore.core.groups.model import Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
@@ -179,7 +179,7 @@ class GroupMembership:
             UnknownMemberError: The group has removed the member.
         """
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
-        known_member(group, self._group, self.member_id, self.instance_id)
+        require_member(group, self._group, self.member_id, self.instance_id)
 
     def explained(self, error: UnknownMemberError) -> UnknownMemberError:
         """The error of a commit of a member that was removed, with the reason if it was that it did not poll."""

@@ -72,7 +72,7 @@ class Endings:
         try:
             submit_told(self._chains, number, command)
         except UnknownTopicOrPartitionError:
-            chain.submit(replace(command, told=True))  # A deleted topic needs no marker; the chain is fenced.
+            chain.submit(replace(command, copies_current=True))  # A deleted topic needs no marker; the chain is fenced.
         return chain.state.sequence
 
     def finish_first(self, decided: Unfinished) -> None:

@@ -41,7 +41,7 @@ from txnstore.core.transactions.commands import (
     FenceProducer,
     HoldTxn,
     InitProducer,
-    Kept,
+    KeptTransaction,
     Unfinished,
 )
 from txnstore.core.transactions.fold import was_decided
@@ -136,7 +136,7 @@ class Coordinator:
             answer = self._chains[number].submit(command)
             if isinstance(answer, Unfinished):
                 self.endings.finish_first(answer)
-            elif isinstance(answer, Kept):
+            elif isinstance(answer, KeptTransaction):
                 return self._fence_old(answer)
             else:
                 identity: ProducerIdentity = answer
@@ -147,7 +147,7 @@ class Coordinator:
         )
         raise ConcurrentTransactionsError(msg)
 
-    def _fence_old(self, kept: Kept) -> ProducerIdentity:
+    def _fence_old(self, kept: KeptTransaction) -> ProducerIdentity:
         """Fence the old epoch of a kept transaction in all its chains, before the new identity is returned (TPC-05)."""
         home = chain_of_producer(kept.producer.producer_id)
         after = (home, self._chains[home].state.sequence)

@@ -62,8 +62,8 @@ def blocked_partitions(
     """
     tps = view.open_partitions if partitions is None else partitions
     start, end = start or {}, end or {}
-    found = (_blocked(view, tp, start.get(tp), end.get(tp)) for tp in tps)
-    return tuple(sorted((part for part in found if part is not None), key=lambda part: part.tp))
+    parts = (_blocked(view, tp, start.get(tp), end.get(tp)) for tp in tps)
+    return tuple(sorted((part for part in parts if part is not None), key=lambda part: part.tp))
 
 
 def blockers(view: View, blocked: Iterable[BlockedPartition]) -> set[int]:

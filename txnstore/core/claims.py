@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from txnstore.core.model import Claim, Map, TopicPartition, items_of, sorted_items
+from txnstore.core.model import CompactionLease, Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import InvalidConfigError
 
@@ -33,7 +33,7 @@ class ClaimPartitions:
     owner: str
     partitions: tuple[TopicPartition, ...]
     duration_ms: int
-    expired: tuple[tuple[TopicPartition, Claim], ...] = ()
+    expired: tuple[tuple[TopicPartition, CompactionLease], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def release_partitions(draft: Draft, command: ReleasePartitions) -> None:
 def _partitions_claimed(state: State, event: PartitionsClaimed) -> State:
     claims = _lasting(state)
     for tp in event.partitions:
-        claims = claims.insert(tp, Claim(event.owner, event.until))
+        claims = claims.insert(tp, CompactionLease(event.owner, event.until))
     return replace(state, claims=claims)
 
 
@@ -110,7 +110,7 @@ def _partitions_released(state: State, event: PartitionsReleased) -> State:
     return replace(state, claims=claims)
 
 
-def _lasting(state: State) -> Map[TopicPartition, Claim]:
+def _lasting(state: State) -> Map[TopicPartition, CompactionLease]:
     """The claims that have not ended at the time of the entry."""
     claims = state.claims
     for tp, claim in sorted_items(claims):

@@ -119,10 +119,10 @@ MAX_EVENTS = 2_000
 def expire(draft: Draft, command: Expire) -> Expired:
     """Remove what has expired; without events if nothing has."""
     _check(command)
-    found = list(islice(_due(draft.state, command), MAX_EVENTS + 1))
-    events = found[:MAX_EVENTS]
+    due = list(islice(_due(draft.state, command), MAX_EVENTS + 1))
+    events = due[:MAX_EVENTS]
     draft.emit(*events)
-    return _counted(events, more=len(found) > MAX_EVENTS)
+    return _counted(events, more=len(due) > MAX_EVENTS)
 
 
 def preview(state: State, command: Expire, now: int) -> Expired:

@@ -47,8 +47,8 @@ def lacks_markers(state: State, producer_id: int, epoch: int) -> bool:
 
 def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
     """Whether a partition has open data of a producer with this epoch or an older one."""
-    known = partition.producers.get(producer_id)
-    return producer_id in partition.open_txns and (known is None or known.epoch <= epoch)
+    producer = partition.producers.get(producer_id)
+    return producer_id in partition.open_txns and (producer is None or producer.epoch <= epoch)
 
 
 def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> State:
@@ -56,8 +56,8 @@ def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False
 
     An older epoch only sets the time.
     """
-    known = state.fences.get(producer_id)
+    earlier = state.fences.get(producer_id)
     fence = Fence(epoch, state.timestamp, held)
-    if known is not None and epoch < known.epoch:
-        fence = known._replace(at=state.timestamp)
+    if earlier is not None and epoch < earlier.epoch:
+        fence = earlier._replace(at=state.timestamp)
     return replace(state, fences=state.fences.insert(producer_id, fence))

@@ -74,7 +74,7 @@ def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) ->
         for event in entry.events
         for producer_id in _producer_ids(event, transactional_id)
     }
-    history = _History(transactional_id, producer_ids)
+    history = _TransactionHistory(transactional_id, producer_ids)
     return [step for entry in in_order(chains) for step in history.steps(entry)]
 
 
@@ -108,11 +108,11 @@ def _producer_ids(event: Event, transactional_id: str) -> tuple[int, ...]:
         return ()
     if isinstance(event, TransactionalIdExpired):
         return tuple(event.producer_ids)
-    found = [getattr(event, name, NO_PRODUCER) for name in ("producer_id", "next_producer_id")]
-    return tuple(producer_id for producer_id in found if producer_id != NO_PRODUCER)
+    values = [getattr(event, name, NO_PRODUCER) for name in ("producer_id", "next_producer_id")]
+    return tuple(producer_id for producer_id in values if producer_id != NO_PRODUCER)
 
 
-class _History:
+class _TransactionHistory:
     """Turns entries into steps; keeps the current identity, and whether its transaction has begun."""
 
     def __init__(self, transactional_id: str, producer_ids: set[int]) -> None:

@@ -258,10 +258,10 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     batches = partition.batches.replace(removed, event.added)
     # Most segments have one batch; to look through the log for others would decode all of it.
     shared = not all(batch.alone for batch in removed)
-    kept = {batch.segment.key for batch in (batches if shared else event.added)}
+    named = {batch.segment.key for batch in (batches if shared else event.added)}
     dropped = state.dropped
     for batch in removed:
-        if batch.segment.key not in kept:
+        if batch.segment.key not in named:
             dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
@@ -280,8 +280,8 @@ def _still_aborted(
     Kafka's log cleaner does the same (``CleanedTransactionMetadata``).
     """
     first = bisect_left(index, start, key=lambda entry: entry.last_offset)
-    kept = tuple(entry for entry in index[first:] if entry.first_offset >= limit or _has_batches(batches, entry))
-    return index if first + len(kept) == len(index) else (*index[:first], *kept)
+    remaining = tuple(entry for entry in index[first:] if entry.first_offset >= limit or _has_batches(batches, entry))
+    return index if first + len(remaining) == len(index) else (*index[:first], *remaining)
 
 
 def _has_batches(batches: BatchList[Batch], entry: AbortedTxn) -> bool:

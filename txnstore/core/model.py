@@ -82,7 +82,7 @@ class Fence(NamedTuple):
     held: bool = False
 
 
-class Claim(NamedTuple):
+class CompactionLease(NamedTuple):
     """A partition that a compactor works on, so that others leave it alone; ``until`` is a time of the chain in ms."""
 
     owner: str

@@ -43,7 +43,7 @@ from txnstore.core.transactions.commands import (
     FenceProducer,
     HoldTxn,
     InitProducer,
-    Kept,
+    KeptTransaction,
     Unfinished,
     WriteMarkers,
 )
@@ -96,12 +96,12 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
 
 def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
     """The answers to all parts, in the order of the whole command."""
-    found = {
+    by_place = {
         place: answer
         for chain, part in parts.items()
         for place, answer in zip(part.places, answers.get(chain, ()), strict=True)
     }
-    return tuple(found[place] for place in sorted(found))
+    return tuple(by_place[place] for place in sorted(by_place))
 
 
 def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
@@ -189,7 +189,7 @@ _ROUTES: dict[type, _Route] = {
 }
 
 
-def chains_of(taking_part: Unfinished | Transaction | Kept | FenceProducer, chains: int) -> set[int]:
+def chains_of(taking_part: Unfinished | Transaction | KeptTransaction | FenceProducer, chains: int) -> set[int]:
     """The chains of the partitions and groups of a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups
@@ -198,10 +198,10 @@ def chains_of(taking_part: Unfinished | Transaction | Kept | FenceProducer, chai
 
 def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]]:
     """Keys of segments by the chain that leads their partition; other keys belong to the catalog's chain."""
-    found: dict[int, list[str]] = {}
+    by_chain: dict[int, list[str]] = {}
     for key in keys:
-        found.setdefault(_chain_of_key(key, chains), []).append(key)
-    return {chain: tuple(found[chain]) for chain in sorted(found)}
+        by_chain.setdefault(_chain_of_key(key, chains), []).append(key)
+    return {chain: tuple(by_chain[chain]) for chain in sorted(by_chain)}
 
 
 def _chain_of_key(key: str, chains: int) -> int:
@@ -223,8 +223,8 @@ def with_expired(command: Command, expired: Callable[[str], Watched]) -> Command
     """
     match command:
         case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup():
-            found = expired(command.group)
-            return replace(command, expired=found) if found else command
+            members = expired(command.group)
+            return replace(command, expired=members) if members else command
         case CommitOffsets() | ResetOffsets():
             return replace(command, offsets=_watched(command.offsets, expired))
         case Append() | EndTxn():
@@ -236,5 +236,5 @@ def with_expired(command: Command, expired: Callable[[str], Watched]) -> Command
 
 
 def _watched(offsets: TxnOffsets, expired: Callable[[str], Watched]) -> TxnOffsets:
-    found = expired(offsets.group)
-    return replace(offsets, expired=found) if found else offsets
+    members = expired(offsets.group)
+    return replace(offsets, expired=members) if members else offsets

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, Claim, Fence, Map, TopicPartition, sorted_items
+from txnstore.core.model import NO_PRODUCER, CompactionLease, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
 from txnstore.errors import InvalidConfigError
@@ -79,7 +79,7 @@ class State:
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)
-    claims: Map[TopicPartition, Claim] = field(default_factory=Map)
+    claims: Map[TopicPartition, CompactionLease] = field(default_factory=Map)
 
     def is_closed(self, topic: Topic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""

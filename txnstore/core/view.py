@@ -107,9 +107,9 @@ class View:
         """
         topic = self.topics.get(str(name)) if isinstance(name, str) else None
         if topic is None:
-            known = ", ".join(sorted(self.topics)[:10]) or "none"
+            names = ", ".join(sorted(self.topics)[:10]) or "none"
             more = ", …" if len(self.topics) > 10 else ""
-            msg = f"there is no topic {name!r}; the store has {known}{more}{nearest(name, self.topics)}"
+            msg = f"there is no topic {name!r}; the store has {names}{more}{nearest(name, self.topics)}"
             raise UnknownTopicOrPartitionError(msg)
         return topic
 
@@ -120,12 +120,12 @@ class View:
             UnknownTopicOrPartitionError: The partition does not exist.
         """
         topic = self.find_topic(tp.topic)
-        found = self.partitions.get(tp)
-        if found is None:
+        log = self.partitions.get(tp)
+        if log is None:
             numbers = f"0 to {topic.partitions - 1}"
             msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are {numbers}"
             raise UnknownTopicOrPartitionError(msg)
-        return found
+        return log
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         """The partition log, or None if it does not exist; decided transactions count as ended."""
@@ -138,8 +138,8 @@ class View:
             return None
         state = self.states[chain_of_partition(tp, self.chains)]
         copy = state.topics.get(tp.topic)
-        found = state.partitions.get(tp) if copy is not None and copy.topic_id == topic.topic_id else None
-        return found if found is not None else Partition()
+        log = state.partitions.get(tp) if copy is not None and copy.topic_id == topic.topic_id else None
+        return log if log is not None else Partition()
 
     def sorted_topics(self) -> list[Topic]:
         """The topics, sorted by name."""
@@ -211,16 +211,16 @@ class _Partitions(Mapping[TopicPartition, Partition]):
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._found: dict[TopicPartition, Partition] = {}
+        self._by_key: dict[TopicPartition, Partition] = {}
 
     def __getitem__(self, tp: TopicPartition) -> Partition:
-        found = self._found.get(tp)
-        if found is None:
+        decided = self._by_key.get(tp)
+        if decided is None:
             log = self._view.log(tp)
             if log is None:
                 raise KeyError(tp)
-            found = self._found[tp] = self._view.decided(log) if log.open_txns else log
-        return found
+            decided = self._by_key[tp] = self._view.decided(log) if log.open_txns else log
+        return decided
 
     def __iter__(self) -> Iterator[TopicPartition]:
         for topic in self._view.topics.values():
@@ -240,18 +240,18 @@ class _Groups(Mapping[str, Group]):
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._found: dict[str, Group] = {}
+        self._by_key: dict[str, Group] = {}
 
     def __getitem__(self, name: str) -> Group:
-        found = self._found.get(name)
-        if found is None:
+        existing = self._by_key.get(name)
+        if existing is None:
             group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
             for producer_id in sorted(group.pending):
                 txn = self._view.owner(producer_id)
                 if txn is not None and txn.state in DECIDED:
                     group = decided_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
-            found = self._found[name] = existing_offsets(group, self._view.topics)
-        return found
+            existing = self._by_key[name] = existing_offsets(group, self._view.topics)
+        return existing
 
     def __iter__(self) -> Iterator[str]:
         for state in self._view.states:

@@ -12,7 +12,7 @@ from tests.helpers import keys
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.shell import topic
 from txnstore.chain.chain import Chain
-from txnstore.chain.group_commit import Waiter
+from txnstore.chain.group_commit import QueuedCommand
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -115,7 +115,7 @@ def test_polls_that_fail_do_not_fail_the_commit(pair: tuple[Process, Process]) -
 def test_commands_that_come_during_a_wait_share_the_entry(pair: tuple[Process, Process]) -> None:
     a, _ = pair
     a.commit("a5")
-    late = Waiter(CreateTopic(topic("late")))
+    late = QueuedCommand(CreateTopic(topic("late")))
 
     def comes() -> None:
         if not late.done and late not in a.chain._waiting:

@@ -110,7 +110,7 @@ def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, to
     topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 4)))
     cluster.do(1, CopyTopic("t", topic, topic.revision))
     assert cluster.decided is not None
-    markers = WriteMarkers(cluster.decided, (0, cluster.states[0].sequence), told=told)
+    markers = WriteMarkers(cluster.decided, (0, cluster.states[0].sequence), copies_current=told)
     if not told:
         with pytest.raises(UnknownTopicOrPartitionError, match="does not know"):
             cluster.do(1, markers)

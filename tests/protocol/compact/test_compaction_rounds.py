@@ -16,7 +16,7 @@ from txnstore.compactor import Round
 from txnstore.compactor.compact.rounds import CLAIM_MS, watch
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions
-from txnstore.core.model import Claim, TopicPartition
+from txnstore.core.model import CompactionLease, TopicPartition
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,
@@ -54,7 +54,7 @@ def compacted(found: Round) -> list[TopicPartition]:
     return [item.tp for item in found.report.partitions]
 
 
-def claims(store: Store) -> dict[TopicPartition, Claim]:
+def claims(store: Store) -> dict[TopicPartition, CompactionLease]:
     states = connection_of(another_process(store)).view().states
     return {tp: claim for state in states for tp, claim in state.claims.items()}
 

@@ -11,7 +11,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.keys import FixedRuntime
 from txnstore.chain.chain import Chain
-from txnstore.chain.group_commit import Waiter
+from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.payload import Payload
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
@@ -212,7 +212,7 @@ def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() 
 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
-            follower = Waiter(InitProducer("follower", 1000))
+            follower = QueuedCommand(InitProducer("follower", 1000))
             connection_of(store).chain._waiting.append(follower)
             interrupted = interrupter.run(lambda: connection_of(store).chain.submit(InitProducer("leader", 1000)))
             try:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tests.helpers import keys
 from tests.helpers.compaction import new_store
 from tests.helpers.connections import connection_of
-from txnstore.chain.group_commit import Leader, Waiter
+from txnstore.chain.group_commit import Leader, QueuedCommand
 from txnstore.chain.payload import Payload, payload_of
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
@@ -45,7 +45,7 @@ def test_the_payload_has_no_segments_of_repeated_commands(clock: ManualClock) ->
     found = encode(pa.table({"key": [b"k"], "value": [b"v"]}), "parquet", "zstd")
     batches_of = [NewBatch("t", n, found.segment(""), 0, 0, 0, data=found.data) for n in range(2)]
     chain.submit(Append(identity, (batches_of[0],)))
-    waiters = [Waiter(Append(identity, (batch,))) for batch in batches_of]
+    waiters = [QueuedCommand(Append(identity, (batch,))) for batch in batches_of]
     chain._commit(waiters, Leader())
     assert [waiter.answer()[0].duplicate for waiter in waiters] == [True, False]
     sizes = [len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))]

@@ -216,7 +216,7 @@ CHANGING = {
         "SegmentFindings",
         "StreamUploaded",
         "Uploaded",
-        "Waiter",
+        "QueuedCommand",
         "Work",
         "_Buffer",
         "_Content",

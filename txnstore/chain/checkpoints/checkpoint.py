@@ -137,13 +137,13 @@ class Requested(NamedTuple):
         objects: The object store.
         head: The head.
         files: The index files that it most likely names, by key.
-        known: The logs at the ends of index files that need not be read.
+        shared: The logs at the ends of index files that need not be read.
     """
 
     objects: ObjectStore
     head: Future[bytes]
     files: dict[str, Future[bytes]]
-    known: Sequence[Edge]
+    shared: Sequence[Edge]
 
     def file(self, key: str) -> bytes:
         """The bytes of an index file."""
@@ -151,23 +151,23 @@ class Requested(NamedTuple):
 
 
 def request(
-    objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int, known: Sequence[Edge] = ()
+    objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int, shared: Sequence[Edge] = ()
 ) -> Requested | None:
     """Request all objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint).
 
-    ``known``: the edges of another checkpoint of this chain, whose files are not read again.
+    ``shared``: the edges of another checkpoint of this chain, whose files are not read again.
     """
     if not 0 < sequence < 2**63:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
     ends = [0, *edges(sequence)]
-    files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(known, ends)) - 1 :])]
-    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, known)
+    files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(shared, ends)) - 1 :])]
+    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, shared)
 
 
-def _shared(known: Sequence[Edge], ends: Sequence[int]) -> list[Edge]:
-    """The first edges of a checkpoint whose files end there, as far as they are known; at least that before entry 1."""
-    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(known, ends, strict=False))
+def _shared(other: Sequence[Edge], ends: Sequence[int]) -> list[Edge]:
+    """The first edges of a checkpoint that are edges of ``other``, too; at least that before entry 1."""
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, ends, strict=False))
     return [edge for edge, _ in same] or [Edge()]
 
 
@@ -194,7 +194,7 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
     if document.sequence != sequence:
         msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
         raise CorruptionError(msg)
-    shared = _shared(requested.known, [0, *document.index])
+    shared = _shared(requested.shared, [0, *document.index])
     names = _names(document, keys, chain)[len(shared) - 1 :]
     ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
     return _saved(document, ends, head_key)
@@ -247,8 +247,8 @@ def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
 def numbers(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[int]:
     """The numbers of the checkpoints of later entries than ``after`` that have a head, in order; one list."""
     start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
-    found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
-    return sorted(number for number in found if number is not None and number > after)
+    sequences = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
+    return sorted(number for number in sequences if number is not None and number > after)
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
@@ -256,19 +256,21 @@ def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, unti
 
     ``until``: the last entry that it may contain.
     """
-    known = numbers(objects, keys, chain)
-    for sequence in sorted(known if until is None else (number for number in known if number <= until), reverse=True):
+    sequences = numbers(objects, keys, chain)
+    for sequence in sorted(
+        sequences if until is None else (number for number in sequences if number <= until), reverse=True
+    ):
         saved = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
         if saved is not None:
             return saved
     return None
 
 
-def check_chain(keys: Keys, found: State, number: int, chains: int) -> None:
+def check_chain(keys: Keys, state: State, number: int, chains: int) -> None:
     """Raise :class:`CorruptionError` for a checkpoint that does not belong to chain ``number`` of ``chains``."""
-    if (found.chain, found.chains) != (number, chains):
+    if (state.chain, state.chains) != (number, chains):
         msg = (
-            f"{keys.checkpoint_head(number, found.sequence)} belongs to chain {found.chain} of {found.chains}; "
+            f"{keys.checkpoint_head(number, state.sequence)} belongs to chain {state.chain} of {state.chains}; "
             f"expected chain {number} of {chains}: {STORE} belongs to another store"
         )
         raise CorruptionError(msg)

@@ -12,7 +12,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
-from txnstore.core.model import Claim, Fence, Map, TopicPartition, sorted_items
+from txnstore.core.model import CompactionLease, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
 
@@ -158,7 +158,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         seen=Map(document.seen),
         deleted=Map(document.deleted),
         fences=Map(document.fences),
-        claims=Map({item.tp: Claim(item.owner, item.until) for item in document.claims}),
+        claims=Map({item.tp: CompactionLease(item.owner, item.until) for item in document.claims}),
     )
 
 

@@ -88,11 +88,11 @@ class IndexDocument(Stored):
 
 def edges(sequence: int) -> list[int]:
     """The entries at which the index files of a checkpoint may end, in order; the last one is its own."""
-    found, unit = {sequence}, FAN
+    sequences, unit = {sequence}, FAN
     while unit <= sequence:
-        found.add(sequence - sequence % unit)
+        sequences.add(sequence - sequence % unit)
         unit *= FAN
-    return sorted(found - {0})
+    return sorted(sequences - {0})
 
 
 def may_need(sequence: int, after: int, until: int) -> bool:
@@ -154,9 +154,9 @@ def encode_file(before: Edge, after: Edge) -> bytes:
 def _changes(before: Partitions, after: Partitions) -> Iterator[tuple[TopicPartition, list[Batch], list[Batch]]]:
     """The partitions whose batches differ, in order, with the batches that were removed and added."""
     none = Partition()
-    found = [(tp, before.get(tp, none), log) for tp, log in items_of(after)]
-    found += [(tp, log, none) for tp, log in items_of(before) if tp not in after]
-    for tp, old, new in sorted(found, key=lambda item: item[0]):
+    logs = [(tp, before.get(tp, none), log) for tp, log in items_of(after)]
+    logs += [(tp, log, none) for tp, log in items_of(before) if tp not in after]
+    for tp, old, new in sorted(logs, key=lambda item: item[0]):
         if old.batches is not new.batches:
             removed, added = old.batches.changes(new.batches)
             if removed or added:
@@ -289,8 +289,8 @@ class IndexFile:
         """
         limits = list(accumulate((item.rows for item in self.document.partitions), initial=0))
         for item, (first, limit) in zip(self.document.partitions, pairwise(limits), strict=True):
-            known = partitions.get(item.tp)
-            batches = known.batches if known is not None else BatchList[Batch]()
+            log = partitions.get(item.tp)
+            batches = log.batches if log is not None else BatchList[Batch]()
             removed = [batch for start, end in item.removed for batch in batches.overlapping(start, end)]
             batches = batches.replace(removed, ()).extended(self._runs(first, limit, item.runs))
             partitions = partitions.insert(item.tp, Partition(batches=batches))
@@ -339,18 +339,18 @@ class StoredRun:
         return reversed(self._batches())
 
 
-def edges_of(files: Sequence[IndexFile], known: Sequence[Edge] = (Edge(),)) -> list[Edge]:
-    """The edges at which consecutive index files end, after the known ones that they follow.
+def edges_of(files: Sequence[IndexFile], shared: Sequence[Edge] = (Edge(),)) -> list[Edge]:
+    """The edges at which consecutive index files end, after the shared ones that they follow.
 
     Raises:
         CorruptionError: One does not follow the one before it.
     """
-    found = list(known)
+    result = list(shared)
     for file in files:
-        last, this = found[-1], file.document
+        last, this = result[-1], file.document
         if (this.after, this.previous) != (last.sequence, last.entry_hash):
             expected = f"{last.sequence} ({last.entry_hash})"
             msg = f"{file.key} follows entry {this.after} ({this.previous}); expected {expected}"
             raise CorruptionError(msg)
-        found.append(Edge(this.until, this.entry_hash, file.apply(last.partitions)))
-    return found
+        result.append(Edge(this.until, this.entry_hash, file.apply(last.partitions)))
+    return result

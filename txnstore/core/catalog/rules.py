@@ -85,32 +85,32 @@ def delete_topic(draft: Draft, command: DeleteTopic) -> None:
 
 def copy_topic(draft: Draft, command: CopyTopic) -> None:
     """Update the copy of a topic in the order of the catalog's entries: an older revision changes nothing."""
-    known = draft.state.topics.get(command.name)
-    if command.revision <= _known_revision(draft.state, command.name):
+    copy = draft.state.topics.get(command.name)
+    if command.revision <= _newest_revision(draft.state, command.name):
         return
     observe(draft, ((CATALOG, command.revision),))
-    if known is None and command.topic is None:
+    if copy is None and command.topic is None:
         draft.emit(TopicClosed(name=command.name, revision=command.revision))
-    if known is not None and (command.topic is None or command.topic.topic_id != known.topic_id):
-        draft.emit(TopicDeleted(name=known.name, topic_id=known.topic_id, revision=command.revision))
-        known = None
+    if copy is not None and (command.topic is None or command.topic.topic_id != copy.topic_id):
+        draft.emit(TopicDeleted(name=copy.name, topic_id=copy.topic_id, revision=command.revision))
+        copy = None
     if command.topic is not None:
-        draft.emit(TopicCreated(topic=command.topic) if known is None else TopicAltered(topic=command.topic))
+        draft.emit(TopicCreated(topic=command.topic) if copy is None else TopicAltered(topic=command.topic))
 
 
 def close_topic(draft: Draft, command: CloseTopic) -> None:
     """Close a topic in this chain: it takes no records from this entry on, so the catalog can delete it."""
-    known, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
-    if command.revision <= closed or (known is not None and known.revision > command.revision):
+    copy, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
+    if command.revision <= closed or (copy is not None and copy.revision > command.revision):
         return
     observe(draft, ((CATALOG, command.revision),))
     draft.emit(TopicClosed(name=command.name, revision=command.revision))
 
 
-def _known_revision(state: State, name: str) -> int:
+def _newest_revision(state: State, name: str) -> int:
     """The newest revision of a topic that this chain knows, closed ones included; 0 for none."""
-    known = state.topics.get(name)
-    return max(known.revision if known is not None else 0, state.deleted.get(name, 0))
+    copy = state.topics.get(name)
+    return max(copy.revision if copy is not None else 0, state.deleted.get(name, 0))
 
 
 def _colliding(state: State, name: str) -> str | None:
@@ -212,8 +212,8 @@ def _without_topic(
 ) -> Map[TopicPartition, CommittedOffset]:
     """The offsets without those of the deleted topic; the chain may already have offsets of a new topic of its name."""
     for tp in deleted:
-        known = offsets.get(tp)
-        if known is not None and known.topic_id in (None, topic_id):
+        offset = offsets.get(tp)
+        if offset is not None and offset.topic_id in (None, topic_id):
             offsets = offsets.remove(tp)
     return offsets
 

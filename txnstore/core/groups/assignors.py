@@ -29,11 +29,11 @@ class Subscriptions:
         nothing to read, until all members have seen the deletion.
         """
         topics, partitions = dict[str, frozenset[str]](), dict[str, int]()
-        seen, names = dict[str, int](), frozenset[str]()
+        counts, names = dict[str, int](), frozenset[str]()
         for member in members:
-            if member.topics != seen:  # Most members of a group have seen the same.
-                seen, names = member.topics, frozenset(member.topics)
-                for name, count in seen.items():
+            if member.topics != counts:  # Most members of a group have seen the same.
+                counts, names = member.topics, frozenset(member.topics)
+                for name, count in counts.items():
                     partitions[name] = max(count, partitions.get(name, 0))
             topics[member.member_id] = names
         return cls(topics, partitions)
@@ -51,11 +51,11 @@ class Subscriptions:
         for number, topics in enumerate(alike):
             for name in topics:
                 kinds[name].append(number)
-        members, found = list(alike.values()), dict[tuple[int, ...], frozenset[str]]()
+        members, readers = list(alike.values()), dict[tuple[int, ...], frozenset[str]]()
         for numbers in map(tuple, kinds.values()):
-            if numbers not in found:
-                found[numbers] = frozenset(member_id for number in numbers for member_id in members[number])
-        return {name: found[tuple(numbers)] for name, numbers in kinds.items()}
+            if numbers not in readers:
+                readers[numbers] = frozenset(member_id for number in numbers for member_id in members[number])
+        return {name: readers[tuple(numbers)] for name, numbers in kinds.items()}
 
     def _numbers(self, topic: str) -> range:
         return range(self.partitions[topic])
@@ -67,20 +67,20 @@ def range_assignor(members: list[Member], _previous: Mapping[TopicPartition, str
     If the partitions do not divide evenly, the first readers get one more. Static members come first, by instance id,
     so that a restart does not change the assignment; then the others, by member id.
     """
-    wanted = Subscriptions.of(members)
-    found: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
+    subscriptions = Subscriptions.of(members)
+    targets: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
     ordered = [member.member_id for member in sorted(members, key=_static_first)]
     in_order: dict[frozenset[str], list[str]] = {}
-    for name, readers in wanted.readers_of_topics().items():
+    for name, readers in subscriptions.readers_of_topics().items():
         if readers not in in_order:
             in_order[readers] = [member_id for member_id in ordered if member_id in readers]
-        count, first = wanted.partitions[name], 0
+        count, first = subscriptions.partitions[name], 0
         each, more = divmod(count, len(readers))
         for place, member_id in enumerate(in_order[readers][:count]):
             limit = first + each + (1 if place < more else 0)
-            found[member_id] += [TopicPartition(name, number) for number in range(first, limit)]
+            targets[member_id] += [TopicPartition(name, number) for number in range(first, limit)]
             first = limit
-    return {member_id: tuple(sorted(tps)) for member_id, tps in found.items()}
+    return {member_id: tuple(sorted(tps)) for member_id, tps in targets.items()}
 
 
 def _static_first(member: Member) -> tuple[bool, str]:
@@ -97,14 +97,14 @@ def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str
 
 
 class _Sticky:
-    def __init__(self, wanted: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
-        self._readers = wanted.readers_of_topics()
-        self._held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in wanted.topics}
+    def __init__(self, subscriptions: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
+        self._readers = subscriptions.readers_of_topics()
+        self._held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscriptions.topics}
         self._free: list[TopicPartition] = []
         self._stays: dict[TopicPartition, str] = {}
-        for tp in wanted.all_partitions():
+        for tp in subscriptions.all_partitions():
             owner = previous.get(tp)
-            if owner in self._held and tp.topic in wanted.topics[owner]:
+            if owner in self._held and tp.topic in subscriptions.topics[owner]:
                 self._held[owner].add(tp)
                 self._stays[tp] = owner
             else:
@@ -163,17 +163,17 @@ class _Sticky:
         """
         best: dict[str, tuple[bool, TopicPartition]] = {}
         for tp in self._held[giver]:
-            found_one = (self._stays.get(tp) != giver, tp)
-            best[tp.topic] = max(found_one, best.get(tp.topic, found_one))
-        found: list[str] = []
+            candidate = (self._stays.get(tp) != giver, tp)
+            best[tp.topic] = max(candidate, best.get(tp.topic, candidate))
+        all_takers: list[str] = []
         for _, tp in sorted(best.values(), reverse=True):
             takers = unseen & self._readers[tp.topic]
             came.update(dict.fromkeys(takers, (giver, tp)))
             unseen -= takers
-            found += takers
+            all_takers += takers
             if not unseen:
                 break
-        return found
+        return all_takers
 
     def _hand_on(self, taker: str, first: str, came: Mapping[str, tuple[str, TopicPartition]]) -> None:
         while taker != first:

@@ -72,7 +72,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         FencedInstanceError: Another member has its static name.
         InvalidConfigError: The topics are other ones than at the last join.
     """
-    member = known_member(_group(draft, command.group), command.group, command.member_id, command.instance_id)
+    member = require_member(_group(draft, command.group), command.group, command.member_id, command.instance_id)
     topics = _checked_topics(command.topics) if command.topics is not None else member.topics
     if set(topics) != set(member.topics):
         msg = f"member {member.member_id!r} of group {command.group!r} has to join again to read other topics"
@@ -92,7 +92,7 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
     group = _group(draft, command.group)
     static = _static_member(group, command.instance_id)
     if command.instance_id is not None and command.member_id and static is not None:
-        known_member(group, command.group, command.member_id, command.instance_id)
+        require_member(group, command.group, command.member_id, command.instance_id)
     member = static if command.instance_id is not None else group.members.get(command.member_id)
     if member is not None:
         draft.emit(MemberLeft(group=command.group, member_id=member.member_id, reason="left"))
@@ -137,18 +137,18 @@ def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
     It waits for the targets that it does not hold. One without targets, because the group has more members than
     partitions, waits until any of the others leaves.
     """
-    wanted = set(member.target).difference(member.held)
-    found = []
+    awaited = set(member.target).difference(member.held)
+    result = []
     for other in _members(group):
         if other.member_id == member.member_id:
             continue
-        held = tuple(tp for tp in other.held if (tp in wanted if member.target else tp.topic in member.topics))
+        held = tuple(tp for tp in other.held if (tp in awaited if member.target else tp.topic in member.topics))
         if held:
-            found.append(PartitionHolder(other.member_id, other.instance_id, held, other.expires_at))
-    return tuple(found)
+            result.append(PartitionHolder(other.member_id, other.instance_id, held, other.expires_at))
+    return tuple(result)
 
 
-def known_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:
+def require_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:
     """The member of this id (OFF-06).
 
     Raises:
@@ -202,13 +202,13 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
         msg = f"group {name!r} does not exist, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)
     group = group or Group()
-    known_member(group, name, offsets.member_id, offsets.instance_id)
+    require_member(group, name, offsets.member_id, offsets.instance_id)
     if offsets.generation != group.generation:
         msg = f"group {name!r} is at generation {group.generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
-    wanted = {item.tp for item in offsets.offsets}
+    tps = {item.tp for item in offsets.offsets}
     for other in _members(group):
-        if other.member_id != offsets.member_id and (taken := sorted(wanted.intersection(other.held))):
+        if other.member_id != offsets.member_id and (taken := sorted(tps.intersection(other.held))):
             msg = f"member {other.member_id!r} of group {name!r} holds {taken[0]}, not {offsets.member_id!r}"
             raise IllegalGenerationError(msg)
 
@@ -244,7 +244,7 @@ def _emit(
     """
     group = _group(draft, name)
     members = _members(group)
-    kept = {
+    remaining = {
         member.member_id: {
             tp
             for tp in member.held
@@ -252,11 +252,11 @@ def _emit(
         }
         for member in members
     }
-    taken = {tp for tps in kept.values() for tp in tps}
+    taken = {tp for tps in remaining.values() for tp in tps}
     changes = []
     for member in members:
         target = targets[member.member_id]
-        held = tuple(sorted(kept[member.member_id] | {tp for tp in target if tp not in taken}))
+        held = tuple(sorted(remaining[member.member_id] | {tp for tp in target if tp not in taken}))
         if (target, held) != (member.target, member.held):
             changes.append(MemberPartitions(member_id=member.member_id, target=list(target), held=list(held)))
     if changes or generation != group.generation:
@@ -265,14 +265,14 @@ def _emit(
 
 def _previous(members: Iterable[Member]) -> dict[TopicPartition, str]:
     """The member that has each partition as a target, or, where there is none, the member that holds it."""
-    found: dict[TopicPartition, str] = {}
+    owners: dict[TopicPartition, str] = {}
     for member in members:
         for tp in member.held:
-            found.setdefault(tp, member.member_id)
+            owners.setdefault(tp, member.member_id)
     for member in members:
         for tp in member.target:
-            found[tp] = member.member_id
-    return found
+            owners[tp] = member.member_id
+    return owners
 
 
 def _group(draft: Draft, name: str) -> Group:
@@ -303,8 +303,8 @@ def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:
         msg = f"a member of group {command.group!r} must read at least one topic"
         raise InvalidConfigError(msg)
     if command.assignor not in ASSIGNORS:
-        known = ", ".join(repr(name) for name in ASSIGNORS)
-        msg = f"assignor must be one of {known}, not {command.assignor!r}"
+        names = ", ".join(repr(name) for name in ASSIGNORS)
+        msg = f"assignor must be one of {names}, not {command.assignor!r}"
         raise InvalidConfigError(msg)
     if not 0 < command.session_timeout_ms <= MAX_SESSION_TIMEOUT_MS:
         msg = f"session_timeout must be above 0 and up to {MAX_SESSION_TIMEOUT_MS // 1000} s"
@@ -312,9 +312,9 @@ def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:
 
 
 def _checked_topics(topics: Iterable[tuple[str, int]]) -> dict[str, int]:
-    found = {check_topic_name(name): count for name, count in topics}
-    for name, count in found.items():
+    counts = {check_topic_name(name): count for name, count in topics}
+    for name, count in counts.items():
         if count < 0:
             msg = f"topic {name!r} cannot have {count} partitions"
             raise InvalidConfigError(msg)
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))

@@ -230,14 +230,14 @@ def committed(
     Raises:
         UnstableOffsetCommitError: An open transaction has a pending offset.
     """
-    known = state.groups.get(group)
-    if known is None:
+    record = state.groups.get(group)
+    if record is None:
         return None
-    if require_stable and any(pending if strict else tp in pending for pending in known.pending.values()):
+    if require_stable and any(pending if strict else tp in pending for pending in record.pending.values()):
         where = "a partition" if strict else tp
         msg = f"an open transaction has a pending offset of {where} in group {group!r}"
         raise UnstableOffsetCommitError(msg)
-    value = known.offsets.get(tp)
+    value = record.offsets.get(tp)
     return value.value if value is not None else None
 
 

@@ -29,8 +29,10 @@ def open_data_has_a_fence(state: State) -> Iterator[str]:
         partition = state.partitions[tp]
         for producer_id in sorted(partition.open_txns):
             fence = state.fences.get(producer_id)
-            known = partition.producers.get(producer_id)
-            if is_foreign(state, producer_id) and (fence is None or (known is not None and known.epoch > fence.epoch)):
+            producer = partition.producers.get(producer_id)
+            if is_foreign(state, producer_id) and (
+                fence is None or (producer is not None and producer.epoch > fence.epoch)
+            ):
                 yield f"{tp}: producer id {producer_id} has open data above its fence {fence}"
     for name in sorted(state.groups):
         for producer_id in sorted(state.groups[name].pending):

@@ -13,7 +13,7 @@ from txnstore.core.state import State, leads_partition
 
 def topics_own_their_partitions(state: State) -> Iterator[str]:
     """A topic has the partitions 0 … n-1, and every partition has a topic."""
-    wanted = {
+    expected = {
         tp
         for name, topic in state.topics.items()
         for number in range(topic.partitions)
@@ -22,8 +22,8 @@ def topics_own_their_partitions(state: State) -> Iterator[str]:
     for name, topic in state.topics.items():
         if topic.name != name:
             yield f"topic {name} is stored with the name {topic.name}"
-    for tp in sorted(wanted ^ set(state.partitions)):
-        yield f"{tp} has no log" if tp in wanted else f"{tp} has a log, but no topic"
+    for tp in sorted(expected ^ set(state.partitions)):
+        yield f"{tp} has no log" if tp in expected else f"{tp} has a log, but no topic"
 
 
 def offsets_in_order(state: State) -> Iterator[str]:
@@ -89,8 +89,8 @@ def segments_referenced_once(state: State) -> Iterator[str]:
     rows: dict[str, list[tuple[int, int, TopicPartition]]] = {}
     for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
-            found = (batch.first_row, batch.first_row + batch.records, tp)
-            rows.setdefault(batch.segment.key, []).append(found)
+            rows_of_batch = (batch.first_row, batch.first_row + batch.records, tp)
+            rows.setdefault(batch.segment.key, []).append(rows_of_batch)
     for key, ranges in sorted(rows.items()):
         ranges.sort()
         for (_, limit, first_tp), (start, _, second_tp) in pairwise(ranges):

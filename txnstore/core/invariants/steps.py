@@ -65,8 +65,8 @@ def deletion_keeps_what_it_cuts(before: State, after: State) -> Iterator[str]:
             continue
         is_aborted = aborted_batches(old)
         for batch in old.batches.overlapping(new.log_start, new.log_start + 1):
-            left = new.batches.overlapping(batch.base_offset, batch.limit)
-            if next(left, None) is None and not is_aborted(batch):
+            remaining = new.batches.overlapping(batch.base_offset, batch.limit)
+            if next(remaining, None) is None and not is_aborted(batch):
                 yield f"{tp}: the batch {offsets_of(batch)}, which the log start {new.log_start} cuts, was removed"
 
 
@@ -78,12 +78,12 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
     for tp, old, new in _logs(before, after):
         # The index may be long and mostly grows at its end: the common beginning is not hashed for each entry.
         shared = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
-        known, kept = set(old.aborted[shared:]), set(new.aborted[shared:])
+        before_entries, after_entries = set(old.aborted[shared:]), set(new.aborted[shared:])
         for entry in old.aborted[shared:]:
-            if entry not in kept and entry.last_offset >= new.log_start and _has_data(new, entry):
+            if entry not in after_entries and entry.last_offset >= new.log_start and _has_data(new, entry):
                 yield f"{tp}: the transaction {entry.first_offset}-{entry.last_offset} left the aborted index with data"
         for entry in new.aborted[shared:]:
-            if entry not in known and entry.first_offset < old.last_stable_offset:
+            if entry not in before_entries and entry.first_offset < old.last_stable_offset:
                 yield f"{tp}: the offsets {entry.first_offset}-{entry.last_offset} were aborted after they were stable"
 
 
@@ -118,9 +118,9 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
     for tp, log, later in _logs(before, after):
-        for producer_id, producer, seen in changed(log.producers, later.producers):
-            if seen is not None and seen.epoch < producer.epoch:
-                yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {seen.epoch}"
+        for producer_id, producer, current in changed(log.producers, later.producers):
+            if current is not None and current.epoch < producer.epoch:
+                yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {current.epoch}"
 
 
 def decisions_never_change(before: State, after: State) -> Iterator[str]:

@@ -50,12 +50,12 @@ def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
             if partition is None:
                 yield f"{tp}: transactional id {txn.transactional_id!r} lists it, but there is no such partition"
                 continue
-            known = partition.open_txns.get(txn.producer_id)
+            listed = partition.open_txns.get(txn.producer_id)
             first = _first_offset(partition, txn)
-            if known != first:
+            if listed != first:
                 yield (
                     f"{tp}: the open transaction of {txn.transactional_id!r} begins at {first}, "
-                    f"but the table of open transactions says {known}"
+                    f"but the table of open transactions says {listed}"
                 )
 
 

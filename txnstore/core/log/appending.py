@@ -47,11 +47,11 @@ NO_BATCHES: LastBatches = {}
 
 def _in_partitions(state: State, events: Iterable[E], after: Callable[[Partition, E, State], Partition]) -> State:
     """The state after consecutive events of partitions: one change of the map, however many partitions have changed."""
-    known, changed = state.partitions, dict[TopicPartition, Partition]()
+    logs, changed = state.partitions, dict[TopicPartition, Partition]()
     for event in events:
         tp = interned(event.topic, event.partition)
-        changed[tp] = after(changed.get(tp) or known[tp], event, state)
-    return replace(state, partitions=known.update(changed))
+        changed[tp] = after(changed.get(tp) or logs[tp], event, state)
+    return replace(state, partitions=logs.update(changed))
 
 
 def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
@@ -81,13 +81,13 @@ def _batch_appended(partition: Partition, event: BatchAppended, state: State) ->
 
 def _remember(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
     """The producer state with ``batch`` added to its window; a new epoch starts with an empty window (SEQ-06)."""
-    known = producer.batches if producer is not None and producer.epoch == batch.epoch else ()
+    window = producer.batches if producer is not None and producer.epoch == batch.epoch else ()
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
         first_offset = batch.base_offset
     first, last = batch.base_sequence, next_sequence(batch.base_sequence, batch.records - 1)
     metadata = BatchMetadata(first, last, batch.base_offset, batch.limit - 1, batch.appended_at)
-    return ProducerState(batch.epoch, (*known, metadata)[-WINDOW:], state.timestamp, first_offset)
+    return ProducerState(batch.epoch, (*window, metadata)[-WINDOW:], state.timestamp, first_offset)
 
 
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
@@ -272,21 +272,23 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
         ProducerFencedError: The partition has seen a newer epoch.
         OutOfOrderSequenceError: The sequence is neither the next one nor that of a batch in the window.
     """
-    known = partition.producers.get(producer.producer_id)
-    if known is None:
+    current = partition.producers.get(producer.producer_id)
+    if current is None:
         # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08).
         expected = 0 if producer.transactional_id is not None else batch.base_sequence
-    elif producer.epoch < known.epoch:
-        msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {known.epoch}"
+    elif producer.epoch < current.epoch:
+        msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {current.epoch}"
         raise ProducerFencedError(msg)
-    elif producer.epoch > known.epoch:
+    elif producer.epoch > current.epoch:
         expected = 0
     else:
-        for seen in known.batches:
+        for appended in current.batches:
             last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
-            if (seen.first_sequence, seen.last_sequence) == (batch.base_sequence, last_sequence):
-                return Appended(batch.tp, seen.base_offset, seen.last_offset + 1, seen.timestamp, duplicate=True)
-        expected = next_sequence(known.last_sequence)
+            if (appended.first_sequence, appended.last_sequence) == (batch.base_sequence, last_sequence):
+                return Appended(
+                    batch.tp, appended.base_offset, appended.last_offset + 1, appended.timestamp, duplicate=True
+                )
+        expected = next_sequence(current.last_sequence)
     if batch.base_sequence != expected:
         before = _find_open(partition, producer, batch)
         if before is not None:
@@ -305,20 +307,20 @@ def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch
     first = partition.open_txns.get(producer.producer_id)
     if first is None or producer.transactional_id is None:
         return None
-    for known in partition.batches.overlapping(first, partition.high_watermark):
-        if _is_batch(known, producer, batch):
-            return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
+    for stored in partition.batches.overlapping(first, partition.high_watermark):
+        if _is_batch(stored, producer, batch):
+            return Appended(batch.tp, stored.base_offset, stored.limit, stored.appended_at, duplicate=True)
     return None
 
 
-def _is_batch(known: Batch, producer: ProducerIdentity, batch: NewBatch) -> bool:
-    """Whether ``known`` is the batch, from an earlier attempt."""
+def _is_batch(stored: Batch, producer: ProducerIdentity, batch: NewBatch) -> bool:
+    """Whether ``stored`` is the batch, from an earlier attempt."""
     identity = (producer.producer_id, producer.epoch, batch.base_sequence)
-    if (known.producer_id, known.epoch, known.base_sequence) != identity:
+    if (stored.producer_id, stored.epoch, stored.base_sequence) != identity:
         return False
-    if known.segment.inlined:  # Its key is that of the entry which took it.
-        return known.segment.sha256 == batch.segment.sha256
-    return known.segment.key == batch.segment.key
+    if stored.segment.inlined:  # Its key is that of the entry which took it.
+        return stored.segment.sha256 == batch.segment.sha256
+    return stored.segment.key == batch.segment.key
 
 
 def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_at: int) -> Appended:
@@ -328,9 +330,9 @@ def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_
     the offsets are not known: -1, as in Kafka.
     """
     partition = state.partition(batch.tp)
-    for known in reversed(partition.batches) if partition is not None else ():
-        if _is_batch(known, producer, batch):
-            return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
+    for stored in reversed(partition.batches) if partition is not None else ():
+        if _is_batch(stored, producer, batch):
+            return Appended(batch.tp, stored.base_offset, stored.limit, stored.appended_at, duplicate=True)
     return Appended(batch.tp, -1, -1, ended_at, duplicate=True)
 
 
@@ -362,8 +364,8 @@ def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
         return
     owner = state.transactional_ids.get(producer.producer_id)
     if producer.producer_id >= state.next_producer_id or owner is not None:
-        known = f"belongs to transactional id {owner!r}" if owner is not None else "was never granted"
-        msg = f"producer id {producer.producer_id} {known}: it cannot append outside a transaction"
+        problem = f"belongs to transactional id {owner!r}" if owner is not None else "was never granted"
+        msg = f"producer id {producer.producer_id} {problem}: it cannot append outside a transaction"
         error = InvalidTxnStateError if owner is not None else InvalidPidMappingError
         raise error(msg)
 

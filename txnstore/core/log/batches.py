@@ -112,10 +112,10 @@ class BatchList(Generic[T]):
 
     def extended(self, runs: Sequence[Run[T]]) -> BatchList[T]:
         """A list with the batches of these runs too, none of which is among the others."""
-        known = self._all()
-        if known and runs and runs[0].base_offset < known[-1].limit:
+        own = self._all()
+        if own and runs and runs[0].base_offset < own[-1].limit:
             return self.replace((), chain.from_iterable(runs))
-        return BatchList._of((*known, *runs))
+        return BatchList._of((*own, *runs))
 
     def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
         """A list without the ``removed`` batches and with the ``added`` ones, in offset order.
@@ -132,8 +132,8 @@ class BatchList(Generic[T]):
         end = max(begin, bisect_right(runs, last_offset, key=_first_offset))
         while begin > 0 and isinstance(runs[begin - 1], Chunk) and len(runs[begin - 1]) < _CHUNK:
             begin -= 1  # What is left of earlier changes becomes one run.
-        kept = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
-        return BatchList._of((*runs[:begin], *_chunks(sorted([*kept, *new], key=_offset)), *runs[end:]))
+        remaining = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
+        return BatchList._of((*runs[:begin], *_chunks(sorted([*remaining, *new], key=_offset)), *runs[end:]))
 
     def starting_at(self, offset: int) -> BatchList[T]:
         """A list without the batches that end at or before ``offset``."""

@@ -33,7 +33,7 @@ HIGH_WATERMARK = -1
 
 def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition, int]:
     """Move the log starts; one that is below the present log start changes nothing (RET-06)."""
-    found: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
     for deletion in command.deletions:
         tp, state = deletion.tp, draft.state
         partition = partition_of(state, tp)
@@ -44,8 +44,8 @@ def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition,
         start = new_log_start(topic, tp, partition, deletion.offset, partial(_holder, state))
         if start > partition.log_start:
             draft.emit(LogStartMoved(topic=tp.topic, partition=tp.partition, offset=start))
-        found[tp] = start
-    return found
+        starts[tp] = start
+    return starts
 
 
 def new_log_start(

@@ -60,10 +60,10 @@ def count_records(partition: Partition, start: int, limit: int) -> int:
 
     At most so many, where one of the two bounds is inside a merged batch with gaps: only its segment has the offsets.
     """
-    found = 0
+    records = 0
     for batch in partition.batches.overlapping(start, limit):
-        found += min(batch.records, min(batch.limit, limit) - max(batch.base_offset, start))
-    return found
+        records += min(batch.records, min(batch.limit, limit) - max(batch.base_offset, start))
+    return records
 
 
 def is_open(partition: Partition, batch: Batch) -> bool:

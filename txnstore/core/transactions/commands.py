@@ -20,8 +20,8 @@ class InitProducer:
     """Grant a producer id and epoch; fence earlier instances and abort their open transaction.
 
     Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`Unfinished`, if a decided
-    transaction must be completed in other chains first: complete it and repeat the command; or with :class:`Kept`, if
-    the open transaction is kept and other chains have to fence its older epochs.
+    transaction must be completed in other chains first: complete it and repeat the command; or with
+    :class:`KeptTransaction`, if the open transaction is kept and other chains have to fence its older epochs.
 
     Attributes:
         transactional_id: The transactional id; None for an idempotent producer.
@@ -122,13 +122,13 @@ class WriteMarkers:
     Attributes:
         decided: The transaction.
         after: The coordinator's chain and its entry with the decision.
-        told: The chain has current copies of the topics, so an unknown topic is deleted and needs no marker. If not
-            set, an unknown topic refuses the command.
+        copies_current: The chain has current copies of the topics, so an unknown topic is deleted and needs no marker.
+            If not set, an unknown topic refuses the command.
     """
 
     decided: Unfinished
     after: tuple[int, int]
-    told: bool = False
+    copies_current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,12 @@ class Unfinished:
 
     def names(self, topic: Topic) -> bool:
         """Whether the transaction may have data in this topic, and not only in an earlier one of its name."""
-        known = {topic_id for name, topic_id in self.topic_ids if name == topic.name}
-        return not known or topic.topic_id in known
+        topic_ids = {topic_id for name, topic_id in self.topic_ids if name == topic.name}
+        return not topic_ids or topic.topic_id in topic_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTransaction:
     """A granted identity whose transaction stays open, and the places where its older epochs must be fenced."""
 
     producer: ProducerIdentity

@@ -137,8 +137,8 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
         return state
     before = state.transactions.get(event.transactional_id)
     if event.keeps and before is not None:
-        kept = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
-        return _with_transaction(state, replace(kept, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
+        renewed = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
+        return _with_transaction(state, replace(renewed, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
     txn = Transaction(
         transactional_id=event.transactional_id,
         producer_id=event.producer_id,

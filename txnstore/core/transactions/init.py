@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft
-from txnstore.core.transactions.commands import InitProducer, Kept, Unfinished
+from txnstore.core.transactions.commands import InitProducer, KeptTransaction, Unfinished
 from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.core.transactions.fold import fenced, following, is_last, unfinished_of
 from txnstore.core.transactions.machine import enter
@@ -13,7 +13,7 @@ from txnstore.core.transactions.rules import decide_end
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 
-def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | Kept:
+def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | KeptTransaction:
     """Grant an identity; with a transactional id fence earlier instances and end their transaction (INIT-01…11).
 
     Raises:
@@ -89,7 +89,7 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
     return ProducerIdentity(producer_id, epoch, command.transactional_id)
 
 
-def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIdentity | Kept:
+def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIdentity | KeptTransaction:
     """Grant the next epoch and keep the prepared transaction open (TPC-04); other chains have to fence the old one."""
     if txn.epoch >= MAX_EPOCH:
         msg = f"the prepared transaction {txn.transactional_id!r} has no epoch left for another instance: abort it"
@@ -106,4 +106,4 @@ def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIden
     identity = ProducerIdentity(txn.producer_id, txn.epoch + 1, txn.transactional_id)
     if draft.state.chains == 1:
         return identity
-    return Kept(identity, tuple(sorted(txn.partitions)), tuple(sorted(txn.groups)))
+    return KeptTransaction(identity, tuple(sorted(txn.partitions)), tuple(sorted(txn.groups)))

@@ -302,8 +302,8 @@ def complete(draft: Draft, decided: Unfinished) -> None:
 def seal(draft: Draft, command: HoldTxn) -> None:
     """Refuse further batches and offsets of a prepared transaction, whose epoch stays the same (TPC-03)."""
     producer = command.producer
-    known = draft.state.fences.get(producer.producer_id)
-    if known is not None and (known.epoch > producer.epoch or (known.epoch == producer.epoch and known.held)):
+    current = draft.state.fences.get(producer.producer_id)
+    if current is not None and (current.epoch > producer.epoch or (current.epoch == producer.epoch and current.held)):
         return
     observe(draft, (command.after,) if command.after is not None else ())
     draft.emit(
@@ -317,11 +317,12 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
     """Write the markers of a transaction that another chain decided (END-05).
 
     Raises:
-        UnknownTopicOrPartitionError: The chain does not know a topic of the transaction, and ``told`` is not set. With
-            ``told`` the topic is deleted: it needs no marker, and the fence refuses late batches.
+        UnknownTopicOrPartitionError: The chain does not know a topic of the transaction, and ``copies_current`` is not
+            set. With ``copies_current`` the topic is deleted: it needs no marker, and the fence refuses late batches.
     """
     for tp in command.decided.partitions:
-        if not command.told and leads_partition(draft.state, tp) and _log_of(draft.state, command.decided, tp) is None:
+        leads = leads_partition(draft.state, tp)
+        if leads and not command.copies_current and _log_of(draft.state, command.decided, tp) is None:
             msg = f"chain {draft.state.chain} does not know {tp}, so it cannot write a marker there"
             raise UnknownTopicOrPartitionError(msg)
     before = len(draft.events)
@@ -374,8 +375,8 @@ def _marker_of(
 ) -> MarkerWritten | None:
     """The marker of a transaction in a partition, after its ``last`` batch; None if that has seen its epoch."""
     # A partition that has just taken a batch of the transaction has not seen a newer epoch.
-    known = partition.producers.get(decided.producer_id) if last is None else None
-    if known is None or known.epoch <= decided.epoch:
+    state = partition.producers.get(decided.producer_id) if last is None else None
+    if state is None or state.epoch <= decided.epoch:
         offset = partition.high_watermark if last is None else last.batch.limit
         return MarkerWritten(tp.topic, tp.partition, decided.producer_id, decided.epoch + 1, decided.outcome, offset)
     return None
@@ -386,9 +387,9 @@ def _emit_fence(
 ) -> None:
     """Fence a producer in this chain; the event names the partitions and groups that the chain has."""
     state = draft.state
-    known = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
+    existing = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
     led = [group for group in groups if leads_group(state, group)]
-    draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=known, groups=led))
+    draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=existing, groups=led))
 
 
 def _log_of(state: State, decided: Unfinished, tp: TopicPartition) -> Partition | None:
