@@ -96,10 +96,10 @@ def check_topic_schema(schema: pa.Schema | None, key: str | None, timestamp: str
         SchemaMismatchError: One of them is not allowed; the message names the column.
     """
     if schema is None:
-        for what, column in (("key", key), ("timestamp", timestamp)):
+        for role, column in (("key", key), ("timestamp", timestamp)):
             if column is not None:
                 raise SchemaMismatchError(
-                    f"{what}={column!r} needs a schema: a topic without one has Kafka's key and timestamp",
+                    f"{role}={column!r} needs a schema: a topic without one has Kafka's key and timestamp",
                 )
         return
     check_schema(schema)
@@ -184,31 +184,31 @@ def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _check_column(
-    schema: pa.Schema, what: str, column: str | None, is_allowed: Callable[[pa.DataType], bool], allowed: str
+    schema: pa.Schema, role: str, column: str | None, is_allowed: Callable[[pa.DataType], bool], allowed: str
 ) -> None:
-    """Raise if the column that serves as ``what`` does not exist, or is of another type than those ``allowed``."""
+    """Raise if the column that serves as ``role`` does not exist, or is of another type than those ``allowed``."""
     if column is None:
         return
     if column not in schema.names:
-        raise SchemaMismatchError(f"the {what} column {column!r} is not in the schema, which has {schema.names}")
+        raise SchemaMismatchError(f"the {role} column {column!r} is not in the schema, which has {schema.names}")
     data_type = schema.field(column).type
     if not is_allowed(data_type):
         raise SchemaMismatchError(
-            f"column {column!r} is of type {data_type} and cannot be the {what}; it must be {allowed}",
+            f"column {column!r} is of type {data_type} and cannot be the {role}; it must be {allowed}",
         )
 
 
 def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
     """Raise for empty names, and for names that are equal except for case, as they are for DuckDB and Spark."""
-    seen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in [field.name for field in fields]:
         if not name:
             raise SchemaMismatchError(f"column {path}'' has no name")
-        if name.lower() in seen:
-            other = seen[name.lower()]
+        if name.lower() in names:
+            other = names[name.lower()]
             same = "is a duplicate" if other == name else f"differs from {path + other!r} in case only"
             raise SchemaMismatchError(f"column {path + name!r} {same}")
-        seen[name.lower()] = name
+        names[name.lower()] = name
 
 
 def _check_depth(column: str, data_type: pa.DataType) -> None:

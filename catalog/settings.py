@@ -111,12 +111,12 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 
 def _cleanup_policy(value: object) -> frozenset[str]:
     """The policies; none means that nothing is ever removed, as in Kafka."""
-    given: Iterable[object] = (None,)
+    parts: Iterable[object] = (None,)
     if isinstance(value, str):
-        given = value.split(",") if value.strip() else ()
+        parts = value.split(",") if value.strip() else ()
     elif isinstance(value, list | tuple | set | frozenset):
-        given = value
-    policies = frozenset(part.strip() if isinstance(part, str) else "" for part in given)
+        parts = value
+    policies = frozenset(part.strip() if isinstance(part, str) else "" for part in parts)
     if not policies <= {"compact", "delete"}:
         raise ValueError("delete, compact, compact,delete, or empty")
     return policies

@@ -92,11 +92,13 @@ def create_topic(
     return created
 
 
-def _same_topic(existing: Topic, wanted: Topic) -> Topic:
-    for what in ("partitions", "schema", "key", "timestamp", "config"):
-        if getattr(existing, what) != getattr(wanted, what):
-            counts = f"{existing.partitions} partitions, not {wanted.partitions}"
-            msg = f"topic {existing.name!r} already exists with {counts if what == 'partitions' else f'another {what}'}"
+def _same_topic(existing: Topic, requested: Topic) -> Topic:
+    for field in ("partitions", "schema", "key", "timestamp", "config"):
+        if getattr(existing, field) != getattr(requested, field):
+            counts = f"{existing.partitions} partitions, not {requested.partitions}"
+            msg = (
+                f"topic {existing.name!r} already exists with {counts if field == 'partitions' else f'another {field}'}"
+            )
             raise TopicExistsError(msg)
     return existing
 
@@ -155,9 +157,9 @@ def _altered(
             if value is None and setting not in topic.config:
                 check_setting(setting)
         merged = {**topic.config, **config}
-        kept = {setting: value for setting, value in merged.items() if value is not None}
+        remaining = {setting: value for setting, value in merged.items() if value is not None}
         keyed = topic.schema is None or topic.key is not None
-        changes["config"] = _settings(kept, topic.timestamp, keyed=keyed).to_mapping()
+        changes["config"] = _settings(remaining, topic.timestamp, keyed=keyed).to_mapping()
     return replace(topic, version=topic.version + 1, **changes)
 
 

@@ -141,9 +141,9 @@ class Scan:
                 yield from tables  # No table is kept here while the next one is awaited.
                 return
             for table in tables:
-                found = table.filter(self._filter)
-                if found.num_rows:
-                    yield found.select(self._projection.columns)
+                matches = table.filter(self._filter)
+                if matches.num_rows:
+                    yield matches.select(self._projection.columns)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The result as a stream of record batches; segments are fetched while it is read."""
@@ -195,9 +195,9 @@ def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPart
     """A bound as an offset for each partition that has one."""
     if bound is None:
         return {}
-    given = bound if isinstance(bound, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), bound)
+    bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), bound)
     result = {}
-    for number, offset in given.items():
+    for number, offset in bounds.items():
         tp = TopicPartition(topic, number)
         view.find_partition(tp)
         result[tp] = check_integer(f"{which} of {tp}", offset)

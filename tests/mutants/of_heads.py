@@ -149,7 +149,7 @@ HEADS = (
     Mutant(
         "a folder that was created again is the old one",
         RootFolder.check,
-        "os.path.samestat(os.fstat(known), self._path.stat())",
+        "os.path.samestat(os.fstat(descriptor), self._path.stat())",
         "Path(self.path).stat()",
         test="protocol/repair/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
     ),

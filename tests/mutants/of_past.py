@@ -49,7 +49,7 @@ PAST = (
     Mutant(
         "a warning of an earlier snapshot advises what cannot change it",
         blocked.warn_blocked,
-        "past = given is not None and",
+        "past = snapshot is not None and",
         "past = False and",
         test=_PAST + "test_nothing_is_aborted_for_an_earlier_snapshot",
     ),

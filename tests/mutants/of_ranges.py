@@ -108,8 +108,8 @@ RANGES = (
     Mutant(
         "the hash of a large segment is not compared",
         ranged.HashedSegment.compare,
-        "if found != expected:",
-        "if False:",
+        "digest != expected",
+        "False",
         test=_ALL,
     ),
 )

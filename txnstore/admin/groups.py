@@ -189,15 +189,15 @@ def _target(connection: Connection, view: View, tp: TopicPartition, to: Time) ->
     load("txnstore.read.plan")
     from txnstore.read.plan import offset_for_time
 
-    found = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, moment)
-    return found.offset if found is not None else latest
+    first = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, moment)
+    return first.offset if first is not None else latest
 
 
 def _find(view: View, name: str) -> Group:
     group = view.groups.get(name)
     if group is None or not exists(group):
-        known = [other for other in view.groups if exists(view.groups[other])]
-        msg = f"there is no group {name!r}{nearest(name, known)}"
+        names = [other for other in view.groups if exists(view.groups[other])]
+        msg = f"there is no group {name!r}{nearest(name, names)}"
         raise GroupNotFoundError(msg)
     return group
 
@@ -237,7 +237,7 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
     """The existing partitions in which the group has committed or pending offsets, or members."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}
-    found = []
+    positions = []
     tps = sorted({*group.offsets, *pending, *owners})
     blocked = {part.tp: part for part in blocked_partitions(view, tps)}
     for tp in tps:
@@ -246,7 +246,7 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
             continue
         value = committed(view, name, tp, require_stable=False)
         end = partition.last_stable_offset
-        found.append(
+        positions.append(
             GroupPosition(
                 tp=tp,
                 offset=value.offset if value is not None else None,
@@ -260,4 +260,4 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
                 member_id=owners.get(tp),
             )
         )
-    return found
+    return positions

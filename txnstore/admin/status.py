@@ -28,8 +28,8 @@ from txnstore.metrics import (
 
 def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
     """The metrics of this process, with the state of the store if ``status``, whose requests are included."""
-    found = store_status(connection) if status else None
-    return replace(connection.metrics(), status=found)
+    current = store_status(connection) if status else None
+    return replace(connection.metrics(), status=current)
 
 
 def store_status(connection: Connection) -> StoreStatus:

@@ -59,7 +59,7 @@ def list_transactions(
     pattern: str | None = None,
 ) -> list[Transaction]:
     """The transactions by id that pass all filters (ADM-01)."""
-    wanted, expression = _state(state), check_expression(pattern)
+    required, expression = _state(state), check_expression(pattern)
     age_ms = None if older_than is None else check_milliseconds("older_than", older_than)
     if producer_id is not None:
         check_integer("producer_id", producer_id)
@@ -68,7 +68,7 @@ def list_transactions(
     return [
         txn
         for name, txn in sorted(view.transactions.items())
-        if (wanted is None or txn.state is wanted)
+        if (required is None or txn.state is required)
         and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
         and producer_id in (None, txn.producer_id)
         and (expression is None or expression.fullmatch(name))
@@ -170,8 +170,8 @@ def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> I
             if topic is not None and all(tp.topic != topic for tp in pending):
                 continue
             txn = view.owner(producer_id)
-            known = txn if txn is not None and group_id in txn.groups else None
-            reason = _reason(known, now, late_ms, blocks=bool(pending))
+            owner = txn if txn is not None and group_id in txn.groups else None
+            reason = _reason(owner, now, late_ms, blocks=bool(pending))
             if reason is not None:
                 state = view.states[chain_of_group(group_id, view.chains)]
                 epoch = txn.epoch if txn is not None else fenced_epoch(state, producer_id)
@@ -216,20 +216,20 @@ def transaction_history(
     view, objects, keys = connection.view(), connection.objects, connection.keys
     deleted = tuple(connection.chains.boundaries())
     ranges = newest([state.sequence for state in view.states], limit, deleted)
-    wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
+    places = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
     complete, cut = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
-    for place, found in zip(
-        wanted, connection.pool.map(lambda place: read_entry(objects, keys, *place), wanted), strict=True
+    for place, entry_and_size in zip(
+        places, connection.pool.map(lambda place: read_entry(objects, keys, *place), places), strict=True
     ):
-        if found is None:
+        if entry_and_size is None:
             complete = False
             continue
-        if since is not None and found[0].timestamp < since:
+        if since is not None and entry_and_size[0].timestamp < since:
             complete = False
             cut.discard(place[0])  # The limit has left out older entries only.
             continue
-        entry = found[0]
+        entry = entry_and_size[0]
         happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events)
         chains.setdefault(place[0], []).append(happened)
     steps = steps_of(transactional_id, chains)
@@ -275,8 +275,10 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
         connection.submit(_init_again(connection, txn))
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
-    known = home if 0 <= home < len(chains) else number
-    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence), copies_current=True))
+    coordinator_chain = home if 0 <= home < len(chains) else number
+    chains[number].submit(
+        WriteMarkers(orphan, (coordinator_chain, view.states[coordinator_chain].sequence), copies_current=True)
+    )
     return True
 
 
@@ -287,14 +289,14 @@ def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, Pro
     """
     names = [check_id("transactional.id", name) for name in check_names("transactional_ids", ids)]
     view = connection.view()
-    found: dict[str, ProducerIdentity] = {}
+    identities: dict[str, ProducerIdentity] = {}
     for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
         command = InitProducer(name) if txn is None else _init_again(connection, txn)
-        identity = found[name] = connection.submit(command)
+        identity = identities[name] = connection.submit(command)
         extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
         _LOG.info("producers fenced by an administrator", extra=extra)
-    return found
+    return identities
 
 
 def _init_again(connection: Connection, txn: Transaction) -> InitProducer:

@@ -49,7 +49,7 @@ class Durations:
     kinds: tuple[str, ...]
     label: str | None = None
 
-    def found(self, metrics: StoreMetrics) -> Iterable[tuple[str, Histogram]]:
+    def histograms_of(self, metrics: StoreMetrics) -> Iterable[tuple[str, Histogram]]:
         """The kinds with their histograms."""
         return ((kind, metrics.durations[kind]) for kind in self.kinds if kind in metrics.durations)
 

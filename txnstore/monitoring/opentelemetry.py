@@ -31,10 +31,10 @@ def instrument(connection: Connection, meter_provider: MeterProvider | None = No
         msg = "opentelemetry-api is not installed: pip install 'txnstore[otel]'"
         raise InvalidConfigError(msg) from error
     provider = meter_provider if meter_provider is not None else get_meter_provider()
-    found = _REPORTERS.get(provider)
-    if found is None:
-        found = _REPORTERS[provider] = _Reporter(provider.get_meter("txnstore", __version__))
-    found.add(connection, status=status)
+    reporter = _REPORTERS.get(provider)
+    if reporter is None:
+        reporter = _REPORTERS[provider] = _Reporter(provider.get_meter("txnstore", __version__))
+    reporter.add(connection, status=status)
 
 
 class _Reporter:

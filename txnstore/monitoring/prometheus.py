@@ -38,7 +38,7 @@ def _all(table: Iterable[Metric], metrics: StoreMetrics, labels: Mapping[str, st
 
 def _histograms(durations: Durations, metrics: StoreMetrics, labels: Mapping[str, str]) -> list[str]:
     name, samples = f"{PREFIX}{durations.name}_seconds", list[str]()
-    for kind, histogram in durations.found(metrics):
+    for kind, histogram in durations.histograms_of(metrics):
         own = {**labels, durations.label: kind} if durations.label is not None else labels
         samples += _histogram(name, own, histogram)
     return _family(name, "histogram", durations.help, samples)
@@ -46,13 +46,13 @@ def _histograms(durations: Durations, metrics: StoreMetrics, labels: Mapping[str
 
 def _histogram(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
     """The cumulative buckets, the last of which is that of all, then sum and count."""
-    seen = 0
+    total = 0
     bounds = [*(_number(bound / 1000) for bound in histogram.bounds_ms), "+Inf"]
     for bound, count in zip(bounds, histogram.counts, strict=True):
-        seen += count
-        yield _sample(f"{name}_bucket", {**labels, "le": bound}, seen)
+        total += count
+        yield _sample(f"{name}_bucket", {**labels, "le": bound}, total)
     yield _sample(f"{name}_sum", labels, histogram.total_ms / 1000)
-    yield _sample(f"{name}_count", labels, seen)
+    yield _sample(f"{name}_count", labels, total)
 
 
 def _family(name: str, kind: str, text: str, samples: list[str]) -> list[str]:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 Cause = tuple[str | int, str]
 
 
-def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], given: View | None = None) -> None:
+def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], snapshot: View | None = None) -> None:
     """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of.
 
     Args:
         connection: The connection to the store.
         blocked: The partitions.
-        given: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
+        snapshot: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
     """
     warned: set[Cause] = connection.kept("blocked reads", set)
-    past = given is not None and given.sequence < connection.view(refresh=False).sequence
+    past = snapshot is not None and snapshot.sequence < connection.view(refresh=False).sequence
     for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only, past=past).items():
         if cause not in warned:
             warned.add(cause)

@@ -50,8 +50,8 @@ def partition_offsets(view: View, topic: str, partition: int) -> PartitionOffset
     Raises:
         UnknownTopicOrPartitionError: The partition does not exist.
     """
-    found = view.find_partition(TopicPartition(topic, partition))
-    return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
+    log = view.find_partition(TopicPartition(topic, partition))
+    return PartitionOffsets(log.log_start, log.last_stable_offset, log.high_watermark)
 
 
 def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:

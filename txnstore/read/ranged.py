@@ -137,25 +137,27 @@ class _Footers:
     """The footers that this process has read last, by their hash: a segment never changes."""
 
     def __init__(self) -> None:
+        #: Guards the field below, and no request.
         self._lock = ForkLock()
-        self._kept: OrderedDict[str, Footer] = OrderedDict()
+        #: The one that was used longest ago first.
+        self._by_hash: OrderedDict[str, Footer] = OrderedDict()
 
     def find(self, sha256: str) -> Footer | None:
         with self._lock.own:
-            found = self._kept.get(sha256)
-            if found is not None:
-                self._kept.move_to_end(sha256)
-            return found
+            footer = self._by_hash.get(sha256)
+            if footer is not None:
+                self._by_hash.move_to_end(sha256)
+            return footer
 
     def keep(self, sha256: str, footer: Footer) -> None:
         with self._lock.own:
-            self._kept[sha256] = footer
-            while len(self._kept) > _KEPT_FOOTERS:
-                self._kept.popitem(last=False)
+            self._by_hash[sha256] = footer
+            while len(self._by_hash) > _KEPT_FOOTERS:
+                self._by_hash.popitem(last=False)
 
     def forget(self) -> None:
         with self._lock.own:
-            self._kept.clear()
+            self._by_hash.clear()
 
 
 _footers = _Footers()
@@ -193,20 +195,20 @@ class RangedObject:
         Raises:
             CorruptionError: The segment is missing, or its footer differs from the one that the chain describes.
         """
-        found = _footers.find(self._sha256)
-        return found if found is not None else self._checked_footer(self._get(self.body, self.size))
+        footer = _footers.find(self._sha256)
+        return footer if footer is not None else self._checked_footer(self._get(self.body, self.size))
 
     def _checked_footer(self, data: bytes) -> Footer:
         segment = self._segment
         verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))
         try:
             parsed = ParquetFooter(pq.ParquetFile(pa.BufferReader(data)))
-            found = Footer(data, parsed, Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body))
+            footer = Footer(data, parsed, Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body))
         except DAMAGE as error:
             msg = f"segment {segment.key} cannot be read as parquet: {error}"
             raise CorruptionError(msg) from error
-        _footers.keep(self._sha256, found)
-        return found
+        _footers.keep(self._sha256, footer)
+        return footer
 
     def tail(self, start: int) -> bytes:
         """The bytes from ``start``, the first one of a block before the footer, to the end of the file; one GET."""
@@ -360,9 +362,9 @@ class HashedSegment(RangedSegment):
         """
         self._pass(self._object.body)
         self._sha256.update(self._object.footer().data)
-        found, expected = self._sha256.hexdigest(), self._segment.sha256
-        if found != expected:
-            msg = f"segment {self._segment.key} of {self._tp} was altered: its SHA-256 is {found}; expected {expected}"
+        digest, expected = self._sha256.hexdigest(), self._segment.sha256
+        if digest != expected:
+            msg = f"segment {self._segment.key} of {self._tp} was altered: its SHA-256 is {digest}; expected {expected}"
             raise CorruptionError(msg)
 
     def _pass(self, end: int) -> None:

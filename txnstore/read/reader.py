@@ -172,7 +172,7 @@ def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PieceRows:
     """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is the offset of the first one."""
 
     number: int
@@ -184,7 +184,7 @@ class Piece:
 class OpenSlice:
     """A slice whose segment, or the footer of a large one, was fetched and checked. Thread-safe."""
 
-    def __init__(self, part: Slice, projection: Projection, file: SegmentFile, pieces: Sequence[Piece]) -> None:
+    def __init__(self, part: Slice, projection: Projection, file: SegmentFile, pieces: Sequence[PieceRows]) -> None:
         self.part = part
         self._projection = projection
         self._file = file
@@ -321,7 +321,7 @@ def unreadable(segment: Segment, error: Exception) -> CorruptionError:
     return CorruptionError(f"segment {segment.key} cannot be decoded as {segment.format}: {error}")
 
 
-def pieces_of(part: Slice, file: SegmentFile) -> list[Piece]:
+def pieces_of(part: Slice, file: SegmentFile) -> list[PieceRows]:
     """The pieces of a segment with rows of the slice."""
     batch = part.batch
     first, limit = batch.first_row, batch.first_row + batch.records
@@ -333,7 +333,7 @@ def pieces_of(part: Slice, file: SegmentFile) -> list[Piece]:
         start, end = max(first, at), min(limit, at + rows)
         if start < end and _may_hold(file, number, part):
             offset = batch.base_offset + start - batch.first_row
-            result.append(Piece(number, start - at, end - start, offset))
+            result.append(PieceRows(number, start - at, end - start, offset))
         at += rows
     return result
 
@@ -342,8 +342,8 @@ def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
     """Whether a piece of a merged segment may contain an offset of the slice."""
     if part.whole or not part.batch.segment.explicit_offsets:
         return True
-    known = file.offset_range(piece)
-    return known is None or (known[0] < part.limit and known[1] >= part.start)
+    offsets = file.offset_range(piece)
+    return offsets is None or (offsets[0] < part.limit and offsets[1] >= part.start)
 
 
 def _cut(table: pa.Table, start: int, limit: int) -> pa.Table:

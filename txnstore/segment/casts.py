@@ -70,9 +70,9 @@ def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
     if not (pt.is_struct(source) and pt.is_struct(target)):
         return False
     names = [field.name for field in source]
-    known = {field.name: field.type for field in target}
+    types = {field.name: field.type for field in target}
     return len(set(names)) == len(names) and all(
-        field.name in known and is_castable(field.type, known[field.name]) for field in source
+        field.name in types and is_castable(field.type, types[field.name]) for field in source
     )
 
 

@@ -74,8 +74,8 @@ def check_format(fmt: str, compression: str) -> None:
     if fmt not in COMPRESSIONS:
         raise InvalidConfigError(f"segment.format {fmt!r} is not one of {', '.join(COMPRESSIONS)}")
     if compression not in COMPRESSIONS[fmt]:
-        known = ", ".join(COMPRESSIONS[fmt])
-        raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}; {fmt} supports {known}")
+        names = ", ".join(COMPRESSIONS[fmt])
+        raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}; {fmt} supports {names}")
 
 
 def least_row_groups(rows: int, size: int) -> int:
@@ -145,8 +145,8 @@ def decode_pieces(
     """Like :func:`decode`, but yields one table per row group, so that one at a time is in memory; at least one."""
     try:
         file = open_segment(data, fmt)
-        wanted = [name for name in file.columns if columns is None or name in columns]
-        order = wanted if columns is None else [name for name in columns if name in wanted]
+        selected = [name for name in file.columns if columns is None or name in columns]
+        order = selected if columns is None else [name for name in columns if name in selected]
         limit = sum(file.rows) if rows is None else first_row + rows
         if sum(file.rows) < limit:
             msg = f"{key or 'a segment'} has {sum(file.rows)} rows; expected at least {limit}"
@@ -157,7 +157,7 @@ def decode_pieces(
             if at < limit and at + count > first_row
         ]
         for number, start, end in pieces or [(0, 0, 0)]:
-            yield file.read(number, wanted).select(order).slice(start, end - start)
+            yield file.read(number, selected).select(order).slice(start, end - start)
     except _DAMAGE as error:
         raise _damaged(key, fmt, error) from error
 
@@ -333,9 +333,9 @@ def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:
         raise CorruptionError(f"{key} is truncated: it has {length:,} bytes; expected {size:,}")
     if length > size:
         raise CorruptionError(f"{key} is too long: it has {length:,} bytes; expected {size:,}")
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise CorruptionError(f"{key} was altered: its SHA-256 is {found}; expected {sha256}")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
+        raise CorruptionError(f"{key} was altered: its SHA-256 is {digest}; expected {sha256}")
 
 
 def _damaged(key: str, fmt: str, error: Exception) -> CorruptionError:

@@ -176,8 +176,8 @@ def _check_columns(names: Sequence[object], schema: pa.Schema) -> None:
     """Raise for columns that the topic does not have, and for duplicate columns."""
     unknown = list(dict.fromkeys(repr(name) for name in names if name not in schema.names))
     if unknown:
-        what = f"column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
-        raise SchemaMismatchError(f"the topic has no {what}; it has {', '.join(schema.names)}")
+        missing = f"column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
+        raise SchemaMismatchError(f"the topic has no {missing}; it has {', '.join(schema.names)}")
     twice = [repr(name) for name, count in Counter(names).items() if count > 1]
     if twice:
         raise SchemaMismatchError(f"duplicate column{'s' if len(twice) > 1 else ''} {', '.join(twice)}")

@@ -118,14 +118,14 @@ class ParquetFooter:
     def byte_ranges(self, piece: int, columns: Sequence[str]) -> list[tuple[int, int]]:
         """The first byte, and the byte after the last one, of each of these columns in a row group, in file order."""
         group = self._metadata.row_group(piece)
-        found = []
+        ranges = []
         for number in range(group.num_columns):
             column = group.column(number)
             # A nested column is stored as several, whose paths begin with its name; a name may contain dots itself.
             if any(column.path_in_schema == name or column.path_in_schema.startswith(f"{name}.") for name in columns):
                 first = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
-                found.append((first, first + column.total_compressed_size))
-        return sorted(found)
+                ranges.append((first, first + column.total_compressed_size))
+        return sorted(ranges)
 
     def open(self, source: Any) -> pq.ParquetFile:
         """Open a file with the bytes that will be read; cheap, because the footer is parsed already."""

@@ -96,8 +96,8 @@ def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
         rows = slice(start, start + _ROWS)
         for name in names:
             column = table.column(name).slice(start, _ROWS).combine_chunks()
-            found, size = _hashes(column, np.broadcast_to(_seed(name), len(column)))
-            hashes[rows] += found
+            column_hashes, size = _hashes(column, np.broadcast_to(_seed(name), len(column)))
+            hashes[rows] += column_hashes
             sizes[rows] += size
         hashes[rows] = _mixed(hashes[rows])
     return hashes, sizes
@@ -122,8 +122,8 @@ def _of_structs(array: Any, seeds: Words, names: list[str]) -> tuple[Words, Size
     """The hashes of structs: one for the struct, and those of its fields."""
     hashes, sizes = _mixed(seeds), np.zeros(len(array), np.int64)
     for number, name in enumerate(names):
-        found, size = _hashes(array.field(number), _mixed(seeds + _seed(name)))
-        hashes, sizes = hashes + found, sizes + size
+        field_hashes, size = _hashes(array.field(number), _mixed(seeds + _seed(name)))
+        hashes, sizes = hashes + field_hashes, sizes + size
     return hashes, sizes
 
 
@@ -134,8 +134,10 @@ def _of_lists(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     values = array.values.slice(first, int(offsets[-1]) - first)
     places = np.arange(1, len(values) + 1) - np.repeat(offsets[:-1] - first, lengths)
     inner = _mixed(np.repeat(seeds, lengths) + places.astype(np.uint64))
-    found, size = _of_structs(values, inner, ["key", "value"]) if pt.is_map(array.type) else _hashes(values, inner)
-    return _mixed(seeds + lengths.astype(np.uint64)) + _run_sums(found, lengths), _run_sums(size, lengths)
+    value_hashes, size = (
+        _of_structs(values, inner, ["key", "value"]) if pt.is_map(array.type) else _hashes(values, inner)
+    )
+    return _mixed(seeds + lengths.astype(np.uint64)) + _run_sums(value_hashes, lengths), _run_sums(size, lengths)
 
 
 def _words(array: Any) -> tuple[Words, Sizes]:

@@ -52,21 +52,21 @@ class RootFolder:
         Raises:
             StorageRefusedError: It was deleted, or deleted and created again.
         """
-        known = self._descriptor
+        descriptor = self._descriptor
         try:
-            if known is None:
+            if descriptor is None:
                 self._remember(os.open(self.path, _FLAGS))
                 return
-            if os.path.samestat(os.fstat(known), self._path.stat()) or self._descriptor != known:
+            if os.path.samestat(os.fstat(descriptor), self._path.stat()) or self._descriptor != descriptor:
                 return  # In the second case another thread has closed the store, and the number may be another file's.
-            what = "deleted and created again"
+            change = "deleted and created again"
         except FileNotFoundError:
-            if known is None:
+            if descriptor is None:
                 return
-            what = "deleted"
+            change = "deleted"
         except OSError:
             return  # The request itself reports it.
-        msg = f"The folder {self.path} was {what} while it was in use. Close the store and open it again."
+        msg = f"The folder {self.path} was {change} while it was in use. Close the store and open it again."
         raise StorageRefusedError(msg)
 
     def forget(self) -> None:
@@ -153,10 +153,10 @@ class LocalStore:
     def space(self) -> tuple[int, int]:
         """The free bytes and all bytes of the file system, as a process without privileges may use them."""
         try:
-            found = os.statvfs(self.root)
+            volume = os.statvfs(self.root)
         except OSError as error:
             raise map_os_error(error, "read", self.root) from error
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize
 
     @property
     def identity(self) -> str:
@@ -226,14 +226,14 @@ class LocalStore:
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
-        found: list[ObjectInfo] = []
+        infos: list[ObjectInfo] = []
         if limit is not None and limit <= 0:
-            return found
+            return infos
         for info in self._walk(prefix[: prefix.rfind("/") + 1], prefix, start_after):
-            found.append(info)
-            if len(found) == limit:
+            infos.append(info)
+            if len(infos) == limit:
                 break
-        return found
+        return infos
 
     def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -318,12 +318,12 @@ class LocalStore:
         try:
             os.close(_create(path))
             try:
-                kept = name in os.listdir(folder)
+                unchanged = name in os.listdir(folder)
             finally:
                 _unlink_quietly(path)
         except OSError as error:
             raise map_os_error(error, "write", path) from error
-        if not kept:
+        if not unchanged:
             raise UnsafeStorageError(
                 f"The file system of {folder} changes the names of files, so that objects could be mistaken for "
                 "others. Choose a folder on a local POSIX file system."

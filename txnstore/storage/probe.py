@@ -140,7 +140,7 @@ def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
     if all(attempt.created is None for attempt in attempts):
         raise StorageError(unanswered)  # Whatever it holds now: nothing is known about a second create.
     try:
-        found = store.get(key)
+        stored = store.get(key)
     except ObjectNotFoundError:
         if winners:
             raise UnsafeStorageError(
@@ -149,7 +149,7 @@ def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
         raise StorageError(unanswered) from None
     # Without a winner, the response to the successful create was lost: the object may hold any of the bodies.
     expected = [attempt.body for attempt in winners or attempts]
-    if found not in expected:
+    if stored not in expected:
         raise UnsafeStorageError(
             f"The storage at {store.url} acknowledged {key!r} to one writer, but holds the bytes of another."
         )

@@ -97,13 +97,13 @@ class StorageContract:
     def test_an_object_is_complete_when_it_is_seen(self, store: ObjectStore) -> None:
         """No reader sees partial content of an object."""
         body = b"0123456789abcdef" * 65_536
-        seen: list[bytes] = []
+        contents: list[bytes] = []
         done = threading.Event()
 
         def read() -> None:
             while not done.is_set():
                 try:
-                    seen.append(store.get("torn"))
+                    contents.append(store.get("torn"))
                 except ObjectNotFoundError:
                     continue
 
@@ -115,8 +115,8 @@ class StorageContract:
                 done.set()
 
         self._together([read, write])
-        seen.append(store.get("torn"))
-        assert {len(data) for data in seen} == {len(body)}
+        contents.append(store.get("torn"))
+        assert {len(data) for data in contents} == {len(body)}
 
     def test_the_probe_accepts_it_and_leaves_nothing(self, store: ObjectStore) -> None:
         """OBJ-01."""
@@ -306,8 +306,8 @@ class StorageContract:
                 store.put(f"{worker}/{number}", f"{worker}.{number}".encode())
             return [store.get(info.key) for info in store.list(f"{worker}/")]
 
-        found = self._together([partial(work, worker) for worker in range(self.racers)])
-        assert found == [[f"{worker}.{n}".encode() for n in range(5)] for worker in range(self.racers)]
+        results = self._together([partial(work, worker) for worker in range(self.racers)])
+        assert results == [[f"{worker}.{n}".encode() for n in range(5)] for worker in range(self.racers)]
 
     def test_only_our_errors_leave(self, store: ObjectStore) -> None:
         assert isinstance(store, ObjectStore)

@@ -96,15 +96,15 @@ def on(
         skip: The number of matching requests that succeed first.
     """
     lock = threading.Lock()
-    seen = 0
+    calls = 0
 
     def plan(n: int, op: str, key: str) -> Fault | None:
-        nonlocal seen
+        nonlocal calls
         if (operation is not None and op != operation) or key_contains not in key:
             return None
         with lock:
-            seen += 1
-            position = seen - skip
+            calls += 1
+            position = calls - skip
         return fault if position >= 1 and (times is None or position <= times) else None
 
     return plan

@@ -23,8 +23,8 @@ class Message:
     def without(self, name: str) -> Message:
         """A copy without one header."""
         lines = self.raw.split(b"\r\n")
-        kept = [line for line in lines if not line.lower().startswith(name.encode() + b":")]
-        return Message(self.start, {k: v for k, v in self.headers.items() if k != name}, b"\r\n".join(kept))
+        remaining = [line for line in lines if not line.lower().startswith(name.encode() + b":")]
+        return Message(self.start, {k: v for k, v in self.headers.items() if k != name}, b"\r\n".join(remaining))
 
 
 async def read_head(reader: asyncio.StreamReader) -> Message | None:

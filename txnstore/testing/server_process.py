@@ -138,8 +138,8 @@ def _arguments() -> tuple[str, str, str]:
     parser.add_argument(
         "folder", metavar="FOLDER", nargs="?", default="", help="where a program keeps its objects; a temporary one"
     )
-    given = parser.parse_args()
-    return given.kind, str(given.port), given.folder
+    arguments = parser.parse_args()
+    return arguments.kind, str(arguments.port), arguments.folder
 
 
 if __name__ == "__main__":

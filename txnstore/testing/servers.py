@@ -181,10 +181,10 @@ class S3Server:
 
 def storage_options(endpoint_url: str) -> dict[str, Any]:
     """The storage options for a test server, or a :class:`~txnstore.testing.wire.RequestLog`, at this endpoint."""
-    given = os.environ if _default()[0] == "given" else {}  # Never send real keys to other servers.
+    environment = os.environ if _default()[0] == "given" else {}  # Never send real keys to other servers.
     return {
-        "key": given.get("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-        "secret": given.get("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+        "key": environment.get("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        "secret": environment.get("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
         "endpoint_url": endpoint_url,
         "client_kwargs": {"region_name": _REGION},
         "config_kwargs": {"connect_timeout": _LIMIT_S, "read_timeout": _LIMIT_S},

@@ -36,19 +36,19 @@ def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> A
         import s3fs
     except ImportError:
         raise InvalidConfigError("s3:// URLs need the package s3fs: install txnstore[s3].") from None
-    given = copy.deepcopy(dict(options))
+    arguments = copy.deepcopy(dict(options))
     config = {
         "max_pool_connections": 64,
         "http_session_cls": single_attempt_session(),
-        **given.pop("config_kwargs", {}),
+        **arguments.pop("config_kwargs", {}),
         "retries": {"total_max_attempts": 1},
     }
     try:
-        files = s3fs.S3FileSystem(**{**given, **_FIXED}, config_kwargs=config)
+        files = s3fs.S3FileSystem(**{**arguments, **_FIXED}, config_kwargs=config)
         if files.session is None:
             files.session = _session(files.kwargs)
         files.connect()
-        unknown_name = _not_a_parameter(files, given.get("s3_additional_kwargs") or {})
+        unknown_name = _not_a_parameter(files, arguments.get("s3_additional_kwargs") or {})
         files.s3.meta.events.register("before-call.s3.HeadBucket", _never_redirected)
         if unknown_name is None:
             return files
@@ -110,8 +110,8 @@ def _session(arguments: Mapping[str, Any]) -> Any:
 
 def _not_a_parameter(files: Any, names: Mapping[str, Any]) -> str | None:
     """A name in ``s3_additional_kwargs`` that no request for an object has; it would be ignored."""
-    known = frozenset[str]().union(*(parameters(files.s3, operation) for operation in _OPERATIONS))
-    return next((name for name in names if name not in known), None)
+    accepted = frozenset[str]().union(*(parameters(files.s3, operation) for operation in _OPERATIONS))
+    return next((name for name in names if name not in accepted), None)
 
 
 def _never_redirected(params: dict[str, Any], **_: object) -> None:

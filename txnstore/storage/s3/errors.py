@@ -166,27 +166,27 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
     # The code decides as it is; a secret that happens to be a part of it is replaced only where it is shown.
     status, code, explanation = answer.status or 0, answer.code, scrub(answer.message, secrets)
     shown = scrub(code, secrets)
-    said = f"the server answered {status} {shown}".rstrip() if status else f"the server answered {shown}"
+    reply = f"the server answered {status} {shown}".rstrip() if status else f"the server answered {shown}"
     if code == "NoSuchBucket":
         return StorageRefusedError(f"Cannot {kind.value} {url}: the bucket {bucket!r} does not exist. Create it first.")
     if code in _CREDENTIALS or status == 401:
         reason = _CREDENTIALS.get(code, "the credentials are not valid")
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: {reason} ({said}). "
+            f"Cannot {kind.value} {url}: {reason} ({reply}). "
             "Check key, secret and token in storage_options or the environment."
         )
     if code == "RequestTimeTooSkewed":
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the clock of this machine is wrong ({said}). Set the clock."
+            f"Cannot {kind.value} {url}: the clock of this machine is wrong ({reply}). Set the clock."
         )
     if code in _REGION or status in (301, 307):
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the bucket is in another region ({said}). "
+            f"Cannot {kind.value} {url}: the bucket is in another region ({reply}). "
             'Pass client_kwargs={"region_name": …} in storage_options.'
         )
     if status == 403:
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: access denied ({said}). Readers need s3:GetObject, and s3:ListBucket on the "
+            f"Cannot {kind.value} {url}: access denied ({reply}). Readers need s3:GetObject, and s3:ListBucket on the "
             "bucket (without it S3 denies access to an object that does not exist); writers also s3:PutObject, and "
             "s3:DeleteObject for the check of the storage and for vacuum."
         )
@@ -194,11 +194,11 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
         return ObjectNotFoundError(f"There is no object {url}.")
     if status == 501 and "encryption" in answer.message.lower():
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: the server cannot encrypt as s3_additional_kwargs demands ({said}: "
+            f"Cannot {kind.value} {url}: the server cannot encrypt as s3_additional_kwargs demands ({reply}: "
             f"{explanation})."
         )
     if status == 501 and kind is Kind.CREATE:
-        return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({said}).")
+        return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({reply}).")
     if status == 400 and code in ("", "400"):
         return StorageRefusedError(
             f"Cannot {kind.value} {url}: the server answered 400, without an error of S3. Check endpoint_url: a server "
@@ -210,11 +210,11 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str, secrets: Col
         or (status >= 500 and status != 501)
         or code.startswith("SlowDown")
     ):
-        return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
+        return _passing(f"Cannot {kind.value} {url} now: {reply}.", kind)
     if 200 <= status < 300:
-        return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
+        return _passing(f"Cannot {kind.value} {url} now: {reply}.", kind)
     reason = f": {explanation.rstrip('.')}" if explanation else ""
-    return StorageRefusedError(f"Cannot {kind.value} {url}: {said}{reason}.")
+    return StorageRefusedError(f"Cannot {kind.value} {url}: {reply}{reason}.")
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
@@ -302,12 +302,12 @@ def _wrapped(error: BaseException) -> Iterator[BaseException]:
 def _is_clean(error: BaseException, secrets: Collection[str]) -> bool:
     """Whether a traceback of the error, including its causes and contexts, contains no secret."""
     pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    checked: set[int] = set()
     while pending:
         link = pending.pop()
-        if link is None or id(link) in seen:
+        if link is None or id(link) in checked:
             continue
-        seen.add(id(link))
+        checked.add(id(link))
         text = str(link)
         if scrub(text, secrets) != text:
             return False

@@ -68,11 +68,11 @@ os.register_at_fork(after_in_child=_note_fork)
 def unfit() -> str | None:
     """Why the package obstore cannot be used here; None if it can."""
     try:
-        found = version("obstore") or "unknown"  # Its metadata may be damaged.
+        installed = version("obstore") or "unknown"  # Its metadata may be damaged.
     except PackageNotFoundError:
         return "not installed"
-    if found.split(".")[:2] != _VERSION.split("."):
-        return f"version {found}, not {_VERSION}"
+    if installed.split(".")[:2] != _VERSION.split("."):
+        return f"version {installed}, not {_VERSION}"
     return None
 
 
@@ -93,14 +93,14 @@ def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | No
         options: The ``storage_options`` that it was made from.
         bucket: The name of the bucket.
     """
-    for prefix, given, known in (
+    for prefix, settings, supported in (
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
         ("config_kwargs ", options.get("config_kwargs") or {}, _CONFIG),
         ("s3_additional_kwargs ", files.s3_additional_kwargs, _ENCRYPTION),
     ):
-        for name in given:
-            if name not in known:
+        for name in settings:
+            if name not in supported:
                 return f"{prefix}{name}"
     config = files.s3.meta.config
     for name in ("proxies", "proxies_config", "client_cert", "use_dualstack_endpoint", "use_fips_endpoint"):
@@ -198,19 +198,19 @@ class ObstoreRequests(S3fsRequests):
         )
         if key and secret:
             return (key, secret, token)
-        found = await self.files.session.get_credentials()
-        if found is None:
+        credentials = await self.files.session.get_credentials()
+        if credentials is None:
             from botocore.exceptions import NoCredentialsError
 
             raise NoCredentialsError
-        frozen = await found.get_frozen_credentials()
+        frozen = await credentials.get_frozen_credentials()
         return (frozen.access_key, frozen.secret_key, frozen.token)
 
     def _make(self, credentials: Credentials | None) -> Any:
         from obstore.store import S3Store
 
         meta = self.files.s3.meta
-        wanted = self.files.s3_additional_kwargs
+        additional = self.files.s3_additional_kwargs
         endpoint, in_host = endpoint_of(meta.endpoint_url, self.bucket, (meta.config.s3 or {}).get("addressing_style"))
         # All is given, because obstore takes the rest from variables of the environment with names of its own.
         config = {
@@ -222,7 +222,7 @@ class ObstoreRequests(S3fsRequests):
             "unsigned_payload": False,
             "s3_express": False,
             "request_payer": bool(self.files.req_kw),
-            **{ours: wanted[theirs] for theirs, ours in _ENCRYPTION.items() if theirs in wanted},
+            **{ours: additional[theirs] for theirs, ours in _ENCRYPTION.items() if theirs in additional},
         }
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),
@@ -301,21 +301,21 @@ _STATUS_OF = {
 def translated(error: Exception) -> TransportError:
     """An error of obstore as one that ``s3_errors`` maps."""
     text = str(error)
-    found = _STATUS.search(text)
-    if found is not None:
-        code, message = (_element(name, found[2]) for name in ("Code", "Message"))
-        return TransportError(f"{found[1]} {code}: {message}", Answer(int(found[1]), code, message))
-    said, _, details = text.partition("\n\nDebug source:")
-    status = 301 if "redirect without LOCATION" in said else _STATUS_OF.get(type(error).__name__)
+    match = _STATUS.search(text)
+    if match is not None:
+        code, message = (_element(name, match[2]) for name in ("Code", "Message"))
+        return TransportError(f"{match[1]} {code}: {message}", Answer(int(match[1]), code, message))
+    summary, _, details = text.partition("\n\nDebug source:")
+    status = 301 if "redirect without LOCATION" in summary else _STATUS_OF.get(type(error).__name__)
     if status is not None:
-        return TransportError(said, Answer(status, ""))
+        return TransportError(summary, Answer(status, ""))
     if "kind: Connect" in details:
         kind = NotSecureError if _INSECURE.search(details) else NotSentError
         cause = _CAUSE.search(details)
-        return kind(f"{said} ({cause[1] or cause[2]})" if cause else said)
-    return TransportError(said)
+        return kind(f"{summary} ({cause[1] or cause[2]})" if cause else summary)
+    return TransportError(summary)
 
 
 def _element(name: str, body: str) -> str:
-    found = re.search(_ELEMENT.format(name), body)
-    return unescape(found[1]).strip() if found else ""
+    match = re.search(_ELEMENT.format(name), body)
+    return unescape(match[1]).strip() if match else ""

@@ -47,8 +47,8 @@ class S3fsRequests:
         s3 = await self.files.get_s3(self.bucket)
         additional = self._additional.get(operation)
         if additional is None:
-            known = parameters(s3, operation)
-            additional = {name: value for name, value in self._wanted.items() if name in known}
+            accepted = parameters(s3, operation)
+            additional = {name: value for name, value in self._wanted.items() if name in accepted}
             self._additional[operation] = additional
         return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
 
@@ -105,14 +105,14 @@ class S3fsRequests:
             raise ForeignAnswerError(_not_ours(etag))
 
     async def _check_written(self, key: str, data: bytes, etag: str | None) -> None:
-        """The same for an object that may replace another one, and may be large: it is not read, but looked at."""
+        """The same for an object that may replace another one, and may be large: its size and ETag are compared."""
         if self._etags.fit(etag, data):
             return
         try:
-            found = await self.call("head_object", Key=key)
+            head = await self.call("head_object", Key=key)
         except Exception as error:  # noqa: BLE001 - as above
             raise ForeignAnswerError(f"{_not_ours(etag)}, and the object was not found: {error}") from None
-        if int(found["ContentLength"]) != len(data) or not self._etags.learn(etag, found.get("ETag")):
+        if int(head["ContentLength"]) != len(data) or not self._etags.learn(etag, head.get("ETag")):
             raise ForeignAnswerError(_not_ours(etag))
 
     async def upload(self, key: str, data: bytes) -> None:
