@@ -6,6 +6,7 @@ Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.places import InEntry, InObject, Place, object_of, place_of
@@ -23,7 +24,8 @@ class _Parsed:
 
     __slots__ = ("_place",)
 
-    _place: Place
+    if TYPE_CHECKING:  # An annotation would make it look like a field to those who read type hints.
+        _place: Place
 
 
 @value()
