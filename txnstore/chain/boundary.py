@@ -232,7 +232,7 @@ class Boundaries:
         return lease._replace(number=numbers[-1], document=self._read(numbers[-1])) if numbers else None
 
     def _at(self, number: int, document: BoundaryDocument) -> _BoundaryLease:
-        """What is a lease from now on if the successor of this boundary is not found."""
+        """A lease from now on, which is valid only if the successor of this boundary turns out not to exist."""
         return _BoundaryLease(number, document, self._runtime.clock(), self._runtime.uptime())
 
     def _read(self, number: int) -> BoundaryDocument:

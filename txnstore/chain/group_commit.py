@@ -110,7 +110,7 @@ def is_unwritten(attempt: Attempt | None, waiter: QueuedCommand) -> bool:
 
 
 def error_of(attempt: Attempt | None, waiter: QueuedCommand, error: BaseException) -> Exception:
-    """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
+    """The error that the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
 
     A command that equals an offered one counts as offered: it is most likely the same call again.
 

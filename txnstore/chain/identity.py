@@ -16,7 +16,7 @@ from txnstore.errors import ObjectNotFoundError, StoreNotFoundError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 
-#: After so many milliseconds, the next commit or look at a head reads ``store.json`` again.
+#: After this many milliseconds, the next commit or look at a head reads ``store.json`` again.
 CONFIRM_MS = 5_000
 
 
@@ -25,7 +25,7 @@ _OURS = b'{"version":'
 
 
 def _nothing() -> None:
-    """What there is to wait for if nothing was begun."""
+    """Waits for a request that was not begun: returns immediately."""
 
 
 def document_of(data: bytes | None, url: str) -> StoreDocument:

@@ -21,18 +21,18 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-#: The number of objects in a list of what is left of a chain that seems to be empty.
+#: The number of objects in a list of a chain that seems to be empty.
 _PAGE = 1_000
 
 
 class Start(NamedTuple):
-    """What an open has found.
+    """The checkpoint and the entries that an open has read.
 
     Attributes:
         saved: The checkpoint to begin with; None: begin before entry 1.
         window: The entries after it, as far as they were read.
         interval: The answer to a request for the entry that the first checkpoint is of, if there was no hint.
-        hinted: What the hint says; nothing if it is one of another store.
+        hinted: The document of the hint; an empty one if it is of another store.
     """
 
     saved: Saved | None
@@ -52,7 +52,7 @@ class Loader:
         pool: Runs concurrent requests.
         tail: Reads the entries of the chain.
         boundaries: The boundaries of the chain.
-        every: A process writes a checkpoint after so many entries.
+        every: The number of entries between two checkpoints of a small state.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class Loader:
         return True
 
     def _is_empty(self, state: State) -> bool:
-        """Make sure that nothing is left of a chain that seems to be empty, and for the catalog, of another store.
+        """Make sure that a chain which seems to be empty has no objects, and for the catalog, that no other store has.
 
-        What else is below the root is looked at first: if it is another process's that uses this store, the list of the
-        chain, which comes later, has the entries of that process. Those alone do not explain what else is there: this
+        The other objects below the root are listed before the chain: if another process that uses this store has
+        created them, the later list of the chain has its entries. Entries alone do not explain other objects: this
         process may have been suspended while files of two stores were put here and removed.
 
         Returns:

@@ -35,7 +35,7 @@ class Pacing:
 
         Args:
             newest: Returns the newest state that this process knows.
-            losses: How many slots this commit has lost.
+            losses: The number of slots that this commit has lost.
 
         Raises:
             CorruptionError: An entry is missing or damaged.

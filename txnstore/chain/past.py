@@ -30,7 +30,7 @@ class Past:
         keys: The keys of the store.
         head: The newest known state of the chain.
         pool: Runs concurrent requests.
-        boundaries: Those of the chain: only entries after the last one are there for certain.
+        boundaries: Those of the chain: only entries after the last one exist for certain.
     """
 
     def __init__(self, objects: ObjectStore, keys: Keys, head: State, pool: Executor, boundaries: Boundaries) -> None:

@@ -56,7 +56,7 @@ class Payload:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """How far it is filled, for :meth:`back_to`."""
+        """The number of segments and bytes in it so far, for :meth:`back_to`."""
         return len(self._parts), self._size
 
     def accepted(self, mark: tuple[int, int], events: Sequence[Event]) -> Sequence[Event]:

@@ -1,8 +1,8 @@
-"""What is below the root of a store besides ``store.json``: chains of any id, and segments.
+"""The objects below the root of a store besides ``store.json``: chains of any id, and segments.
 
-``store.json`` alone says which store is there, so a root without it, or with that of another store, looks like one
-without a store. No object tells which of two ids is the right one; but that there is another one can be seen, and then
-nothing is created, opened as empty, or deleted. See docs/design/0025-identity.md.
+``store.json`` alone names the store, so a root without it, or with that of another store, looks like one without a
+store. No object shows which of two ids is the right one; but a second id can be seen, and then nothing is created,
+opened as empty, or deleted. See docs/design/0025-identity.md.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def first_segment(objects: ObjectStore) -> str | None:
 
 
 def remains(objects: ObjectStore) -> str:
-    """What of a store is here, in a few words; empty if nothing is. ``store.json`` does not count."""
+    """The objects of a store that exist here, in a few words; empty without any. ``store.json`` does not count."""
     ids = stores(objects)
     if ids:
         several = "s" if len(ids) > 1 else ""
@@ -113,7 +113,7 @@ def no_document(objects: ObjectStore) -> TxnStoreError:
 
 
 def check_new(objects: ObjectStore) -> None:
-    """Refuse to create a store over what is left of another one.
+    """Refuse to create a store over the objects of another one.
 
     Raises:
         LostIdentityError: Something of a store is here.

@@ -150,7 +150,7 @@ class Tail:
         Args:
             state: The state to begin with.
             publish: Called with each new state, so that none is lost if a later entry is damaged.
-            size: How many entries to read first; each further request reads twice as many.
+            size: The number of entries to read first; each further request reads twice as many.
             window: The entries after ``state``, if they were read before.
             until: Read no further than this entry.
             sure: Look at :data:`ABSENT` names before the chain ends; else the first one without an object ends it,

@@ -26,7 +26,7 @@ EARLY = 2.5
 NEXT, SOON = 4, 2
 #: A writer outside the order looks at the head before its PUT, unless it has in the last part of a latency.
 FRESH = 0.6
-#: How many entries are remembered.
+#: The number of entries that are kept.
 KEPT = 128
 #: A latency is never taken for longer than this, nor for several times the one before it: an outage is none.
 _LONGEST_MS, _GROWTH = 1000.0, 4.0
@@ -38,14 +38,14 @@ _LOSSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a writer does before its PUT: pause, then read, then poll.
+    """The steps of a writer before its PUT: pause, then read, then poll.
 
     Attributes:
         pause: Milliseconds.
-        ahead: How many entries to read after the pause; 0: none.
-        polls: For how many milliseconds to poll the next entry, unless one has been read; 0: not at all, the look is
-            at the head.
-        overlap: How many of these GETs are in flight.
+        ahead: The number of entries to read after the pause; 0: none.
+        polls: The time in ms for which to poll the next entry, unless one has been read; 0: not at all, the look is at
+            the head.
+        overlap: The number of these GETs in flight.
     """
 
     pause: float = 0.0
@@ -59,7 +59,7 @@ LOOK = Wait(ahead=3)
 
 
 class Turns:
-    """What one writer knows of the writers of its chain.
+    """The active writers of a chain and the pace of its entries, as one writer knows them.
 
     Args:
         writer: The id of this writer.
@@ -132,11 +132,11 @@ class Turns:
     # What to do -------------------------------------------------------------------------------------------------------
 
     def next(self, now: float, losses: int) -> Wait | None:
-        """What to do before the next PUT; None: nothing, it is the turn of this writer.
+        """The steps before the next PUT; None: none, it is the turn of this writer.
 
         Args:
             now: The time.
-            losses: How many PUTs of this commit were lost.
+            losses: The number of PUTs of this commit that were lost.
         """
         self.record_read(now)
         alone = self._own >= len(self._entries)  # Most chains have one writer: the search for others is left out.

@@ -1,8 +1,8 @@
 """Claims of compactors on partitions: commands, events, rules and folding.
 
 A claim keeps two compactors from doing the same work. It is advice: what makes a compaction safe is that the chain
-refuses a replacement of batches that are gone. So a claim may be lost, or end early by a wrong clock, at the cost of
-work that is done twice. Times are those of the chain's entries, in ms.
+refuses a replacement of batches that no longer exist. So a claim may be lost, or end early by a wrong clock, at the
+cost of work that is done twice. Times are those of the chain's entries, in ms.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one entry has removed.
+    """The state that one entry has removed.
 
     Attributes:
         producers: The number of producer states and fences; a producer counts once per partition and once as a fence.
@@ -126,7 +126,7 @@ def expire(draft: Draft, command: Expire) -> Expired:
 
 
 def preview(state: State, command: Expire, now: int) -> Expired:
-    """What the command would remove in entries at the time ``now`` (ms) after this state."""
+    """The state that the command would remove in entries at the time ``now`` (ms) after this state."""
     _check(command)
     return _counted(_due(begin_entry(state, now), command))
 
@@ -225,7 +225,7 @@ def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Itera
 
 
 def _counted(events: Iterable[Expiration], *, more: bool = False) -> Expired:
-    """What these events remove."""
+    """The state that these events remove, counted."""
     producers, offsets, ids, groups = 0, 0, list[str](), list[str]()
     for event in events:
         match event:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value: Any, **changes: Any) -> Any:
-        """What :func:`dataclasses.replace` returns; for a dataclass without slots in a small part of its time.
+        """Like :func:`dataclasses.replace`; for a dataclass without slots in a small part of its time.
 
         Every event that is folded makes several copies. The class must have no ``__post_init__``.
         """
@@ -178,7 +178,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What follows in this chain was decided after entry ``sequence`` of another chain, and may rest on it."""
+    """The following events of this chain were decided after entry ``sequence`` of another one, and may rest on it."""
 
     type: Literal["Observed"] = "Observed"
     chain: int

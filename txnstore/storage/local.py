@@ -34,10 +34,10 @@ _FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RootFolder:
-    """The folder ``path`` as it was at the first check that found it.
+    """The folder ``path`` as it was at the first check that it existed.
 
     It is kept open, so that its inode number, which identifies it, is not given to another folder. A pickled copy has
-    not seen the folder yet.
+    not checked the folder yet.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,7 +47,7 @@ class RootFolder:
         self._close: Callable[[], object] | None = None
 
     def check(self) -> None:
-        """Check that the folder is still the same; the first check that finds it remembers it.
+        """Check that the folder is still the same; the first check that opens it keeps it open.
 
         Raises:
             StorageRefusedError: It was deleted, or deleted and created again.

@@ -27,7 +27,7 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-#: A state with so many names makes its checkpoints half as frequent, with each doubling again, down to a sixteenth.
+#: A state with this many names makes its checkpoints half as frequent; each doubling halves that again, down to 1/16.
 MANY_NAMES = 4_000
 _RAREST = 4
 #: The number of complete checkpoints that are kept regardless of their age.
@@ -103,7 +103,7 @@ def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
 
 
 def hinted(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
-    """What the hint says; the sequence number is 0 without a readable hint of this store."""
+    """The document of the hint; its sequence number is 0 without a readable hint of this store."""
     if hint is None:
         return LatestDocument()
     try:

@@ -5,7 +5,7 @@ checkpoints, so that a checkpoint costs what is new, and they are decoded only w
 docs/format.md and docs/design/0022-index.md.
 
 The files of a checkpoint end at the *edges* of its number: the number without its last digits in base 8. So a file is
-merged into one of eight times as many entries when as many are there, and checkpoints of all processes share them.
+merged into one of eight times as many entries as soon as these exist, and checkpoints of all processes share them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """What a range of entries has done to the batches of a partition.
+    """The changes that a range of entries has made to the batches of a partition.
 
     Attributes:
         tp: The partition.

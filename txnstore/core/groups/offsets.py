@@ -35,7 +35,7 @@ MAX_OFFSET = 2**63 - 1
 
 
 class Known(Protocol):
-    """What a lookup of committed offsets needs: a state of a chain, or a view of all chains."""
+    """The part of a state that a lookup of committed offsets needs: a state of a chain, or a view of all chains."""
 
     @property
     def groups(self) -> Mapping[str, Group]: ...
@@ -126,8 +126,9 @@ def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity)
 def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
     """The offset with the id of its topic; refused if the topic that was read is deleted (OFF-18).
 
-    Only the catalog's chain can tell the id for certain; elsewhere it has been looked up before. A chain that has
-    another topic of the name is behind the catalog, and is told of the topic first, or the one who looked it up was.
+    Only the catalog's chain can tell the id for certain; elsewhere the caller has looked it up before. If the chain has
+    another topic of the name, either its copy or the catalog of the caller is out of date: the caller first copies the
+    topic to the chain, or looks it up again.
     """
     if leads_partition(state, item.tp) and item.tp not in state.partitions:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"

@@ -32,7 +32,7 @@ class Violation:
 
 
 def changed(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
-    """What an entry has changed or removed in a map of the state: key, value before, value after; sorted by key.
+    """The items of a map that an entry has changed or removed: key, value before, value after; sorted by key.
 
     The two maps of a transition share the values that the entry has not changed.
     """

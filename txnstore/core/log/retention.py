@@ -114,8 +114,8 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
 def with_log_start(partition: Partition, offset: int) -> Partition:
     """The log from ``offset`` on; a batch that the offset cuts stays.
 
-    An entry of the aborted index goes with its marker (RET-08): until then it hides what is left of its transaction
-    (RET-07). Markers ascend in the index.
+    An entry of the aborted index is removed with its marker (RET-08): until then it hides the remaining batches of its
+    transaction (RET-07). Markers ascend in the index.
     """
     batches = partition.batches.starting_at(offset)
     aborted = partition.aborted[bisect_left(partition.aborted, offset, key=lambda entry: entry.last_offset) :]
@@ -130,7 +130,7 @@ RETENTION_FOLDS: dict[type, Fold] = {LogStartMoved: _log_start_moved}
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a retention deletes from a partition.
+    """The deletion that a retention makes in a partition.
 
     Attributes:
         offset: The new log start.

@@ -58,7 +58,7 @@ def visible(
 def count_records(partition: Partition, start: int, limit: int) -> int:
     """The number of records with offsets in ``[start, limit)``, aborted and open ones included.
 
-    At most so many, where one of the two bounds is inside a merged batch with gaps: only its segment has the offsets.
+    An upper bound if ``start`` or ``limit`` is inside a merged batch with gaps: only its segment has the offsets.
     """
     records = 0
     for batch in partition.batches.overlapping(start, limit):

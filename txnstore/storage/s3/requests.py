@@ -144,15 +144,17 @@ class S3fsRequests:
 
 
 class ETags:
-    """What the ETags in the answers of one bucket look like, as far as this process has seen.
+    """The form of the ETags in the answers of one bucket, as this process has learned it.
 
     The ETag of an object is the MD5 of its bytes, unless it is encrypted by KMS or with own keys, or was written in
-    parts; then it is any text, unlike all others. The first answer with such an ETag is believed if the object has the
-    same one when it is looked at; from then on answers with ETags of the same length are.
+    parts; then it is any text, unlike all others. The first answer with such an ETag counts if a request for the object
+    returns the same one; from then on answers with ETags of the same length count.
     """
 
     def __init__(self) -> None:
+        #: The length of an ETag that was compared with the object's and is no MD5; 0 until then.
         self._length = 0
+        #: The ETag of the last answer.
         self._last = ""
 
     def fit(self, etag: str | None, data: bytes) -> bool:
