@@ -97,7 +97,7 @@ class Ages:
         self._boundaries = boundaries
         #: Guards `_marks` and `_requested_at`, and no request. A thread that holds it takes no other lock.
         self._lock = threading.Lock()
-        #: By chain, from the first state that was noted.
+        #: By chain, from the first state that was recorded.
         self._marks: dict[int, _Marks] = {}
         #: The modification times of entries by the storage's clock in ms, by chain and number. An entry is never
         #: written again, so threads add to it without a lock; it is cleared when it is full.
@@ -105,8 +105,8 @@ class Ages:
         #: When the storage was last asked for the age of an entry, in monotonic ms, by chain and time of the entry.
         self._requested_at: dict[tuple[int, int], int] = {}
 
-    def note(self, states: Iterable[State], read_at: int | None = None) -> None:
-        """Remember that these states are known now. Makes no request.
+    def record(self, states: Iterable[State], read_at: int | None = None) -> None:
+        """Record that this process knows these states now. Makes no request.
 
         Args:
             states: States of chains.
@@ -129,7 +129,7 @@ class Ages:
             stamp: The time of the entry in ms.
             length_ms: The length of the lease or timeout in ms.
         """
-        self.note((state,))
+        self.record((state,))
         now = self._runtime.monotonic()
         with self._lock:
             least, most = self._marks[state.chain].bounds(stamp, now)

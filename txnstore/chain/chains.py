@@ -77,6 +77,7 @@ class Chains:
             self._chains.append(chain)
         self._runtime = runtime
         self.ages = Ages(objects, keys, runtime, [chain.boundaries for chain in self._chains])
+        #: The last view, which is returned again while no state has changed. Assigned in one step, without a lock.
         self._view: View | None = None
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class Chains:
         """Load all chains concurrently. ``first_hint``: the checkpoint hint of chain 0, which the caller has read."""
         begun = self._runtime.monotonic()
         states = self.at_once({chain.number: self._loader(chain, first_hint) for chain in self._chains})
-        self.ages.note(states.values(), begun)
+        self.ages.record(states.values(), begun)
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
         def load() -> State:
@@ -123,7 +124,7 @@ class Chains:
             confirm = self.identity.begin()
             heads = self.at_once({number: self._chains[number].refresh for number in numbers})
             confirm()
-            self.ages.note(heads.values(), begun)
+            self.ages.record(heads.values(), begun)
         states = [chain.state for chain in self._chains]
         cached = self._view
         if cached is not None and all(map(is_, cached.states, states)):

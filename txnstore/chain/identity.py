@@ -61,6 +61,8 @@ class Identity:
         self._keys = keys
         self._runtime = runtime
         self._pool = pool
+        #: The monotonic time in ms before the last request that has shown that the store exists. Assigned in one step,
+        #: without a lock: a lost update costs one request more.
         self._confirmed_at = runtime.monotonic()
 
     def was_read(self, at: int) -> None:

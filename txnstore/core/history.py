@@ -74,8 +74,8 @@ def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) ->
         for event in entry.events
         for producer_id in _producer_ids(event, transactional_id)
     }
-    history = _TransactionHistory(transactional_id, producer_ids)
-    return [step for entry in in_order(chains) for step in history.steps(entry)]
+    builder = _StepBuilder(transactional_id, producer_ids)
+    return [step for entry in in_order(chains) for step in builder.steps(entry)]
 
 
 def in_order(chains: Mapping[int, Sequence[Happened]]) -> Iterator[Happened]:
@@ -112,13 +112,13 @@ def _producer_ids(event: Event, transactional_id: str) -> tuple[int, ...]:
     return tuple(producer_id for producer_id in values if producer_id != NO_PRODUCER)
 
 
-class _TransactionHistory:
+class _StepBuilder:
     """Turns entries into steps; keeps the current identity, and whether its transaction has begun."""
 
     def __init__(self, transactional_id: str, producer_ids: set[int]) -> None:
         self._id = transactional_id
         self._producer_ids = producer_ids
-        #: The granted identity that has not begun a transaction. None: not known from these entries.
+        #: The granted (producer id, epoch) that has not begun a transaction. None: not known from these entries.
         self._idle: tuple[int, int] | None = None
         self._current: tuple[int, int] | None = None
 

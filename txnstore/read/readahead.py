@@ -190,9 +190,14 @@ class _Fetches:
     ) -> None:
         self._pool, self._projection = pool, projection
         self._fetch = partial(_fetch, objects, projection=projection, decode=decode)
+        # One thread at a time uses a window.
+        #: The slices that are not requested yet, in order.
         self._waiting = deque(slices)
+        #: The fetches that were begun and not taken, in order, each with its number of bytes.
         self._flying: deque[tuple[int, Future[Fetched | _Together]]] = deque()
+        #: The bytes of these fetches in total, and the number from which on no other one is begun.
         self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
+        #: The largest number of these fetches.
         self._most = _FILE_FETCHES if objects.url.startswith("file:") else MAX_FETCHES
         # Few segments are fetched concurrently, not one after the other.
         self._together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES) if together else 1

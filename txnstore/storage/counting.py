@@ -71,8 +71,11 @@ class CountingStore:
     def __init__(self, inner: ObjectStore, *, log: bool = False, measurements: Measurements | None = None) -> None:
         self.inner = inner
         self.measurements = measurements if measurements is not None else Measurements()
+        #: Guards the two fields below; a thread that holds it takes no other lock.
         self._lock = ForkLock()
+        #: The number of requests of each kind since the last reset.
         self._counts: dict[str, int] = {}
+        #: The kind and the key of each request since then, in order; None: they are not logged.
         self._log: list[tuple[str, str]] | None = [] if log else None
 
     @property

@@ -43,7 +43,9 @@ class RootFolder:
     def __init__(self, path: str) -> None:
         self.path = path
         self._path = Path(path)
+        #: The open folder; None before the first check, and after :meth:`forget`.
         self._descriptor: int | None = None
+        #: Closes that descriptor, once; set and unset together with it.
         self._close: Callable[[], object] | None = None
 
     def check(self) -> None:
@@ -140,8 +142,10 @@ class LocalStore:
         if not path or "\0" in path:
             raise StorageRefusedError(f"{path!r} is not the path of a folder.")
         self.root = os.path.abspath(os.path.expanduser(path))
-        #: Folders whose names are flushed, and folders above the root that this store has made and not flushed yet.
+        # Threads change these sets without a lock, by operations that are atomic.
+        #: The folders whose names are flushed.
         self._durable: set[str] = set()
+        #: The folders above the root that this store has made and not flushed yet.
         self._unflushed: set[str] = set()
         self._folder = RootFolder(self.root)
 

@@ -41,10 +41,14 @@ class MemoryStore:
         self.name = name
         self._clock = clock
         self.pid = os.getpid()
+        #: Guards all fields below; a thread that holds it takes no other lock.
         self._lock = ForkLock()
+        #: The bytes and the modification time in ms of each object.
         self._objects: dict[str, tuple[bytes, int]] = {}
-        self._keys: list[str] = []  # Sorted, so that a listing can start with a bisection.
-        self._sorted = True  # False while the keys may differ from the objects, as after an interrupt.
+        #: The keys of the objects, sorted, so that a listing can start with a bisection.
+        self._keys: list[str] = []
+        #: False while the keys may differ from the objects, as after an interrupt: then they are sorted again.
+        self._sorted = True
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
