@@ -46,7 +46,7 @@ __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
-    for name in ("duckdb", "txnstore.sql.kept", "txnstore.sql.session"):
+    for name in ("duckdb", "txnstore.sql.shared", "txnstore.sql.session"):
         load(name)
     import duckdb
 
@@ -102,7 +102,7 @@ def query(
 ) -> Any:
     """Runs a query over the topics and the schema ``txn``.
 
-    A query that only selects runs in a database that the store keeps: only the topics that it names are planned, and
+    A query that only selects runs in a database that all calls share: only the topics that it names are planned, and
     only if they have changed. Any other statement, and a listing such as ``SHOW TABLES``, runs in a new database with
     views of all topics. In either case no call sees what another one created or set, so a query whose last statement
     only creates or sets something is refused.
@@ -128,11 +128,11 @@ def query(
         duckdb.Error: DuckDB refuses the query. Damage that is found during the evaluation is a DuckDB error whose text
             names the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
     """
-    from txnstore.sql.kept import run_kept
+    from txnstore.sql.shared import run_shared
 
     access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
-    found = run_kept(connection, sql, params, level, shown.view, access)
-    return found[1] if found is not None else _query_alone(connection, sql, params, level, shown, access)
+    result = run_shared(connection, sql, params, level, shown.view, access)
+    return result[1] if result is not None else _query_alone(connection, sql, params, level, shown, access)
 
 
 def _prepared(
@@ -150,7 +150,7 @@ def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums
     """
     sandboxed, level = check_bool("sandbox", sandbox), check_choice("isolation", isolation, Isolation)
     external = not (sandboxed or connection.read_only)
-    return Access(check_bool("checksums", checksums), external=external, kept=not sandboxed), level
+    return Access(check_bool("checksums", checksums), external=external, shared=not sandboxed), level
 
 
 def _query_alone(
@@ -190,13 +190,13 @@ def read_table(
     import duckdb
 
     from txnstore.sql.interrupts import interruptible
-    from txnstore.sql.kept import run_kept
     from txnstore.sql.session import errors_of, open_session
+    from txnstore.sql.shared import run_shared
 
     access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
-    found = run_kept(connection, sql, params, level, shown.view, access)
-    if found is not None:
-        cursor, relation = found
+    result = run_shared(connection, sql, params, level, shown.view, access)
+    if result is not None:
+        cursor, relation = result
         # After an error the query runs again in a database of its own, which finds the damaged segment.
         with suppress(duckdb.Error):
             return interruptible(cursor, lambda: _table(relation))

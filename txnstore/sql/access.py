@@ -1,4 +1,4 @@
-"""What the SQL of a database may read besides the store, and whether it checks what it reads."""
+"""What the SQL of a database may read besides the store, whether it checks what it reads, and how it is opened."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Access:
         checksums: Whether the SHA-256 of a segment in a local folder is compared before DuckDB reads the file.
         external: Whether SQL can change settings and reach more than the store: other files, the network, extensions,
             Python variables.
-        kept: Whether a query that only selects may run in the database that the store keeps.
+        shared: Whether a query that only selects may run in the database that all calls share.
     """
 
     checksums: bool = True
     external: bool = True
-    kept: bool = True
+    shared: bool = True
 
 
 def open_database(files: AbstractFileSystem, access: Access) -> duckdb.DuckDBPyConnection:

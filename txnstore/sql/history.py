@@ -57,7 +57,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ReadEntry:
     """An entry, its chain, and its size in bytes."""
 
     chain: int
@@ -65,7 +65,7 @@ class _Found:
     size: int
 
 
-class History:
+class EntryHistory:
     """The newest entries of the chains, read once, when they are first needed. Thread-safe.
 
     Args:
@@ -91,50 +91,51 @@ class History:
         self._pool = pool
         self._heads, self._firsts, self._count = heads, firsts, entries
         self._lock = ForkLock()
-        self._entries: list[_Found] | None = None
+        self._entries: list[_ReadEntry] | None = None
 
     def table(self, name: str) -> pa.Table:
         """Compute a table of :data:`SCHEMAS`."""
         rows = self._entry_rows() if name == "entries" else self._compaction_rows()
         return from_rows(SCHEMAS[name], rows)
 
-    def _read(self) -> list[_Found]:
+    def _read(self) -> list[_ReadEntry]:
         with self._lock.own:
             if self._entries is None:
                 ranges = newest(self._heads, self._count, self._firsts())
                 wanted = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
-                found = self._pool().map(self._entry, wanted)
-                self._entries = [item for item in found if item is not None]
+                entries = self._pool().map(self._entry, wanted)
+                self._entries = [item for item in entries if item is not None]
             return self._entries
 
-    def _entry(self, place: tuple[int, int]) -> _Found | None:
+    def _entry(self, place: tuple[int, int]) -> _ReadEntry | None:
         """Read an entry; None if it was deleted since.
 
         Raises:
             CorruptionError: It is missing, and was not deleted.
         """
-        found, (chain, number) = read_entry(self._objects, self._keys, *place), place
-        if found is None and number > dict(enumerate(self._firsts())).get(chain, 0):
+        chain, number = place
+        entry = read_entry(self._objects, self._keys, chain, number)
+        if entry is None and number > dict(enumerate(self._firsts())).get(chain, 0):
             raise missing_entry(self._keys, chain, number, f"entry {self._heads[chain]} exists")
-        return _Found(chain, *found) if found is not None else None
+        return _ReadEntry(chain, *entry) if entry is not None else None
 
     def _entry_rows(self) -> Iterator[Row]:
-        for found in self._read():
-            entry, types = found.entry, Counter(event.type for event in found.entry.events)
+        for item in self._read():
+            entry, types = item.entry, Counter(event.type for event in item.entry.events)
             yield (
-                found.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, found.size,
+                item.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, item.size,
                 len(entry.events), sorted(types.items()),
             )  # fmt: skip
 
     def _compaction_rows(self) -> Iterator[Row]:
-        for found in self._read():
-            for event in found.entry.events:
+        for item in self._read():
+            for event in item.entry.events:
                 if isinstance(event, SegmentsReplaced):
                     records = sum(batch.records for batch in event.added)
                     size = sum(batch.segment.size for batch in event.added)
                     first = min([*event.removed, *(batch.base_offset for batch in event.added)])
                     limit = max((batch.limit for batch in event.added), default=None)
                     yield (
-                        found.chain, found.entry.sequence, found.entry.timestamp, event.topic, event.partition,
+                        item.chain, item.entry.sequence, item.entry.timestamp, event.topic, event.partition,
                         len(event.removed), len(event.added), records, size, first, limit,
                     )  # fmt: skip

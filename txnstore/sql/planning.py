@@ -1,14 +1,18 @@
-"""Plans the views of a snapshot: the SELECT of each topic, and the files that it reads."""
+"""Plans the views of a snapshot: the SELECT of each topic and of each table of ``txn``, and the files that they read.
+
+Both kinds of database show snapshots through these views: the one that all queries share, and those of sessions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from weakref import ref
 
 import pyarrow as pa
 
-from txnstore.chain.keys import Keys
+from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
@@ -17,13 +21,13 @@ from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatErr
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
 from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
-from txnstore.sql.history import History
-from txnstore.sql.views import read_parquet, topic_select, visible_slices
-from txnstore.storage.base import ObjectStore
+from txnstore.sql.history import EntryHistory
+from txnstore.sql.types import literal, shown_ms
+from txnstore.sql.views import read_parquet, read_parquet_from, topic_select, visible_slices
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TopicPlan:
     """The view of a topic.
 
     Attributes:
@@ -38,7 +42,7 @@ class Plan:
     paths: tuple[str, ...] = ()
 
 
-def plan_topic(topic: Topic, view: View, isolation: Isolation) -> Plan:
+def plan_topic(topic: Topic, view: View, isolation: Isolation) -> TopicPlan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
     A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
@@ -64,39 +68,116 @@ def plan_topic(topic: Topic, view: View, isolation: Isolation) -> Plan:
         kind = CorruptionError if isinstance(error, CorruptionError) else UnsupportedFormatError
         reason = kind(f"topic {topic.name!r} cannot be shown in SQL: {error}")
         columns = pa.schema([("reason", pa.string())])
-        return Plan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
-    return Plan(select, None, tuple(paths))
+        return TopicPlan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
+    return TopicPlan(select, None, tuple(paths))
 
 
-def inspection_schemas() -> dict[str, pa.Schema]:
-    """Return the columns of each table of the schema ``txn``, except for ``txn.snapshot``."""
+# Inspection -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedSnapshot:
+    """SQL expressions of what the schema ``txn`` shows: constants, or fields of a variable.
+
+    Attributes:
+        folder: The folder of the inspection tables below ``txnseg://``.
+        sequence: The sum of the sequence numbers of the heads.
+        timestamp: The time of the newest entry, in ms.
+        isolation: The isolation level of the topics.
+        heads: The sequence numbers of the heads of the chains.
+        session: The number of the session; 0 in the shared database.
+    """
+
+    folder: str
+    sequence: str
+    timestamp: str
+    isolation: str
+    heads: str
+    session: int = 0
+
+
+def inspected(folder: str, view: View, isolation: Isolation, session: int = 0) -> InspectedSnapshot:
+    """The constants of a view whose inspection tables were added in a folder."""
+    return InspectedSnapshot(
+        folder=literal(folder),
+        sequence=f"{view.sequence}::BIGINT",
+        timestamp=f"{shown_ms(view.timestamp)}::BIGINT",
+        isolation=literal(isolation),
+        heads=f"{[chain.sequence for chain in view.states]}::BIGINT[]",
+        session=session,
+    )
+
+
+def inspection_views(snapshot: InspectedSnapshot) -> dict[str, str]:
+    """The SELECT of each view of the schema ``txn``, by the name of the view."""
+    views = {
+        f"txn.{name}": f"SELECT * FROM {read_parquet_from(_inspection_file(snapshot.folder, name), schema)}"
+        for name, schema in _inspection_schemas().items()
+    }
+    views["txn.snapshot"] = (
+        f"SELECT {snapshot.sequence} AS sequence, make_timestamptz({snapshot.timestamp} * 1000) AS timestamp, "
+        f"{snapshot.isolation} AS isolation, {snapshot.session}::BIGINT AS session, {snapshot.heads} AS heads"
+    )
+    return views
+
+
+def _inspection_file(folder: str, name: str) -> str:
+    """The SQL expression of the path of an inspection table."""
+    return f"'{PROTOCOL}://' || {folder} || '/{name}.parquet'"
+
+
+def _inspection_schemas() -> dict[str, pa.Schema]:
+    """The columns of each table of the schema ``txn``, except for ``txn.snapshot``."""
     return inspection.SCHEMAS | history.SCHEMAS
 
 
-def inspection_files(
-    objects: ObjectStore,
-    keys: Keys,
-    pool: Callable[[], Executor],
-    view: View,
-    firsts: Callable[[], Sequence[int]],
-) -> dict[str, VirtualFile]:
-    """Return the tables of the schema ``txn`` for a view, by name; each is computed when it is first read.
+def inspection_files(folder: str, connection: Connection, view: View) -> dict[str, VirtualFile]:
+    """The tables of the schema ``txn`` for a view, by their paths in a folder; each is computed when it is first read.
+
+    They have no strong reference to the connection, which their database may outlive.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
-        pool: Returns the executor of requests for entries.
+        folder: The folder below ``txnseg://``.
+        connection: The connection to the store.
         view: The view to show.
-        firsts: Returns the last entry of each chain that may be deleted.
     """
-    past = History(objects, keys, pool, [chain.sequence for chain in view.states], firsts)
+    heads = [chain.sequence for chain in view.states]
+    entries = EntryHistory(connection.objects, connection.keys, _pool(connection), heads, _firsts(connection))
     files: dict[str, VirtualFile] = {name: _state_table(name, view) for name in inspection.SCHEMAS}
-    return files | {name: _past_table(name, past) for name in history.SCHEMAS}
+    files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
+    return {f"{folder}/{name}.parquet": file for name, file in files.items()}
+
+
+def empty_inspection_files(folder: str) -> dict[str, VirtualFile]:
+    """Empty tables of the schema ``txn``, by their paths in a folder."""
+    return {f"{folder}/{name}.parquet": TableFile(schema.empty_table) for name, schema in _inspection_schemas().items()}
 
 
 def _state_table(name: str, view: View) -> TableFile:
     return TableFile(lambda: inspection.table(name, view))
 
 
-def _past_table(name: str, past: History) -> TableFile:
-    return TableFile(lambda: past.table(name))
+def _entry_table(name: str, entries: EntryHistory) -> TableFile:
+    return TableFile(lambda: entries.table(name))
+
+
+def _pool(connection: Connection) -> Callable[[], Executor]:
+    """A function that returns the executor of the store, or a new one after the connection was released."""
+    weak, runtime = ref(connection), connection.runtime
+
+    def pool() -> Executor:
+        alive = weak()
+        return runtime.executor() if alive is None else alive.pool
+
+    return pool
+
+
+def _firsts(connection: Connection) -> Callable[[], list[int]]:
+    """A function that returns the entries that may be deleted; none after the connection was released."""
+    weak = ref(connection)
+
+    def firsts() -> list[int]:
+        alive = weak()
+        return [] if alive is None else alive.chains.boundaries()
+
+    return firsts

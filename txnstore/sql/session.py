@@ -14,12 +14,12 @@ from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.read.expired import judged
 from txnstore.snapshot import Snapshot
-from txnstore.sql.access import PROTOCOL, Access, lock, open_database
+from txnstore.sql.access import Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
-from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
+from txnstore.sql.planning import inspected, inspection_files, inspection_views, plan_topic
 from txnstore.sql.statements import quoting_advice
-from txnstore.sql.types import literal, quote, shown_ms
-from txnstore.sql.views import read_parquet, view_names
+from txnstore.sql.types import quote
+from txnstore.sql.views import view_names
 from txnstore.threads import ForkLock
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _SnapshotPlan:
     """The views of a snapshot by name, the tables that they read, the topics that cannot be shown, and the segments."""
 
     views: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Session:
         with self._lock.own:
             self._show(database, self._plan(snapshot))
 
-    def _show(self, database: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
+    def _show(self, database: duckdb.DuckDBPyConnection, plan: _SnapshotPlan) -> None:
         files = self.files
         files.add(plan.tables)
         for path, reason in plan.refused:
@@ -111,8 +111,8 @@ class Session:
             try:
                 if segment is not None:
                     segment.load()
-            except TxnStoreError as found:
-                return found
+            except TxnStoreError as damage:
+                return damage
         return None
 
     def quoting_advice(self, query: str) -> str:
@@ -128,30 +128,20 @@ class Session:
             raise InvalidConfigError(msg)
         return files
 
-    def _plan(self, snapshot: Snapshot) -> _Plan:
+    def _plan(self, snapshot: Snapshot) -> _SnapshotPlan:
         """The views and files of a snapshot."""
-        view, objects = snapshot.view, self.connection.objects
-        plan = _Plan()
+        view = snapshot.view
+        plan = _SnapshotPlan()
         names = view_names(view)
         for topic in view.sorted_topics():
-            found = plan_topic(topic, view, self.isolation)
-            plan.views[quote(names[topic.name])] = found.select
-            plan.segments.extend(found.paths)
-            if found.refused is not None:
-                plan.refused.append(found.refused)
-        files = inspection_files(
-            objects, self.connection.keys, lambda: self.connection.pool, view, self.connection.chains.boundaries
-        )
-        for name, schema in inspection_schemas().items():
-            path = f"state/{view.sequence}/{name}.parquet"
-            plan.tables[path] = files[name]
-            plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
-        plan.views["txn.snapshot"] = (
-            f"SELECT {view.sequence}::BIGINT AS sequence, "
-            f"make_timestamptz({shown_ms(view.timestamp) * 1000}) AS timestamp, "
-            f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session, "
-            f"{[chain.sequence for chain in view.states]}::BIGINT[] AS heads"
-        )
+            topic_plan = plan_topic(topic, view, self.isolation)
+            plan.views[quote(names[topic.name])] = topic_plan.select
+            plan.segments.extend(topic_plan.paths)
+            if topic_plan.refused is not None:
+                plan.refused.append(topic_plan.refused)
+        folder = f"state/{view.sequence}"
+        plan.tables.update(inspection_files(folder, self.connection, view))
+        plan.views.update(inspection_views(inspected(folder, view, self.isolation, self.number)))
         return plan
 
 
@@ -219,10 +209,10 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
         yield
     except duckdb.Error as error:
         session.files.raise_interrupt(error)
-        found = session.files.damage or session.damaged(error)
-        if found is not None:
+        damage = session.files.damage or session.damaged(error)
+        if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
-            raise judged(session.connection, found) from found.__cause__
+            raise judged(session.connection, damage) from damage.__cause__
         if query is not None and (advice := session.quoting_advice(query)):
             error.add_note(advice)
         raise

@@ -103,7 +103,7 @@ class Scanner(Client):
 
 
 class Queries(Client):
-    """SQL over the topic, in the kept database and in one of its own."""
+    """SQL over the topic, in the shared database and in one of its own."""
 
     def step(self) -> None:
         self.ledger.count("sql")

@@ -181,7 +181,7 @@ def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
     for number in range(6):
         store.create_topic(f"t{number}")
     connection = connection_of(store)
-    past = history.History(connection.objects, connection.keys, lambda: connection.pool, [6], entries=4)
+    past = history.EntryHistory(connection.objects, connection.keys, lambda: connection.pool, [6], entries=4)
     assert past.table("entries")["sequence"].to_pylist() == [3, 4, 5, 6]
 
 

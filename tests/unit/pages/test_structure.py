@@ -166,7 +166,7 @@ UNLOADED = {
     "txnstore/sql/__init__.py": {"pyarrow", "txnstore.sql.interrupts"},
     "txnstore/sql/access.py": {"duckdb"},
     "txnstore/sql/interrupts.py": {"duckdb"},
-    "txnstore/sql/kept.py": {"duckdb"},
+    "txnstore/sql/shared.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
     "txnstore/storage/s3/client.py": {"aiobotocore.session", "botocore.loaders", "s3fs"},
     "txnstore/storage/s3/obstore.py": {"botocore.exceptions", "obstore.store"},

@@ -21,8 +21,8 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, fill
 from txnstore.errors import CorruptionError
-from txnstore.sql import kept, read_table
-from txnstore.sql.kept import kept_of
+from txnstore.sql import read_table, shared
+from txnstore.sql.shared import shared_database
 from txnstore.sql.statements import names_in
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
@@ -48,7 +48,7 @@ def number(store: Store, query: str = COUNT, **options: Any) -> int:
 
 def work(store: Store) -> tuple[int, int, int]:
     """The databases begun, the topics planned, the views created."""
-    done = kept_of(connection_of(store)).work
+    done = shared_database(connection_of(store)).work
     return done.databases, done.planned, done.created
 
 
@@ -260,18 +260,18 @@ def test_threads_query_while_records_are_committed(store: Store) -> None:
 
 
 def test_a_database_that_is_mostly_outdated_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "OUTDATED_CHARACTERS", 0)
+    monkeypatch.setattr(shared, "OUTDATED_CHARACTERS", 0)
     relations = []
     for step in range(1, 7):
         relations.append(store.sql(COUNT))
         fill(store, "orders", transactions=1, first=step)
     assert 1 < work(store)[0] < 6
     assert [relation.fetchall() for relation in relations] == [[(8 * step,)] for step in range(1, 7)]
-    monkeypatch.setattr(kept, "STATES", 0)
+    monkeypatch.setattr(shared, "STATES", 0)
     began = work(store)[0]
     assert [number(store, "SELECT count(*) FROM txn.topics") for _ in range(3)] == [4, 4, 4]
     assert began < work(store)[0]
-    monkeypatch.setattr(kept, "CALLS", 0)
+    monkeypatch.setattr(shared, "CALLS", 0)
     began = work(store)[0]
     assert [number(store, "SELECT 7") for _ in range(3)] == [7, 7, 7]
     assert work(store)[0] == began + 3
@@ -279,8 +279,8 @@ def test_a_database_that_is_mostly_outdated_is_replaced(store: Store, monkeypatc
 
 def test_close_releases_the_database_and_relations_stay_valid(store: Store) -> None:
     relation = store.sql(COUNT)
-    database = weakref.ref(kept_of(connection_of(store)))
-    files = weakref.ref(kept_of(connection_of(store))._database.files)  # type: ignore[union-attr]
+    database = weakref.ref(shared_database(connection_of(store)))
+    files = weakref.ref(shared_database(connection_of(store))._database.files)  # type: ignore[union-attr]
     store.close()
     assert database() is None
     assert relation.fetchall() == [(8,)]
@@ -310,7 +310,7 @@ def test_a_copy_of_a_store_has_a_database_of_its_own(tmp_path: Path) -> None:
         assert number(store) == 8
         with pickle.loads(pickle.dumps(store)) as copy:  # noqa: S301 - our own
             assert number(copy) == 8
-            assert kept_of(connection_of(copy)) is not kept_of(connection_of(store))
+            assert shared_database(connection_of(copy)) is not shared_database(connection_of(store))
         with open_store(tmp_path / "store", read_only=True) as reader:
             assert number(reader) == 8
             assert connection_of(store).objects.list("", limit=1000) == connection_of(reader).objects.list(
@@ -358,7 +358,7 @@ def test_a_segment_that_vanishes_is_named_and_other_topics_are_read(tmp_path: Pa
 
 def test_a_call_enters_few_files() -> None:
     """A reader of the code follows a query of a topic that has not changed through this many files."""
-    root = str(Path(kept.__file__).parents[1])
+    root = str(Path(shared.__file__).parents[1])
     found: set[str] = set()
 
     def enter(frame: FrameType, event: str, _: object) -> None:

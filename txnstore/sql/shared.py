@@ -1,4 +1,4 @@
-"""The DuckDB database that a store keeps for ``store.sql``.
+"""The DuckDB database that the calls of ``store.sql`` share.
 
 Views in it are never replaced or dropped: each state of a topic that a query reads gets a view in a schema of its own,
 and each call gets a cursor whose search path lists the schemas of the topics that the query names. So a relation shows
@@ -15,30 +15,34 @@ Queries that might list or change the contents of the database get one of their 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.sql.access import PROTOCOL, Access, open_database
+from txnstore.sql.access import Access, open_database
 from txnstore.sql.content import ContentCache
-from txnstore.sql.filesystem import SegmentFileSystem, TableFile
+from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.sql.interrupts import raise_interrupt
-from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
+from txnstore.sql.planning import (
+    InspectedSnapshot,
+    empty_inspection_files,
+    inspected,
+    inspection_files,
+    inspection_views,
+    plan_topic,
+)
 from txnstore.sql.statements import is_plain, names_in, parse
-from txnstore.sql.types import literal, quote, shown_ms
-from txnstore.sql.views import read_parquet_from, view_names
+from txnstore.sql.types import literal, quote
+from txnstore.sql.views import view_names
 from txnstore.threads import ForkLock
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 #: The maximum size of segments that are cached between calls, in bytes.
 CACHE_BYTES = 64 << 20
@@ -57,7 +61,7 @@ _SHOWN = "txn shown"
 
 @dataclass(slots=True)
 class Work:
-    """The counters of a :class:`Kept`.
+    """The counters of a :class:`SharedDatabase`.
 
     Attributes:
         databases: The number of databases that were created.
@@ -70,8 +74,8 @@ class Work:
     created: int = 0
 
 
-class Kept:
-    """The kept database of one open store in one process, with one kind of access. Thread-safe."""
+class SharedDatabase:
+    """The shared database of one open store in one process, with one kind of access. Thread-safe."""
 
     def __init__(self, access: Access) -> None:
         self.work = Work()
@@ -128,19 +132,19 @@ class Kept:
 
 #: All instances: they release their databases before a fork, because a forked process has no threads of DuckDB, and
 #: without them a database cannot be released.
-_all: WeakSet[Kept] = WeakSet()
+_all: WeakSet[SharedDatabase] = WeakSet()
 
 
 def _release_all() -> None:
-    for kept in list(_all):
-        kept.release()
+    for database in list(_all):
+        database.release()
 
 
 os.register_at_fork(before=_release_all)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _TopicView:
     """The newest view of a topic.
 
     Attributes:
@@ -155,20 +159,20 @@ class _Shown:
 
 
 class _Database:
-    """An in-memory database whose views never change; only used under the lock of its :class:`Kept`."""
+    """An in-memory database whose views never change; only used under the lock of its :class:`SharedDatabase`."""
 
     def __init__(self, work: Work, connection: Connection, access: Access) -> None:
         work.databases += 1
         self._work = work
         self.files = SegmentFileSystem(connection.objects, access, ContentCache(CACHE_BYTES))
         self.main = open_database(self.files, access)
-        self.files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
-        self.main.execute(_inspection_views())
+        self.files.add(empty_inspection_files(_folder(0)))
+        self.main.execute(_inspection_statements())
         #: The view of the last call, its topics by the lower-case names of their views, and the schemas that show it.
         self._view: View | None = None
         self._topics: dict[str, tuple[str, Topic]] = {}
         self._current: dict[tuple[str, Isolation], str] = {}
-        self._newest: dict[tuple[str, Isolation], _Shown] = {}
+        self._newest: dict[tuple[str, Isolation], _TopicView] = {}
         self._schemas: dict[tuple[str, str], str] = {}
         #: The characters of all views, and of the newest ones.
         self._written = self._live = 0
@@ -205,8 +209,8 @@ class _Database:
     ) -> None:
         """Prepare a cursor that shows the topics of a view with the given names."""
         self._move(view)
-        found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        schemas = [self._schema(view_name, topic, isolation) for view_name, topic in found]
+        topics = [self._topics[name] for name in sorted(self._topics.keys() & names)]
+        schemas = [self._schema(view_name, topic, isolation) for view_name, topic in topics]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
         own = f'"txn call {self._calls}"'
         self._calls += 1
@@ -233,13 +237,13 @@ class _Database:
             seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                found = self._plan(view_name, topic, isolation, seen)
-                self._live += found.size - (0 if newest is None else newest.size)
-                newest = self._newest[key] = found
+                current = self._plan(view_name, topic, isolation, seen)
+                self._live += current.size - (0 if newest is None else newest.size)
+                newest = self._newest[key] = current
             self._current[key] = newest.schema
         return self._current[key]
 
-    def _plan(self, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]) -> _Shown:
+    def _plan(self, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]) -> _TopicView:
         assert self._view is not None
         self._work.planned += 1
         plan = plan_topic(topic, self._view, isolation)
@@ -256,7 +260,7 @@ class _Database:
             self._work.created += 1
             self._written += len(plan.select)
             self._schemas[view_name, plan.select] = schema
-        return _Shown(schema, len(plan.select), seen)
+        return _TopicView(schema, len(plan.select), seen)
 
     def _show_inspection(
         self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View
@@ -264,9 +268,8 @@ class _Database:
         if self._inspected is not view:
             self._states += 1
             self._inspected = view
-            files = inspection_files(connection.objects, connection.keys, _pool(connection), view, _firsts(connection))
-            self.files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
-        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, view, isolation)}")
+            self.files.add(inspection_files(_folder(self._states), connection, view))
+        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(self._states), view, isolation)}")
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
@@ -274,72 +277,48 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _shown(number: int, view: View, isolation: Isolation) -> str:
-    """The value of the variable that selects the state that ``txn`` shows."""
-    heads = [chain.sequence for chain in view.states]
+def _folder(state: int) -> str:
+    """The folder of the inspection tables of a state."""
+    return f"state/{state}"
+
+
+def _variable(folder: str, view: View, isolation: Isolation) -> str:
+    """The value of the variable that selects what ``txn`` shows."""
+    shown = inspected(folder, view, isolation)
     return (
-        f"{{'path': 'state/{number}', 'sequence': {view.sequence}::BIGINT, "
-        f"'timestamp': {shown_ms(view.timestamp)}::BIGINT, "
-        f"'isolation': {literal(isolation)}, 'heads': {heads}::BIGINT[]}}"
+        f"{{'folder': {shown.folder}, 'sequence': {shown.sequence}, 'timestamp': {shown.timestamp}, "
+        f"'isolation': {shown.isolation}, 'heads': {shown.heads}}}"
     )
 
 
-def _inspection_views() -> str:
-    """The statements that create the schema ``txn``."""
-    shown = f"getvariable({literal(_SHOWN)})"
-    columns = [
-        f"{shown}.sequence AS sequence",
-        f"make_timestamptz({shown}.timestamp * 1000) AS timestamp",
-        f"{shown}.isolation AS isolation",
-        "0::BIGINT AS session",
-        f"{shown}.heads AS heads",
-    ]
+def _inspection_statements() -> str:
+    """The statements that create the schema ``txn``, whose views show what the variable of a cursor selects."""
+    variable = f"getvariable({literal(_SHOWN)})"
+    selected = InspectedSnapshot(
+        folder=f"{variable}.folder",
+        sequence=f"{variable}.sequence",
+        timestamp=f"{variable}.timestamp",
+        isolation=f"{variable}.isolation",
+        heads=f"{variable}.heads",
+    )
     statements = [
         "CREATE SCHEMA txn",
-        f"SET VARIABLE {quote(_SHOWN)} = {_shown(0, View((State(),)), Isolation.READ_COMMITTED)}",
-        f"CREATE VIEW txn.snapshot AS SELECT {', '.join(columns)}",
+        # A value to bind the views with.
+        f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(0), View((State(),)), Isolation.READ_COMMITTED)}",
+        *(f"CREATE VIEW {name} AS {select}" for name, select in inspection_views(selected).items()),
     ]
-    for name, schema in inspection_schemas().items():
-        path = f"'{PROTOCOL}://' || {shown}.path || '/{name}.parquet'"
-        statements.append(f"CREATE VIEW txn.{name} AS SELECT * FROM {read_parquet_from(path, schema)}")
     return ";\n".join(statements)
 
 
-def _empty(schema: pa.Schema) -> TableFile:
-    return TableFile(schema.empty_table)
+def shared_database(connection: Connection, access: Access = Access()) -> SharedDatabase:  # noqa: B008 - immutable
+    """Return the shared database of an open store."""
+    return connection.kept(access, lambda: SharedDatabase(access))
 
 
-def _pool(connection: Connection) -> Callable[[], Executor]:
-    """Return a function that gives the executor of a store, without a strong reference: the database may outlive it."""
-    weak, runtime = ref(connection), connection.runtime
-
-    def pool() -> Executor:
-        alive = weak()
-        return runtime.executor() if alive is None else alive.pool
-
-    return pool
-
-
-def _firsts(connection: Connection) -> Callable[[], list[int]]:
-    """Return a function that gives the entries that may be deleted, without a strong reference to the connection."""
-    weak = ref(connection)
-
-    def firsts() -> list[int]:
-        alive = weak()
-        return [] if alive is None else alive.chains.boundaries()
-
-    return firsts
-
-
-def kept_of(connection: Connection, access: Access = Access()) -> Kept:  # noqa: B008 - it is immutable
-    """Return the kept database of an open store."""
-    return connection.kept(access, lambda: Kept(access))
-
-
-def run_kept(
+def run_shared(
     connection: Connection, query: str, params: object, isolation: Isolation, view: View, access: Access
 ) -> tuple[duckdb.DuckDBPyConnection, Any] | None:
-    """Runs a query in the kept database.
+    """Runs a query in the shared database.
 
     Returns:
         The cursor and the relation; None if the query did not run. A query that DuckDB refuses must run in a database
@@ -350,14 +329,14 @@ def run_kept(
     """
     import duckdb
 
-    if not access.kept:
+    if not access.shared:
         return None
-    kept = kept_of(connection, access)
-    cursor = kept.cursor(connection, query, isolation, view)
+    database = shared_database(connection, access)
+    cursor = database.cursor(connection, query, isolation, view)
     if cursor is None:
         return None
     try:
         return cursor, cursor.sql(query, params=params)
     except duckdb.Error as error:
-        kept.raise_interrupt(error)
+        database.raise_interrupt(error)
         return None
