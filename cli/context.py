@@ -98,7 +98,7 @@ class App:
         return Connection(self.objects(), read_only=read_only)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[None]:
+    def progress(self, activity: str) -> Iterator[None]:
         """Show what the command does and what it has read and written so far, if the block takes long."""
         counted, before = self.counted, self.counted.snapshot() if self.counted is not None else None
 
@@ -108,7 +108,7 @@ class App:
             counts = counted.snapshot() - before
             return f"{counts.requests:,} requests, {size(counts.bytes_in + counts.bytes_out)}"
 
-        with self.out.progress(what, detail=detail):
+        with self.out.progress(activity, detail=detail):
             yield
 
     def objects(self) -> CountingStore:

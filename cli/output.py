@@ -52,9 +52,9 @@ class Output:
             for row in rows:
                 self.line(to_json(row))
             return
-        found = list(rows)
-        if found:
-            self._lines(_layout(found, columns, sys.stdout, verbatim=verbatim))
+        listed = list(rows)
+        if listed:
+            self._lines(_layout(listed, columns, sys.stdout, verbatim=verbatim))
         elif empty:
             self.note(empty)
 
@@ -134,13 +134,18 @@ class Output:
 
     @contextmanager
     def progress(
-        self, what: str, total: float | None = None, detail: Callable[[], str] | None = None, *, hidden: bool = False
+        self,
+        activity: str,
+        total: float | None = None,
+        detail: Callable[[], str] | None = None,
+        *,
+        hidden: bool = False,
     ) -> Iterator[Advance]:
         """Show a progress bar on standard error if the block takes long; only on a terminal and without ``--json``."""
         if hidden or self.as_json or not sys.stderr.isatty():
             yield lambda done, total=None: None
             return
-        with shown(what, total, detail) as advance:
+        with shown(activity, total, detail) as advance:
             yield advance
 
 

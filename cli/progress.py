@@ -24,26 +24,26 @@ class Advance(Protocol):
 
 @contextmanager
 def shown(
-    what: str, total: float | None = None, detail: Callable[[], str] | None = None, *, delay: float = DELAY
+    activity: str, total: float | None = None, detail: Callable[[], str] | None = None, *, delay: float = DELAY
 ) -> Iterator[Advance]:
     """Show a bar on standard error while the block runs, once it has run for ``delay`` seconds.
 
     Args:
-        what: What the command does.
+        activity: What the command does.
         total: The amount of work; None if unknown: then the bar only moves.
         detail: Text after the bar, computed at each drawing in another thread.
         delay: Seconds before the bar is drawn.
     """
-    known = [0.0, total]
+    amounts = [0.0, total]
     # A lock and not an event: releasing it is one step, so an interrupt cannot leave the thread waiting forever.
     running = threading.Lock()
     running.acquire()
-    thread = threading.Thread(target=_draw, args=(what, known, detail, running, delay), name=THREAD, daemon=True)
+    thread = threading.Thread(target=_draw, args=(activity, amounts, detail, running, delay), name=THREAD, daemon=True)
     thread.start()
 
     def advance(done: float, total: float | None = None) -> None:
-        known[0] = done
-        known[1] = total if total is not None else known[1]
+        amounts[0] = done
+        amounts[1] = total if total is not None else amounts[1]
 
     try:
         yield advance
@@ -53,7 +53,7 @@ def shown(
 
 
 def _draw(
-    what: str, known: list[float | None], detail: Callable[[], str] | None, running: threading.Lock, delay: float
+    activity: str, amounts: list[float | None], detail: Callable[[], str] | None, running: threading.Lock, delay: float
 ) -> None:
     if running.acquire(timeout=delay):
         return
@@ -71,14 +71,14 @@ def _draw(
         redirect_stdout=False,  # Data goes to standard output as bytes.
         redirect_stderr=False,
     ) as bar:
-        task = bar.add_task(what, total=known[1], detail="")
+        task = bar.add_task(activity, total=amounts[1], detail="")
         while True:
-            text = detail() if detail is not None else _share(known)
-            bar.update(task, completed=known[0], total=known[1], detail=text, refresh=True)
+            text = detail() if detail is not None else _share(amounts)
+            bar.update(task, completed=amounts[0], total=amounts[1], detail=text, refresh=True)
             if running.acquire(timeout=_REDRAW):
                 return
 
 
-def _share(known: list[float | None]) -> str:
-    done, total = known
+def _share(amounts: list[float | None]) -> str:
+    done, total = amounts
     return f"{100 * done / total:.0f} %" if done is not None and total else ""

@@ -100,20 +100,20 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
             keys, lines = _split(lines, name, first, reading.key_separator.encode())
         load("pandas")  # pa.array imports it, if it is installed, and its import may lose an interrupt.
         return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
-    found = []
+    documents = []
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
         try:
-            found.append(_record(line, reading))
+            documents.append(_record(line, reading))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, ValueError) else "it is nested too deeply"
             msg = f"{name}, line {number}: {reason}"
             raise CommandError(msg, ADVICE) from None
     if reading.schema is None:
-        return found
+        return documents
     where = f"line {first}" if len(lines) == 1 else f"lines {first} to {first + len(lines) - 1}"
-    return _rows(found, f"{name}, {where}", reading)
+    return _rows(documents, f"{name}, {where}", reading)
 
 
 #: The advice for input that cannot be sent.
@@ -136,8 +136,8 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
     keys: list[bytes | None] = []
     values = []
     for number, line in enumerate(lines, first):
-        key, found, value = line.partition(separator)
-        if not found:
+        key, separated, value = line.partition(separator)
+        if not separated:
             msg = f"{name}, line {number}: the key separator {separator.decode()!r} is missing"
             raise CommandError(msg, ADVICE)
         keys.append(key)
@@ -172,8 +172,8 @@ def _key(document: Mapping[str, Any], field: str) -> bytes | None:
 def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(document.keys() - _RECORD_MEMBERS)
     if unknown or "value" not in document:
-        what = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
-        msg = f"a record has value, key, headers, partition, timestamp, but {what}; use --key-field for documents"
+        problem = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
+        msg = f"a record has value, key, headers, partition, timestamp, but {problem}; use --key-field for documents"
         raise ValueError(msg)
     headers = document.get("headers") or []
     if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
@@ -274,9 +274,9 @@ def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict
     if reading.key_field is not None and reading.key_field not in batch.schema.names:
         msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(batch.schema.names)}"
         raise CommandError(msg)
-    found = []
+    records = []
     for row in batch.to_pylist():
         key = row[reading.key_field] if reading.key_field is not None else None
         encoded = key if isinstance(key, bytes | None) else str(key).encode()
-        found.append({"key": encoded, "value": to_json(row).encode()})
-    return found
+        records.append({"key": encoded, "value": to_json(row).encode()})
+    return records

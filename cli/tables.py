@@ -71,11 +71,11 @@ def layout(columns: Sequence[Column], width: int | None, *, drop_empty: bool = T
 def block(values: Mapping[str, str], width: int | None) -> list[str]:
     """A line with name and value per member; values are folded below their beginning."""
     names = max(map(_length, values), default=0)
-    left = None if width is None else width - names - len(_GAP)
+    room = None if width is None else width - names - len(_GAP)
     lines = []
     for name, value in values.items():
         text = _visible(value)
-        folded = _fold(text, left) if left is not None and left >= _NARROWEST else text.split("\n")
+        folded = _fold(text, room) if room is not None and room >= _NARROWEST else text.split("\n")
         lines += [_pad(name if number == 0 else "", names) + _GAP + part for number, part in enumerate(folded)]
     return [line.rstrip() for line in lines]
 
@@ -83,15 +83,15 @@ def block(values: Mapping[str, str], width: int | None) -> list[str]:
 def _widths(columns: Sequence[Column], width: int) -> list[int] | None:
     """The widths of the columns in a table of this width; None if it does not fit."""
     widths = [column.narrowest for column in columns]
-    left = width - sum(widths) - len(_GAP) * (len(columns) - 1)
-    if left < 0:
+    room = width - sum(widths) - len(_GAP) * (len(columns) - 1)
+    if room < 0:
         return None
-    # The columns that need least are widened first; the others share what is left.
+    # The columns that need least are widened first; the others share the rest.
     needs = sorted((column.widest - widths[number], number) for number, column in enumerate(columns))
     for position, (need, number) in enumerate(needs):
-        more = min(need, left // (len(needs) - position))
+        more = min(need, room // (len(needs) - position))
         widths[number] += more
-        left -= more
+        room -= more
     # Folding between words may take less than was given.
     return [
         max(_length(line) for text in (column.title, *column.cells) for line in _fold(text, share))
@@ -135,7 +135,7 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
-    return [found for found in _PIECE.findall(text) if found] or [""]
+    return [piece for piece in _PIECE.findall(text) if piece] or [""]
 
 
 def _visible(text: str) -> str:

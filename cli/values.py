@@ -139,10 +139,10 @@ def data_type(text: str) -> pa.DataType:
             return pa.decimal128(int(match[1]), int(match[2]))
         return pa.type_for_alias(text)
     except ValueError:
-        known = (
+        types = (
             "int32, int64, double, bool, string, binary, date32, timestamp[ms, UTC], decimal128(10, 2), list<string>"
         )
-        msg = f"there is no column type {text!r}; types are {known} and others of Arrow"
+        msg = f"there is no column type {text!r}; types are {types} and others of Arrow"
         raise click.UsageError(msg) from None
 
 
@@ -179,12 +179,12 @@ def _finite_number(text: str) -> float:
 
 
 def _object_of_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         msg = f"the name {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object"
         raise ValueError(msg)
-    return found
+    return members
 
 
 def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:

@@ -128,10 +128,10 @@ def _assign(
         from txnstore.times import first_millisecond
 
         moment = max(0, first_millisecond(start))
-        found = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
+        positions = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
         ends = consumer.end_offsets()
-        at = {tp: first.offset if first is not None else ends[tp] for tp, first in found.items()}
-        past = {tp: ends[tp] for tp, first in found.items() if first is None}
+        at = {tp: first.offset if first is not None else ends[tp] for tp, first in positions.items()}
+        past = {tp: ends[tp] for tp, first in positions.items() if first is None}
         text = f"All records are older than {instant(moment)}"
     for tp, first in at.items():
         consumer.seek(tp, first)
@@ -144,12 +144,12 @@ def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> 
     from txnstore.consumer.membership import describe_holder
 
     noted: list[str] = []
-    left = limit
+    remaining = limit
     ends = None if follow else consumer.end_offsets()
-    while left is None or left > 0:
+    while remaining is None or remaining > 0:
         if ends is not None and all(consumer.position(tp) >= ends.get(tp, 0) for tp in consumer.assignment()):
             return
-        records = consumer.poll(1.0 if follow else 0.0, _POLL if left is None else min(left, _POLL))
+        records = consumer.poll(1.0 if follow else 0.0, _POLL if remaining is None else min(remaining, _POLL))
         if records:
             yield records
             noted = []
@@ -160,8 +160,8 @@ def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> 
             noted = waits
         if not records and not follow:
             return
-        if left is not None:
-            left -= len(records)
+        if remaining is not None:
+            remaining -= len(records)
 
 
 def as_values(record: Record) -> dict[str, Any]:

@@ -32,10 +32,10 @@ def group() -> None:
 def list_groups(app: App) -> None:
     """List all groups with the number of their members and their lag."""
     with app.operations() as store:
-        found = store.groups()
+        groups = store.groups()
     rows = [
         {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
-        for item in found
+        for item in groups
     ]
     columns = ["group", "state", "generation", "members", "partitions", "lag"]
     app.out.rows(rows, columns, empty="There are no groups. A consumer with a group id creates one")
@@ -48,15 +48,15 @@ def list_groups(app: App) -> None:
 def show(app: App, name: str) -> None:
     """Show the members and the committed offsets of the group NAME."""
     with app.operations() as store:
-        found = store.group(name)
-    members, offsets = _members(found), _offsets(found)
-    app.out.blocked(position.blocked for position in found.positions if position.blocked is not None)
+        group = store.group(name)
+    members, offsets = _members(group), _offsets(group)
+    app.out.blocked(position.blocked for position in group.positions if position.blocked is not None)
     if app.out.as_json:
-        app.out.record({**_summary(found), "lag": found.lag, "members": members, "offsets": offsets})
+        app.out.record({**_summary(group), "lag": group.lag, "members": members, "offsets": offsets})
         return
-    app.out.record({**_summary(found), "lag": found.lag})
+    app.out.record({**_summary(group), "lag": group.lag})
     app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
-    for member in found.members:
+    for member in group.members:
         for holder in member.holders:
             from txnstore.consumer.membership import describe_holder
 
@@ -95,15 +95,15 @@ def reset(
         raise click.UsageError(msg)
     to = parse_position(target, "--to", wall_clock_ms())
     with app.open(read_only=dry_run) as store:
-        found = store.reset_offsets(
+        positions = store.reset_offsets(
             name, "earliest" if isinstance(to, int) else to, topics=topics or None, dry_run=True
         )
-        if missing := sorted(set(partitions) - {tp.partition for tp in found}):
+        if missing := sorted(set(partitions) - {tp.partition for tp in positions}):
             msg = f"topic {topics[0]!r} has no partition {missing[0]}"
             raise click.UsageError(msg)
         chosen = {
             tp: to if isinstance(to, int) else at
-            for tp, at in found.items()
+            for tp, at in positions.items()
             if not partitions or tp.partition in partitions
         }
         if isinstance(to, int):
@@ -142,24 +142,24 @@ def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
 def delete(app: App, name: str, yes: bool) -> None:
     """Delete the group NAME with its offsets; it must have no live members. Shows the offsets, and asks."""
     with app.open() as store:
-        found = store.group(name)
+        group = store.group(name)
         if asks(f"delete group {name!r}", yes=yes):
-            app.out.plan(_offsets(found), _OFFSET_COLUMNS)
+            app.out.plan(_offsets(group), _OFFSET_COLUMNS)
             ask(f"Delete group {name!r} with these offsets? This cannot be undone.")
         store.delete_group(name)
     app.out.result(f"Group {name!r} is deleted", group=name)
 
 
-def _summary(found: GroupDescription) -> dict[str, Any]:
+def _summary(group: GroupDescription) -> dict[str, Any]:
     return {
-        "group": found.group,
-        "state": found.state,
-        "generation": found.generation,
-        "last_transactional_id": found.last_transactional_id,
+        "group": group.group,
+        "state": group.state,
+        "generation": group.generation,
+        "last_transactional_id": group.last_transactional_id,
     }
 
 
-def _members(found: GroupDescription) -> list[dict[str, Any]]:
+def _members(group: GroupDescription) -> list[dict[str, Any]]:
     return [
         {
             "member_id": member.member_id,
@@ -170,11 +170,11 @@ def _members(found: GroupDescription) -> list[dict[str, Any]]:
             "held_by": [holder.member_id for holder in member.holders],
             "expires_at": instant(member.expires_at),
         }
-        for member in found.members
+        for member in group.members
     ]
 
 
-def _offsets(found: GroupDescription) -> list[dict[str, Any]]:
+def _offsets(group: GroupDescription) -> list[dict[str, Any]]:
     return [
         {
             "topic": position.tp.topic,
@@ -189,5 +189,5 @@ def _offsets(found: GroupDescription) -> list[dict[str, Any]]:
             "metadata": position.metadata,
             "member_id": position.member_id,
         }
-        for position in found.positions
+        for position in group.positions
     ]

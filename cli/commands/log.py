@@ -36,12 +36,12 @@ def show(app: App, limit: int, before: int | None, chain: int | None) -> None:
     with app.connect() as connection:
         chosen = [_one(connection, chain)] if chain is not None or before is not None else range(len(connection.chains))
         states = connection.view(refresh=False).states
-        wanted = []
+        places = []
         for number in chosen:
             last, first = states[number].sequence, connection.chains[number].boundaries.last().sequence
             end = min(last, before - 1) if before is not None else last
-            wanted += [(number, sequence) for sequence in range(max(first + 1, end - limit + 1), end + 1)]
-        entries = list(connection.pool.map(lambda place: (place[0], _read(connection, *place)), wanted))
+            places += [(number, sequence) for sequence in range(max(first + 1, end - limit + 1), end + 1)]
+        entries = list(connection.pool.map(lambda place: (place[0], _read(connection, *place)), places))
         several = len(connection.chains) > 1
     entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
     columns = [*(["chain"] if several else []), "entry", "timestamp", "events"]
@@ -59,12 +59,12 @@ def entry(app: App, number: int, chain: int | None) -> None:
 
     with app.connect() as connection:
         chain = _one(connection, chain)
-        found = _read(connection, chain, number)
+        content = _read(connection, chain, number)
     if app.out.as_json:
-        app.out.record({"chain": chain, **found.model_dump(mode="json")})
+        app.out.record({"chain": chain, **content.model_dump(mode="json")})
         return
-    app.out.record({key: value for key, value in _summary(chain, found).items() if key != "events"})
-    for event in found.model_dump(mode="json")["events"]:
+    app.out.record({key: value for key, value in _summary(chain, content).items() if key != "events"})
+    for event in content.model_dump(mode="json")["events"]:
         name = event.pop("type")
         app.out.line(f"{name}  {json.dumps(event, ensure_ascii=False)}")
 
@@ -99,13 +99,13 @@ def _read(connection: Connection, chain: int, number: int) -> Entry:
         raise CommandError(msg, "`txnstore log show` lists the newest ones.") from None
 
 
-def _summary(chain: int, found: Entry) -> dict[str, Any]:
-    counts = Counter(event.type for event in found.events)
+def _summary(chain: int, content: Entry) -> dict[str, Any]:
+    counts = Counter(event.type for event in content.events)
     return {
         "chain": chain,
-        "entry": found.sequence,
-        "timestamp": instant(found.timestamp),
-        "entry_id": found.entry_id,
-        "writer_id": found.writer_id,
+        "entry": content.sequence,
+        "timestamp": instant(content.timestamp),
+        "entry_id": content.entry_id,
+        "writer_id": content.writer_id,
         "events": ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items()),
     }

@@ -47,7 +47,9 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @_NO_EXPIRE
 @shared_options()
 @pass_app
-def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_bytes: int | None, **given: Any) -> None:
+def compact(
+    app: App, /, topic: str | None, watch: bool, interval: float, max_bytes: int | None, **options: Any
+) -> None:
     """Clean TOPIC, or all topics, by key, merge small committed segments, and drop aborted data.
 
     A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
@@ -55,12 +57,12 @@ def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_by
     is compacted. Readers and writers are not blocked. With --watch several processes share the work, on one machine or
     many: each claims the partitions of its round. With --engine spark, each clean and each merge is a task of Spark.
     """
-    check_watch(given, watch=watch)
+    check_watch(options, watch=watch)
     if watch:
-        limits = {name: given[name] for name in ("memory_limit", "past_hw")}
+        limits = {name: options[name] for name in ("memory_limit", "past_hw")}
         watch_rounds(app, topic, interval=interval, max_bytes=max_bytes, **limits)
     else:
-        _compact(app, topic, **given)
+        _compact(app, topic, **options)
 
 
 def _compact(
@@ -311,9 +313,9 @@ def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]
 
 def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
     """The invariants, with what they were checked for."""
-    found: dict[str, list[RuleReport]] = {}
+    by_name: dict[str, list[RuleReport]] = {}
     for rule in report.rules:
-        found.setdefault(rule.invariant, []).append(rule)
+        by_name.setdefault(rule.invariant, []).append(rule)
     return [
         {
             "invariant": name,
@@ -323,7 +325,7 @@ def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
             ),
             "violations": sum(rule.failed for rule in rules),
         }
-        for name, rules in found.items()
+        for name, rules in by_name.items()
     ]
 
 

@@ -27,7 +27,7 @@ def metrics(app: App, process: bool) -> None:
 
     with Store(app.connect()) as store:
         if app.out.as_json:
-            found = asdict(store.metrics(status=True))
-            app.out.record(found if process else found["status"])
+            values = asdict(store.metrics(status=True))
+            app.out.record(values if process else values["status"])
         else:
             app.out.write(store.prometheus(process=process).encode())

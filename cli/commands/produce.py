@@ -61,9 +61,9 @@ def produce(
     """
     _check_options(path, form, key_field, key_separator)
     with app.open() as store:
-        found = store.topic(topic)
-        _check_partition(found, partition)
-        reading = _reading(found, form, key_field, key_separator)
+        described = store.topic(topic)
+        _check_partition(described, partition)
+        reading = _reading(described, form, key_field, key_separator)
         pieces, total = _input(path, reading)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()
@@ -71,7 +71,7 @@ def produce(
             if typed:
                 app.out.note(_hint(reading, transactional_id))
             # A bar would be drawn between the lines that are typed.
-            sent = _Sent()
+            sent = _SentRecords()
             try:
                 with app.out.progress(f"to {topic}", total, hidden=typed) as advance, scope:
                     _send_all(producer, topic, pieces, partition, advance, sent)
@@ -99,7 +99,7 @@ def produce(
     )
 
 
-def _end(store: Store, producer: Producer, transactional_id: str, sent: _Sent) -> str:
+def _end(store: Store, producer: Producer, transactional_id: str, sent: _SentRecords) -> str:
     """Abort the transaction that an interrupt has left, and say what became of it, as its chain has it."""
     from txnstore.core.transactions.model import TxnState
     from txnstore.errors import TxnStoreError
@@ -124,11 +124,11 @@ def _end(store: Store, producer: Producer, transactional_id: str, sent: _Sent) -
 
 
 def _hint(reading: Reading, transactional_id: str | None) -> str:
-    what = "one JSON object per line" if reading.as_json else "one record per line"
+    lines = "one JSON object per line" if reading.as_json else "one record per line"
     if reading.key_separator is not None:
-        what += f", as KEY{reading.key_separator}VALUE"
+        lines += f", as KEY{reading.key_separator}VALUE"
     end = "Ctrl-D commits them, Ctrl-C aborts" if transactional_id is not None else "end with Ctrl-D"
-    return f"Type {what}; {end}"
+    return f"Type {lines}; {end}"
 
 
 def _check_options(path: Path | None, form: str | None, key_field: str | None, key_separator: str | None) -> None:
@@ -175,14 +175,19 @@ def _input(path: Path | None, reading: Reading) -> tuple[Iterator[InputPiece], i
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentRecords:
     """The number of records that the producer has taken; of a piece that an interrupt hits, those before it."""
 
     records: int = 0
 
 
 def _send_all(
-    producer: Producer, topic: str, pieces: Iterator[InputPiece], partition: int | None, advance: Advance, sent: _Sent
+    producer: Producer,
+    topic: str,
+    pieces: Iterator[InputPiece],
+    partition: int | None,
+    advance: Advance,
+    sent: _SentRecords,
 ) -> None:
     from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
@@ -195,7 +200,7 @@ def _send_all(
         advance(piece.done)
 
 
-def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None, sent: _Sent) -> None:
+def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None, sent: _SentRecords) -> None:
     if not isinstance(piece.records, list):
         producer.send_table(topic, piece.records, partition)
         sent.records += piece.count

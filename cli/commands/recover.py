@@ -55,7 +55,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         _confirm(plan, yes=yes)
         with app.unread(read_only=False) as connection, app.progress("repairing"):
             repair(connection, plan)
-    found: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
         "lost": [asdict(item) for item in plan.lost],
         "past": [asdict(item) for item in plan.past],
@@ -65,7 +65,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     if dry_run or not plan.opens:
         verb = "would be" if dry_run else "was" if len(plan.repairs) == 1 else "were"
         text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
-        app.out.result(text, **found, dry_run=dry_run)
+        app.out.result(text, **outcome, dry_run=dry_run)
         app.out.foreign(plan.foreign)
         return 1 if plan.lost or plan.foreign or (dry_run and plan.repairs) else 0
     with app.open() as store, app.progress("recovering"):
@@ -76,7 +76,7 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     )
     rebuilt = f"{counted(len(plan.repairs), 'object')} rebuilt, " if plan.repairs else ""
     lost = f"{counted(len(plan.lost), 'object')} cannot be rebuilt, " if plan.lost else ""
-    app.out.result(rebuilt + lost + text, **asdict(report), **found)
+    app.out.result(rebuilt + lost + text, **asdict(report), **outcome)
     for name, reason in report.failed:
         app.out.error(f"{name} could not be completed: {reason}")
     app.out.foreign(plan.foreign)
@@ -86,11 +86,11 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
 def _confirm(plan: RepairPlan, *, yes: bool) -> None:
     if yes:
         return
-    what = counted(len(plan.repairs), "damaged object")
+    objects = counted(len(plan.repairs), "damaged object")
     if not can_ask():
-        msg = f"there is no terminal to ask whether to rebuild {what}, so nothing was changed"
+        msg = f"there is no terminal to ask whether to rebuild {objects}, so nothing was changed"
         raise CommandError(msg, "Look at the plan with --dry-run, and confirm with --yes.")
-    ask(f"Rebuild {what}? They are written over, or deleted.")
+    ask(f"Rebuild {objects}? They are written over, or deleted.")
 
 
 def _stores(stores: Sequence[StoreContents]) -> list[dict[str, Any]]:

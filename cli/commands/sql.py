@@ -144,11 +144,13 @@ def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReade
 
 def _distinct(names: list[str]) -> list[str]:
     """Unique column names: duplicates from a join become ``id`` and ``id_1``, as in DuckDB."""
-    found: list[str] = []
+    distinct: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in range(1, len(names) + 1))
-        found.append(name if name not in found else next(other for other in others if other not in {*found, *names}))
-    return found
+        distinct.append(
+            name if name not in distinct else next(other for other in others if other not in {*distinct, *names})
+        )
+    return distinct
 
 
 def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

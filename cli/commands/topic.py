@@ -82,19 +82,19 @@ def _summaries(view: View) -> list[dict[str, Any]]:
     from txnstore.core.log.visibility import count_records
 
     rows = []
-    for found in view.sorted_topics():
-        partitions = [partition for _, partition in view.partitions_of(found.name)]
+    for topic in view.sorted_topics():
+        partitions = [partition for _, partition in view.partitions_of(topic.name)]
         batches = [batch for partition in partitions for batch in partition.batches]
         sizes = {batch.segment.key: batch.segment.size for batch in batches}
         rows.append(
             {
-                "topic": found.name,
-                "partitions": found.partitions,
+                "topic": topic.name,
+                "partitions": topic.partitions,
                 "records": sum(count_records(log, log.log_start, log.high_watermark) for log in partitions),
                 "segments": len(sizes),
                 "bytes": sum(sizes.values()),
-                "typed": found.schema is not None,
-                "key": found.key,
+                "typed": topic.schema is not None,
+                "key": topic.key,
             }
         )
     return rows
@@ -110,8 +110,8 @@ def show(app: App, name: str) -> None:
 
     with app.connect() as connection:
         view = connection.view(refresh=False)
-        found = Topic(view.find_topic(name))
-    described = _described(found)
+        topic = Topic(view.find_topic(name))
+    described = _described(topic)
     partitions = _partitions(view, name)
     if app.out.as_json:
         app.out.record({**described, "offsets": partitions})
@@ -183,31 +183,31 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema | None:
     return pa.schema([column(text) for text in columns])
 
 
-def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
-    schema = found.schema
+def _wider(topic: Topic, columns: tuple[str, ...]) -> pa.Schema:
+    schema = topic.schema
     if schema is None:
-        msg = f"topic {found.name!r} was created without columns (Kafka records), so none can be added"
+        msg = f"topic {topic.name!r} was created without columns (Kafka records), so none can be added"
         raise click.UsageError(msg)
     for text in columns:
         schema = schema.append(column(text))
     return schema
 
 
-def _described(found: Topic) -> dict[str, Any]:
+def _described(topic: Topic) -> dict[str, Any]:
     from txnstore.catalog.settings import TopicConfig
 
     columns = None
-    if (fields := found.schema) is not None:
+    if (fields := topic.schema) is not None:
         columns = [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in fields]
     return {
-        "topic": found.name,
-        "topic_id": found.topic_id,
-        "partitions": found.partitions,
-        "key": found.key,
-        "timestamp": found.timestamp,
-        "created_at": instant(found.created_at),
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": topic.partitions,
+        "key": topic.key,
+        "timestamp": topic.timestamp,
+        "created_at": instant(topic.created_at),
         "columns": columns,
-        "config": TopicConfig.from_mapping(found.config).effective(),
+        "config": TopicConfig.from_mapping(topic.config).effective(),
     }
 
 

@@ -49,9 +49,9 @@ def list_transactions(
     """List the transactional ids with the state of their last transaction."""
     filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
     with app.operations() as store:
-        found = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
+        transactions = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(
-        map(_described, found),
+        map(_described, transactions),
         _COLUMNS,
         empty="No matching transactions" if filtered else "There are no transactional ids",
     )
@@ -64,20 +64,20 @@ def list_transactions(
 def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID and its open data in each partition."""
     with app.operations() as store:
-        found = store.transaction(transactional_id)
-    opened = [_without_tp(asdict(item), item.tp) for item in found.open]
+        txn = store.transaction(transactional_id)
+    opened = [_without_tp(asdict(item), item.tp) for item in txn.open]
     shown = {
-        **asdict(found),
-        "state": found.state.name,
-        "partitions": _names(found.partitions),
-        "started_at": instant(found.started_at),
-        "updated_at": instant(found.updated_at),
+        **asdict(txn),
+        "state": txn.state.name,
+        "partitions": _names(txn.partitions),
+        "started_at": instant(txn.started_at),
+        "updated_at": instant(txn.updated_at),
     }
     del shown["open"]
     if app.out.as_json:
         app.out.record({**shown, "open": opened})
         return
-    app.out.record({**shown, "versions": found.versions or None})
+    app.out.record({**shown, "versions": txn.versions or None})
     app.out.rows(opened, _OPEN_COLUMNS)
 
 
@@ -99,14 +99,14 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
     with app.operations() as store:
         start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
         with app.progress("reading entries"):
-            found = store.transaction_history(transactional_id, limit, start)
-    app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
-    if found.limited:
+            steps = store.transaction_history(transactional_id, limit, start)
+    app.out.rows(map(_step, steps.steps), _STEP_COLUMNS, empty="No steps in these entries")
+    if steps.limited:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
-    elif since is None and any(found.deleted):
-        ends = ", ".join(f"entry {last:,} of chain {chain}" for chain, last in enumerate(found.deleted) if last)
+    elif since is None and any(steps.deleted):
+        ends = ", ".join(f"entry {last:,} of chain {chain}" for chain, last in enumerate(steps.deleted) if last)
         app.out.note(f"The history begins after {ends}: a vacuum deletes older entries")
-    elif since is None and not found.complete:
+    elif since is None and not steps.complete:
         app.out.note("Some entries are missing: `txnstore verify` names them")
 
 
@@ -128,20 +128,22 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
         msg = "give a TRANSACTIONAL_ID, or --partition and --producer-id"
         raise click.UsageError(msg)
     topic, number = _partition(partition) if partition is not None else ("", 0)
-    what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
+    subject = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
     with app.open() as store:
         if transactional_id is not None:
             store.transaction(transactional_id)
         else:
             store.offsets(topic, number)
-        if asks(f"abort the transaction of {what}", yes=yes):
+        if asks(f"abort the transaction of {subject}", yes=yes):
             _ask_to_abort(app, store, transactional_id, topic, number, producer_id)
         if transactional_id is not None:
             ended = store.abort_transaction(transactional_id)
         else:
             assert producer_id is not None
             ended = store.abort_hanging(topic, number, producer_id)
-    app.out.result(f"Ended the transaction of {what}" if ended else f"{what} has no open transaction", ended=ended)
+    app.out.result(
+        f"Ended the transaction of {subject}" if ended else f"{subject} has no open transaction", ended=ended
+    )
 
 
 def _ask_to_abort(
@@ -149,12 +151,12 @@ def _ask_to_abort(
 ) -> None:
     """Show what is open, and ask; without anything open there is no question."""
     if transactional_id is not None:
-        found = store.transaction(transactional_id)
-        if found.started_at is None:
+        txn = store.transaction(transactional_id)
+        if txn.started_at is None:
             return
         rows = [
-            {**_without_tp(asdict(item), item.tp), "state": found.state.name, "started_at": instant(found.started_at)}
-            for item in found.open
+            {**_without_tp(asdict(item), item.tp), "state": txn.state.name, "started_at": instant(txn.started_at)}
+            for item in txn.open
         ]
         app.out.plan(rows, ["state", "started_at", *_OPEN_COLUMNS])
         ask(f"Abort the transaction of {transactional_id!r}, with these records, and fence its producer?")
@@ -180,8 +182,8 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
     timeout and readers wait for it. `recover` aborts those past their timeout; `txn abort` ends the others.
     """
     with app.operations() as store:
-        found = store.find_hanging(topic, late)
-    rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in found]
+        hanging = store.find_hanging(topic, late)
+    rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in hanging]
     app.out.rows(rows, _HANGING_COLUMNS, empty="No hanging transactions")
 
 
@@ -193,8 +195,8 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
 def producers(app: App, topic: str, partition: int) -> None:
     """Show the active producers of PARTITION of TOPIC, with the first offset of their open transaction."""
     with app.operations() as store:
-        found = store.producers(topic, partition)
-    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in found]
+        listed = store.producers(topic, partition)
+    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in listed]
     app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producers in this partition")
 
 
@@ -212,27 +214,27 @@ def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
     must_ask = asks("fence producers", yes=yes)
     with app.open() as store:
         if must_ask:
-            known = {found.transactional_id: _described(found) for found in store.transactions()}
+            states = {fenced.transactional_id: _described(fenced) for fenced in store.transactions()}
             rows = [
-                known.get(name, {"transactional_id": name, "state": "does not exist"}) for name in transactional_ids
+                states.get(name, {"transactional_id": name, "state": "does not exist"}) for name in transactional_ids
             ]
             app.out.plan(rows, ["transactional_id", "state", "producer_id", "epoch", "partitions", "started_at"])
             ask("Fence their producers, and abort their open transactions?")
-        found = store.fence_producers(transactional_ids)
-    app.out.rows([asdict(item) for item in found.values()], ["transactional_id", "producer_id", "epoch"])
+        fenced = store.fence_producers(transactional_ids)
+    app.out.rows([asdict(item) for item in fenced.values()], ["transactional_id", "producer_id", "epoch"])
 
 
-def _described(found: Transaction) -> dict[str, Any]:
+def _described(txn: Transaction) -> dict[str, Any]:
     return {
-        "transactional_id": found.transactional_id,
-        "state": found.state.name,
-        "producer_id": found.producer_id,
-        "epoch": found.epoch,
-        "chain": chain_of_producer(found.producer_id),
-        "partitions": _names(sorted(found.partitions)),
-        "groups": sorted(found.groups),
-        "started_at": instant(found.started_at),
-        "updated_at": instant(found.updated_at),
+        "transactional_id": txn.transactional_id,
+        "state": txn.state.name,
+        "producer_id": txn.producer_id,
+        "epoch": txn.epoch,
+        "chain": chain_of_producer(txn.producer_id),
+        "partitions": _names(sorted(txn.partitions)),
+        "groups": sorted(txn.groups),
+        "started_at": instant(txn.started_at),
+        "updated_at": instant(txn.updated_at),
     }
 
 

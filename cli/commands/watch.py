@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from txnstore.compactor import Round
 
 
-def check_watch(given: Mapping[str, object], *, watch: bool) -> None:
+def check_watch(options: Mapping[str, object], *, watch: bool) -> None:
     """Refuse options that have no effect with, or without, ``--watch``."""
     for name in ("dry_run", "force", "no_expire", "spark_conf"):
-        if watch and given[name]:
+        if watch and options[name]:
             raise click.UsageError(f"--watch cannot be combined with --{name.replace('_', '-')}")
     context = click.get_current_context()
-    if watch and given["engine"] != "duckdb":
-        raise click.UsageError(f"--watch cannot be combined with --engine {given['engine']}")
+    if watch and options["engine"] != "duckdb":
+        raise click.UsageError(f"--watch cannot be combined with --engine {options['engine']}")
     for name in ("interval", "max_bytes"):
         if not watch and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --watch")
@@ -36,25 +36,25 @@ def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
     """Print a line for each round with work or an error, and for the first of several idle ones. Ends by a signal."""
     was_idle = False
     with app.open() as store, _terminable():
-        for found in store.compact_rounds(topic, **limits):
+        for round_ in store.compact_rounds(topic, **limits):
             if app.out.as_json:
-                app.out.record(_values(found))
-            elif not (found.idle and was_idle):
-                app.out.line(_line(found))
-            if found.error is not None:
-                app.out.warning(f"round {found.number}: {found.error}")
+                app.out.record(_values(round_))
+            elif not (round_.idle and was_idle):
+                app.out.line(_line(round_))
+            if round_.error is not None:
+                app.out.warning(f"round {round_.number}: {round_.error}")
             app.out.flush()
-            was_idle = found.idle
+            was_idle = round_.idle
 
 
-def _line(found: Round) -> str:
-    report = found.report
-    others = f", {found.claimed} held by other compactors" if found.claimed else ""
+def _line(round_: Round) -> str:
+    report = round_.report
+    others = f", {round_.claimed} held by other compactors" if round_.claimed else ""
     if not report.partitions and not report.retained.partitions:
-        what = "nothing to do" if found.idle else "failed"
-        return f"round {found.number}: {what}{others}; next look in {found.wait:g} s"
+        outcome = "nothing to do" if round_.idle else "failed"
+        return f"round {round_.number}: {outcome}{others}; next look in {round_.wait:g} s"
     parts = [
-        f"round {found.number}: {counted(len(report.partitions), 'partition')} of {found.due}{others}",
+        f"round {round_.number}: {counted(len(report.partitions), 'partition')} of {round_.due}{others}",
         f"{report.segments_before:,} segments are now {report.segments_after:,}",
         f"{size(sum(item.bytes_read for item in report.partitions))} read",
     ]
@@ -64,15 +64,15 @@ def _line(found: Round) -> str:
         parts.append(f"{counted(report.deleted_records, 'record')} deleted by retention")
     if report.conflicts:
         parts.append(counted(report.conflicts, "conflict"))
-    return ", ".join([*parts, f"{found.took:.1f} s"])
+    return ", ".join([*parts, f"{round_.took:.1f} s"])
 
 
-def _values(found: Round) -> dict[str, object]:
-    values = asdict(replace(found, error=None))
+def _values(round_: Round) -> dict[str, object]:
+    values = asdict(replace(round_, error=None))
     report = values.pop("report")
     partitions = [{**item, "tp": str(item["tp"])} for item in report["partitions"]]
     deleted = [{**item, "tp": str(item["tp"])} for item in report["retained"]["partitions"]]
-    error = str(found.error) if found.error is not None else None
+    error = str(round_.error) if round_.error is not None else None
     return {**values, "error": error, "partitions": partitions, "deleted": deleted}
 
 

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim; it holds if the found value equals the expected one."""
+    """A claim; it holds if the actual value equals the expected one."""
 
     claim: str
-    found: Any
+    actual: Any
     expected: Any
 
     @property
     def ok(self) -> bool:
         """Whether the claim holds."""
-        return bool(self.found == self.expected)
+        return bool(self.actual == self.expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
             return row[0]
 
         by_month = dict(connection.execute(_BY_MONTH).fetchall())
-        differing = sum(by_month.get(month) != wanted for month, wanted in expected.by_month.items())
+        differing = sum(by_month.get(month) != flights for month, flights in expected.by_month.items())
         return [
             Check(f"flights {when}", sum(by_month.values()), expected.flights),
             Check(f"months with a different count {when}", differing, 0),

@@ -28,7 +28,7 @@ class JobProcess:
     standard output. The configuration may contain credentials: command lines are visible to other users.
 
     Args:
-        module: A module of ``txnstore.cli``.
+        module: A module of ``txnstore.cli.demo``.
         config: The configuration of the job.
         log: The file for its standard error.
     """
@@ -41,7 +41,7 @@ class JobProcess:
         self._module, self._log = module, log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"txnstore.cli.{module}"],
+                [sys.executable, "-m", f"txnstore.cli.demo.{module}"],
                 env={**os.environ, "PYTHONPATH": paths},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

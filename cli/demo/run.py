@@ -48,24 +48,24 @@ class DemoRun:
         if self.out.as_json:
             self.out.record({"type": "step", "title": title, "seconds": seconds})
         else:
-            self.tell(f"{seconds:.1f} s")
+            self.note(f"{seconds:.1f} s")
         self.out.flush()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a line of text; nothing with ``--json``."""
         if not self.out.as_json:
             self.out.line(f"   {text}")
             self.out.flush()
 
-    def check(self, claim: str, found: Any, expected: Any) -> None:
+    def check(self, claim: str, actual: Any, expected: Any) -> None:
         """Add a check and print its result."""
-        self.add([Check(claim, found, expected)])
+        self.add([Check(claim, actual, expected)])
 
-    def add(self, found: list[Check]) -> None:
+    def add(self, checks: list[Check]) -> None:
         """Add checks and print their results."""
-        for check in found:
+        for check in checks:
             self.checks.append(check)
-            self.tell(f"{_mark(check)} {check.claim}: {_told(check)}")
+            self.note(f"{_mark(check)} {check.claim}: {_outcome(check)}")
 
     def show_worst(self) -> None:
         """Print the carriers with the longest delays."""
@@ -75,7 +75,7 @@ class DemoRun:
             self.out.rows(worst.to_pylist(), worst.schema.names)
 
     def process(self, module: str, **config: Any) -> JobProcess:
-        """Start a job of the demo, a module of ``txnstore.cli``, as a process that works on the store."""
+        """Start a job of the demo, a module of ``txnstore.cli.demo``, as a process that works on the store."""
         config |= {"url": self.url, "storage_options": self.storage_options}
         return JobProcess(module, config, self.folder / f"{module}.log")
 
@@ -84,14 +84,14 @@ def summary(run: DemoRun, number: int, seconds: float) -> bool:
     """Print all checks, as the step with this number; returns whether they hold."""
     failed = [check for check in run.checks if not check.ok]
     rows = [
-        {"type": "check", "check": check.claim, "found": check.found, "expected": check.expected, "ok": check.ok}
+        {"type": "check", "check": check.claim, "found": check.actual, "expected": check.expected, "ok": check.ok}
         for check in run.checks
     ]
     if run.out.as_json:
         run.out.rows(rows, [])
     else:
         run.out.line(f"\n{number}  Summary of the checks")
-        shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in run.checks]
+        shown = [{"": _mark(check), "check": check.claim, "found": _outcome(check)} for check in run.checks]
         run.out.rows(shown, ["", "check", "found"])
     text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
     run.out.result(
@@ -104,6 +104,6 @@ def _mark(check: Check) -> str:
     return "✓" if check.ok else "✗"
 
 
-def _told(check: Check) -> str:
-    found = f"{check.found:,}" if isinstance(check.found, int) else str(check.found)
-    return found if check.ok else f"{found}, not {check.expected}"
+def _outcome(check: Check) -> str:
+    actual = f"{check.actual:,}" if isinstance(check.actual, int) else str(check.actual)
+    return actual if check.ok else f"{actual}, not {check.expected}"

@@ -38,14 +38,14 @@ def check_spark() -> None:
         msg = f"Spark needs Java {_JAVA} or newer, but there is none on the PATH"
         raise CommandError(msg, advice)
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError as error:
         msg = f"Spark needs Java {_JAVA} or newer, but {java} does not run: {error.strerror}"
         raise CommandError(msg, advice) from error
-    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     if match is None or int(match[1]) < _JAVA:
-        found = f"version {match[1]}" if match else "not a working Java"
-        msg = f"Spark needs Java {_JAVA} or newer, but {java} is {found}"
+        version = f"version {match[1]}" if match else "not a working Java"
+        msg = f"Spark needs Java {_JAVA} or newer, but {java} is {version}"
         raise CommandError(msg, advice)
 
 
@@ -104,15 +104,15 @@ def session(folder: Path) -> Iterator[SparkSession]:
 def _stderr_to(path: Path) -> Iterator[None]:
     """Redirect standard error to the file, also for processes started in the block."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.dup2(file, 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
         os.close(file)
 
 

@@ -29,7 +29,7 @@ def run_demo(run: DemoRun, table: pa.Table) -> bool:
     clock = run.clock
     began = clock()
     expected = Expected.of(table)
-    run.tell(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {run.store.url}")
+    run.note(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {run.store.url}")
     run.store.create_topic(FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour")
     run.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
     _load(run, table)
@@ -49,7 +49,7 @@ def _load(run: DemoRun, table: pa.Table) -> None:
             for number, quarter in enumerate(quarters, 1):
                 write(spark, run.url, run.storage_options, quarter, number)
                 advance(number, total=len(quarters) + 1)
-                run.tell(f"quarter {number}: {quarter.num_rows:,} flights committed")
+                run.note(f"quarter {number}: {quarter.num_rows:,} flights committed")
             before = run.store.snapshot().view
             write(spark, run.url, run.storage_options, quarters[-1], len(quarters))
             advance(len(quarters) + 1)
@@ -71,7 +71,7 @@ def _run_job(run: DemoRun, expected: Expected) -> int:
 
 def _job(run: DemoRun, batch: int, pause_after: int | None = None) -> JobProcess:
     """Start an instance of the job."""
-    return run.process("demo_job", batch=batch, pause_after=pause_after)
+    return run.process("job", batch=batch, pause_after=pause_after)
 
 
 def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
@@ -95,11 +95,11 @@ def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
     for tp, partition in view.partitions_of(DELAYS):
         if partition.open_txns:
             stable, end = partition.last_stable_offset, partition.high_watermark
-            run.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
-    run.tell(f"its transaction is {view.transactions[JOB].state.name}, with {flushed:,} records in the log")
+            run.note(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
+    run.note(f"its transaction is {view.transactions[JOB].state.name}, with {flushed:,} records in the log")
     run.check("records between the last stable offset and the end", _unstable(view), flushed)
     committed = checks.count(store)
-    run.tell(f"read_committed sees {committed:,} delays")
+    run.note(f"read_committed sees {committed:,} delays")
     run.check("additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
     return flushed
 
@@ -110,20 +110,20 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int
     with _job(run, batch, _SECOND_PAUSE) as second:
         epoch = second.until("started")["epoch"]
         view = store.snapshot().view
-        run.tell(f"process {second.pid} took over with epoch {epoch}")
+        run.note(f"process {second.pid} took over with epoch {epoch}")
         run.check("open transactions after the takeover", _open(view), 0)
         run.check("change of the delays under read_committed", checks.count(store) - before, 0)
         run.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
         frozen = int(second.until("flushed", progress=progress)["records"])
-        run.tell(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
+        run.note(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
         with _job(run, batch) as third:
             epoch = third.until("started")["epoch"]
-            run.tell(f"process {third.pid} took over with epoch {epoch}")
+            run.note(f"process {third.pid} took over with epoch {epoch}")
             third.until("finished", progress=progress)
         second.resume()
-        told = second.until("fenced", "finished")
-        run.check("result of the zombie's commit after it resumed", told["event"], "fenced")
-        run.tell(f"ProducerFencedError: {told.get('error')}")
+        event = second.until("fenced", "finished")
+        run.check("result of the zombie's commit after it resumed", event["event"], "fenced")
+        run.note(f"ProducerFencedError: {event.get('error')}")
     return frozen
 
 
@@ -146,11 +146,11 @@ def _compact(run: DemoRun, expected: Expected) -> None:
             with store.producer(transactional_id="unlucky") as unlucky:
                 _send_some(unlucky, few)
                 unlucky.abort_transaction()
-            run.tell(f"{few:,} records are open, {few:,} above them are aborted")
+            run.note(f"{few:,} records are open, {few:,} above them are aborted")
             pinned = store.snapshot()
             with run.out.progress("compacting") as advance:
-                report = store.compact(progress=lambda told: advance(told.done, total=told.total))
-            run.tell(f"{report.segments_before:,} segments became {report.segments_after:,}")
+                report = store.compact(progress=lambda step: advance(step.done, total=step.total))
+            run.note(f"{report.segments_before:,} segments became {report.segments_after:,}")
             run.add(checks.exactness(store, expected, "after the compaction"))
             seen = checks.count(store, "read_uncommitted") - expected.flights
             run.check("open and aborted records above the compacted part", seen, 2 * few)

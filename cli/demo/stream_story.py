@@ -24,7 +24,7 @@ def run_stream(run: DemoRun, table: pa.Table) -> bool:
     clock = run.clock
     began = clock()
     expected = Expected.of(table)
-    run.tell(f"{expected.flights:,} flights of 2013, which arrive month by month; the store is {run.store.url}")
+    run.note(f"{expected.flights:,} flights of 2013, which arrive month by month; the store is {run.store.url}")
     run.store.create_topic(FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour")
     run.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
     arrivals = _Arrivals(run, table)
@@ -68,7 +68,7 @@ class _Arrivals:
             with self._run.store.producer(transactional_id=LOADER) as producer, producer.transaction() as txn:
                 txn.send_table(FLIGHTS, flights)
             self.count += flights.num_rows
-            self._run.tell(f"{name}: {flights.num_rows:,} flights arrived")
+            self._run.note(f"{name}: {flights.num_rows:,} flights arrived")
         return name
 
 
@@ -76,21 +76,21 @@ def _driver(run: DemoRun, pause_after: int | None = None) -> JobProcess:
     """Start the driver of the stream."""
     folder = str(run.folder)
     checkpoint = str(run.folder / "checkpoint")
-    return run.process("demo_stream", folder=folder, checkpoint=checkpoint, pause_after=pause_after)
+    return run.process("stream", folder=folder, checkpoint=checkpoint, pause_after=pause_after)
 
 
 def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) -> int:
     """Run the driver, and kill it; returns the number of the micro-batch in which it was killed."""
     with _driver(run, _KILLED_AFTER) as driver:
-        told: dict[str, Any] = {}
-        while told.get("event") != "uploaded" and arrivals.next():
-            told = _follow(run, driver, arrivals.count, advance)
+        event: dict[str, Any] = {}
+        while event.get("event") != "uploaded" and arrivals.next():
+            event = _follow(run, driver, arrivals.count, advance)
         committed = checks.count(run.store)
         status = driver.kill()
     run.check(f"exit status of the driver, process {driver.pid}, after SIGKILL", status, -9)
-    number = int(told["micro_batch"])
+    number = int(event["micro_batch"])
     uploaded = run.store.vacuum(dry_run=True).kept_young
-    run.tell(f"micro-batch {number} had uploaded {uploaded} segments, and committed none of them")
+    run.note(f"micro-batch {number} had uploaded {uploaded} segments, and committed none of them")
     run.check("change of the delays under read_committed", checks.count(run.store) - committed, 0)
     run.check("additional delays under read_uncommitted", checks.count(run.store, "read_uncommitted") - committed, 0)
     return number
@@ -98,15 +98,15 @@ def _crash(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]) 
 
 def _follow(run: DemoRun, driver: JobProcess, arrived: int, advance: Callable[[float], None]) -> dict[str, Any]:
     """Wait until the stream has processed what arrived, or pauses; returns its last event."""
-    told = driver.until("committed", "uploaded")
-    while told["event"] == "committed":
+    event = driver.until("committed", "uploaded")
+    while event["event"] == "committed":
         done = checks.count(run.store)
         advance(done)
-        run.tell(f"micro-batch {told['micro_batch']} committed: {done:,} delays")
+        run.note(f"micro-batch {event['micro_batch']} committed: {done:,} delays")
         if done >= arrived:
             break
-        told = driver.until("committed", "uploaded")
-    return told
+        event = driver.until("committed", "uploaded")
+    return event
 
 
 def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None], killed: int) -> None:
@@ -114,8 +114,8 @@ def _restart(run: DemoRun, arrivals: _Arrivals, advance: Callable[[float], None]
     before, lost = checks.count(run.store), arrivals.count - checks.count(run.store)
     arrivals.next()
     with _driver(run) as driver:
-        told = driver.until("committed")
-        run.check("first micro-batch of the new driver", told["micro_batch"], killed)
+        event = driver.until("committed")
+        run.check("first micro-batch of the new driver", event["micro_batch"], killed)
         run.check("delays that the killed micro-batch lost", lost - (checks.count(run.store) - before), 0)
         _follow(run, driver, arrivals.count, advance)
         while arrivals.next():
