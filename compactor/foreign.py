@@ -1,4 +1,4 @@
-"""Finds what is left of other stores below the same root: of those that were deleted, and created again as this one."""
+"""Finds the remains of other stores below the same root: of those that were deleted, and created again as this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AFTER = "~"
 
 @dataclass(frozen=True, slots=True)
 class ForeignStore:
-    """The entries and checkpoints that are left of another store.
+    """The remaining entries and checkpoints of another store.
 
     Attributes:
         objects: Their number.
@@ -42,8 +42,8 @@ def foreign_pages(
     after = ""
     while True:
         page = objects.list(CHAINS, after, _PAGE)
-        found = [item for item in page if store_of(item.key) not in (None, keys.store_id)]
-        yield found if stores is None else [item for item in found if store_of(item.key) in stores]
+        others = [item for item in page if store_of(item.key) not in (None, keys.store_id)]
+        yield others if stores is None else [item for item in others if store_of(item.key) in stores]
         if len(page) < _PAGE:
             return
         after = page[-1].key
@@ -52,15 +52,15 @@ def foreign_pages(
 
 
 def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
-    """What is left of other stores, by their ids."""
-    found: dict[str, ForeignStore] = {}
+    """The remains of other stores, by their ids."""
+    stores: dict[str, ForeignStore] = {}
     for page in foreign_pages(objects, keys):
         for item in page:
             store_id = store_of(item.key) or ""
-            known = found.get(store_id, ForeignStore())
-            youngest = max(known.youngest_ms, item.modified_ms)
-            found[store_id] = replace(known, objects=known.objects + 1, youngest_ms=youngest)
-    return found
+            counted = stores.get(store_id, ForeignStore())
+            youngest = max(counted.youngest_ms, item.modified_ms)
+            stores[store_id] = replace(counted, objects=counted.objects + 1, youngest_ms=youngest)
+    return stores
 
 
 def choice(store_id: str) -> str:

@@ -41,7 +41,7 @@ class PartitionRetention:
         new_log_start: The log start after it.
         batches: The batches that left the log.
         records: The deleted records, including aborted ones. If the new log start is inside a merged batch with gaps,
-            at most so many.
+            an upper bound.
         bytes: The size of these batches. Their objects exist until a vacuum deletes them.
     """
 
@@ -92,7 +92,7 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
         check_writable(connection.read_only, connection.url, "no records of it can be deleted")
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
-    logs = [log for found in topics if _limits(found) is not None for _, log in _logs(view, found)]
+    logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
     return apply_retention(connection, view, topics, dry_run=dry_run)
@@ -130,25 +130,25 @@ def delete_records(
     Returns:
         What is deleted from each partition, also if that is nothing.
     """
-    given = {
+    starts = {
         TopicPartition(*check_pair(key)): check_integer(f"the offset for {key}", offset)
         for key, offset in check_mapping("offsets", offsets).items()
     }
     if not dry_run:
         check_writable(connection.read_only, connection.url, "no records of it can be deleted")
-    if not given:
+    if not starts:
         return {}
     view = connection.view()
-    blocking = {producer_id for tp in given for producer_id in view.find_partition(tp).open_txns}
-    blocking |= {producer_id for tp in given if (log := view.log(tp)) is not None for producer_id in log.open_txns}
+    blocking = {producer_id for tp in starts for producer_id in view.find_partition(tp).open_txns}
+    blocking |= {producer_id for tp in starts if (log := view.log(tp)) is not None for producer_id in log.open_txns}
     if not dry_run and connection.unblock(blocking):
         view = connection.view(refresh=False)
-    planned = {tp: _checked(view, tp, offset) for tp, offset in given.items()}
+    planned = {tp: _checked(view, tp, offset) for tp, offset in starts.items()}
     if dry_run:
         return planned
     # At the head of the chain nothing is below these: an entry would not change them.
     due = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
-    moved = _delete(connection, [Deletion(tp, given[tp], view.find_topic(tp.topic).topic_id) for tp in due])
+    moved = _delete(connection, [Deletion(tp, starts[tp], view.find_topic(tp.topic).topic_id) for tp in due])
     counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
     _LOG.info("records deleted", extra=counts)
     return planned | {tp: _deleted(view, tp, start) for tp, start in moved.items()}
@@ -169,9 +169,9 @@ def _checked(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
 def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
     """What left the log of a view when its log start moved up."""
     log = view.log(tp) or Partition()
-    gone = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
+    deleted = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
     records = count_records(log, log.log_start, start)
-    return PartitionRetention(tp, log.log_start, start, len(gone), records, sum(map(size_of, gone)))
+    return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(map(size_of, deleted)))
 
 
 def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = False) -> dict[TopicPartition, int]:
@@ -186,13 +186,13 @@ def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = F
     for deletion in deletions:
         by_chain.setdefault(chain_of_partition(deletion.tp, len(connection.chains)), []).append(deletion)
     work = {number: partial(_of_chain, connection, items, skip=skip) for number, items in by_chain.items()}
-    found, errors = connection.chains.try_at_once(work)
+    moved_by_chain, errors = connection.chains.try_at_once(work)
     refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
     if refused:
         raise refused[0]
     for number in sorted(errors):
-        raise left_unknown(errors[number], happened=bool(found)) from errors[number]
-    return {tp: start for moved in found.values() for tp, start in moved.items()}
+        raise left_unknown(errors[number], happened=bool(moved_by_chain)) from errors[number]
+    return {tp: start for moved in moved_by_chain.values() for tp, start in moved.items()}
 
 
 def _of_chain(connection: Connection, deletions: list[Deletion], *, skip: bool) -> dict[TopicPartition, int]:
@@ -214,10 +214,10 @@ def _of_chain(connection: Connection, deletions: list[Deletion], *, skip: bool) 
 
 def _logs(view: View, topic: Topic) -> Iterator[tuple[TopicPartition, Partition]]:
     """The logs of a topic in the states of their own chains; none if it was deleted since."""
-    known = view.topics.get(topic.name)
-    if known is None or known.topic_id != topic.topic_id:
+    current = view.topics.get(topic.name)
+    if current is None or current.topic_id != topic.topic_id:
         return
-    for number in range(known.partitions):
+    for number in range(current.partitions):
         tp = TopicPartition(topic.name, number)
         log = view.log(tp)
         if log is not None:

@@ -41,9 +41,9 @@ class Beside:
         self._lock, self._at_work = threading.Lock(), threading.Lock()
 
     def run(self, work: Callable[[], None], size: int) -> None:
-        """Start it when those before have ended; waits for them if its bytes are too many to let it wait.
+        """Run work after the earlier work; waits for that while the tables of all waiting work are too large.
 
-        Raises what one of them has raised.
+        Raises the error of earlier work, if there is one.
         """
         while self._tasks and (self._tasks[0][1].done() or self._bytes + size > _WAITING_BYTES):
             self._first()
@@ -57,7 +57,7 @@ class Beside:
             self._pool.submit(self._work)
 
     def wait(self) -> None:
-        """Wait until nothing runs. Raises what one of them has raised."""
+        """Wait until all work has ended. Raises the first error of it."""
         while self._tasks:
             self._first()
 
@@ -97,7 +97,7 @@ class Beside:
 
 
 def in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of at least so many rows or bytes, but for the last one: each table costs time of its own."""
+    """The rows in tables of at least ``_BLOCK_ROWS`` or ``_BLOCK_BYTES``, but for the last: each table costs time."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:

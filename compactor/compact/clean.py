@@ -91,12 +91,12 @@ class CleanProjection(Projection):
 
     def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
         """Convert decoded rows to :attr:`rows`."""
-        found = super().fit(table, part, first_offset)
+        converted = super().fit(table, part, first_offset)
         if len(self.rows) == len(self.schema):
-            return found
+            return converted
         if part.batch.segment.key in self._stamped:
-            return found.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
-        return found.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
+            return converted.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
+        return converted.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
 
 
 class Clean:
@@ -151,8 +151,8 @@ class Clean:
         """
         with NewestByKey(self._memory.keys, threads=1 if self._memory.few_threads else None) as newest:
             records = self._read_keys(newest)
-            kept = newest.count()
-            self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
+            distinct_keys = newest.count()
+            self._done.keyless, self._done.superseded = records - newest.records, newest.records - distinct_keys
             if self._done.changed or self._has_removable_tombstones():
                 self._copy(newest.offsets())
                 self._collect()
@@ -228,40 +228,40 @@ class Clean:
             self._copy_together(sources, survivors)
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
-        with closing(_Pending()) as pending, Beside(self._pool) as writing:
+        with closing(_PendingSegments()) as pending, Beside(self._pool) as writing:
             for table in self._tables(sources, self._projection):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
-                kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
-                part = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
-                if not kept.num_rows:
+                rows = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
+                part = self._account(table, offsets, rows.column(OFFSET_FIELD.name).to_numpy())
+                if not rows.num_rows:
                     continue
                 if self._memory.few_threads:
-                    self._add(pending, kept, part)
+                    self._add(pending, rows, part)
                 else:
-                    writing.run(partial(self._add, pending, kept, part), kept.nbytes)
-                del table, offsets, kept
+                    writing.run(partial(self._add, pending, rows, part), rows.nbytes)
+                del table, offsets, rows
                 self._upload(pending)
             writing.wait()
             pending.finish()
             self._upload(pending)
 
-    def _add(self, pending: _Pending, kept: pa.Table, sums: Future[ConservedSums]) -> None:
+    def _add(self, pending: _PendingSegments, rows: pa.Table, sums: Future[ConservedSums]) -> None:
         """Encode the rows that stay of a table; ends the segment if it is large enough."""
         if pending.writer is None:
-            config, rows = self._writer.config, self._projection.rows
+            config, schema = self._writer.config, self._projection.rows
             pending.writer = SegmentWriter(
-                rows, config.segment_format, config.compression, row_group_bytes=self._memory.rows
+                schema, config.segment_format, config.compression, row_group_bytes=self._memory.rows
             )
-        pending.writer.append(kept)
-        pending.parts.append(_range_of(kept, sums))
+        pending.writer.append(rows)
+        pending.parts.append(_range_of(rows, sums))
         if pending.writer.size >= self._target:
             pending.finish()
 
-    def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
+    def _account(self, table: pa.Table, offsets: Offsets, remaining: Offsets) -> Future[ConservedSums]:
         """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
         self._collect()
         stays = np.zeros(len(offsets), np.bool_)
-        stays[np.searchsorted(offsets, kept)] = True  # Both ascend, and one is a part of the other.
+        stays[np.searchsorted(offsets, remaining)] = True  # Both ascend, and one is a part of the other.
         task = Task(partial(_account, table, stays))
         if self._memory.few_threads:
             task.run()
@@ -290,7 +290,7 @@ class Clean:
         stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
         return stamped.filter(pc.invert(expired))
 
-    def _upload(self, pending: _Pending) -> None:
+    def _upload(self, pending: _PendingSegments) -> None:
         """Upload the segments that are finished, in the calling thread, where an interrupt ends it."""
         while pending.finished:
             self._upload_one(*pending.finished.popleft())
@@ -319,7 +319,7 @@ class Clean:
         )
 
 
-class _Pending:
+class _PendingSegments:
     """The segment that is being written, with its parts, and those that are finished and not uploaded."""
 
     def __init__(self) -> None:
@@ -382,7 +382,7 @@ class _Survivors:
             if following is None:
                 break
             taken.append(following)
-        known = np.concatenate(taken)
-        split = int(np.searchsorted(known, last, side="right"))
-        self._ahead = known[split:]
-        return np.isin(offsets, known[:split], assume_unique=True)
+        stay = np.concatenate(taken)
+        split = int(np.searchsorted(stay, last, side="right"))
+        self._ahead = stay[split:]
+        return np.isin(offsets, stay[:split], assume_unique=True)

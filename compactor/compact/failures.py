@@ -46,10 +46,10 @@ class Failures:
         self.unmerged.add(tp)
         self._add(f"the merge of {tp} failed", error)
 
-    def _add(self, what: str, error: CorruptionError | NoSpaceError) -> None:
-        found = type(error)(f"{what}: {error}")
-        found.__cause__ = error
-        self._errors.append(found)
+    def _add(self, consequence: str, error: CorruptionError | NoSpaceError) -> None:
+        failure = type(error)(f"{consequence}: {error}")
+        failure.__cause__ = error
+        self._errors.append(failure)
 
     @property
     def error(self) -> CorruptionError | NoSpaceError | None:

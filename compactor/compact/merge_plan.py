@@ -173,8 +173,8 @@ def _unmerged(
 
 def _moves(batch: Batch, config: TopicConfig, emptied: Collection[str]) -> bool:
     """Whether a batch is in a range of an object, and is to be written to an object of its own."""
-    wanted = config.inline_bytes if batch.segment.inlined else config.pack_bytes
-    return batch.segment.is_range and (wanted == 0 or batch.segment.object in emptied)
+    limit = config.inline_bytes if batch.segment.inlined else config.pack_bytes
+    return batch.segment.is_range and (limit == 0 or batch.segment.object in emptied)
 
 
 def _whole(tp: TopicPartition, batch: Batch) -> Slice:

@@ -89,8 +89,8 @@ class NewestByKey:
         self._store()
         self._run(f"CREATE TABLE newest AS SELECT max({_OFFSET}) AS {_OFFSET} FROM seen GROUP BY {_KEY}")
         self._run("DROP TABLE seen")
-        ((found,),) = self._run("SELECT count(*) FROM newest")
-        return int(found)
+        ((keys,),) = self._run("SELECT count(*) FROM newest")
+        return int(keys)
 
     def offsets(self) -> Iterator[Offsets]:
         """The offsets of the newest records, ascending, in arrays of limited length."""

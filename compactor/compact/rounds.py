@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 #: How long a claim lasts, in ms. A compactor that dies holds its partitions back for no longer.
 CLAIM_MS = 600_000
-#: A round without work waits twice as long as the one before it, up to so many intervals.
+#: A round without work waits twice as long as the one before it, up to this number of intervals.
 _MAX_BACKOFF = 16
 _MAX_INTERVAL = 86_400
 #: The most partitions of a round: the entry with its claims stays small.
@@ -82,7 +82,7 @@ def watch(
     A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
     and topics are left out, and partitions without space to spill, and the rest of the round is compacted. Either is
     the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
-    may do this at once: each claims the partitions of its round in one entry per chain. Claims end when the caller
+    may do this concurrently: each claims the partitions of its round in one entry per chain. Claims end when the caller
     stops, or after ten minutes.
 
     Args:
@@ -94,7 +94,7 @@ def watch(
         memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
         past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
             what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
-        rounds: End after so many rounds; None to go on until the caller stops.
+        rounds: The number of rounds; None to go on until the caller stops.
 
     Raises:
         InvalidConfigError: An argument is not valid.
@@ -129,7 +129,7 @@ class _Rounds:
         self._owner = connection.runtime.new_id()
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
         self._failed: set[TopicPartition] = set()
-        #: Claims of others that have lasted long enough, although the time of the chain does not tell.
+        #: Claims of others whose time is over, though their chains have no newer entry whose time shows it.
         self._over: set[CompactionLease] = set()
 
     def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
@@ -139,10 +139,10 @@ class _Rounds:
             while rounds is None or number < rounds:
                 number += 1
                 began = runtime.monotonic()
-                found = self._round()
-                idle = 0 if found.worked else idle + 1
+                outcome = self._round()
+                idle = 0 if outcome.worked else idle + 1
                 wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
-                yield replace(found, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
+                yield replace(outcome, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
                 if rounds is None or number < rounds:
                     runtime.sleep(wait)
         finally:

@@ -32,7 +32,8 @@ from txnstore.runtime import instant
 
 #: A partition of which a compaction would merge away this many segments gives a warning.
 _MANY_SEGMENTS = 100
-#: A chain that lacks so many checkpoints gives a warning: each process that opens the store reads the entries since.
+#: The number of missing checkpoints of a chain that gives a warning: each process that opens the store reads the
+#: entries since the last one.
 _OVERDUE = 4
 
 
@@ -91,7 +92,7 @@ def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
     hints = connection.chains.at_once(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
-    problems = [found for state in view.states if (found := _checkpoint(connection, state, hints[state.chain]))]
+    problems = [problem for state in view.states if (problem := _checkpoint(connection, state, hints[state.chain]))]
     yield from problems
     yield from _times(connection, view)
     if not problems:
@@ -167,7 +168,7 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
     for part in blocked_partitions(view):
         waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
     now = connection.runtime.clock()
-    found = [
+    findings = [
         finding
         for state in view.states
         for name in sorted(state.transactions)
@@ -180,9 +181,9 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
         command = f"txnstore txn abort --partition {item.tp} --producer-id {item.producer_id}"
         message = f"{place} has open data of producer id {item.producer_id}, whose transaction no coordinator knows"
         command = command if item.tp is not None else f"txnstore group delete {item.group}"
-        found.append(Finding("transactions", "unknown", Severity.BAD, message, command))
-    yield from found
-    if not found:
+        findings.append(Finding("transactions", "unknown", Severity.BAD, message, command))
+    yield from findings
+    if not findings:
         yield Finding("transactions", "open", Severity.OK, "no transaction is open")
 
 
@@ -214,13 +215,13 @@ def _transaction(
 
 def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """Members past their session, and members that wait for the partitions of others."""
-    found = [
+    findings = [
         finding
         for name, group in sorted(view.groups.items())
         for finding in _group(name, group, {member for member, _ in connection.chains.expired_members(name)})
     ]
-    yield from found
-    if not found:
+    yield from findings
+    if not findings:
         message = f"{counted(len(view.groups), 'group')}; all members renew their leases, and none waits"
         yield Finding("groups", "members", Severity.OK, message)
 

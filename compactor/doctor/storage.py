@@ -69,11 +69,11 @@ def _read(connection: Connection) -> Finding:
 
 def _list(connection: Connection) -> Finding:
     try:
-        found = connection.objects.list(keys.STORE)
+        listed = connection.objects.list(keys.STORE)
     except StorageError as error:
         message = f"objects cannot be listed, which vacuum, verify and recover need: {error}"
         return _finding("list", Severity.WARN, message)
-    if any(item.key == keys.STORE for item in found) or read_if_there(connection.objects, keys.STORE) is None:
+    if any(item.key == keys.STORE for item in listed) or read_if_there(connection.objects, keys.STORE) is None:
         return _finding("list", Severity.OK, "objects can be listed")
     return _finding("list", Severity.BAD, f"no list contains {keys.STORE}: vacuum and verify would miss objects")
 
@@ -146,10 +146,10 @@ def _versioning(settings: BucketSettings) -> Finding:
     if settings.versioning != "Enabled":
         message = f"versioning is {settings.versioning.lower()}: a deleted or overwritten object is lost"
         return _finding("versioning", Severity.OK, message)
-    kept = settings.rules is None or any(
+    bounded = settings.rules is None or any(
         rule.deletes_versions and rule.covers(f"{settings.root}{keys.TOPICS}") for rule in settings.rules
     )
-    if kept:
+    if bounded:
         return _finding("versioning", Severity.OK, "versioning is enabled")
     message = (
         "versioning is enabled, and no lifecycle rule deletes old versions: what a vacuum deletes is stored, and paid "

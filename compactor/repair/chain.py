@@ -60,12 +60,12 @@ class Survey:
     def sound(self) -> bool:
         """Whether a process that opens the store finds all that it asks for."""
         needed = [*self.saved.values(), *self.boundaries.values()]
-        return not self.damage and all(found is not None for found in needed)
+        return not self.damage and all(each is not None for each in needed)
 
     def boundary_at(self, sequence: int) -> int:
         """The number of the last sound boundary that is not after an entry."""
-        known = self.boundaries.items()
-        return max((number for number, each in known if each is not None and each.sequence <= sequence), default=0)
+        boundaries = self.boundaries.items()
+        return max((number for number, each in boundaries if each is not None and each.sequence <= sequence), default=0)
 
 
 class Rebuilt(NamedTuple):
@@ -98,33 +98,26 @@ class ChainRepairs:
         hint = read_if_there(self._objects, keys.latest(self._chain))
         listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
         heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        saved, sound = dict[int, Saved | None](), 0
-        for number in sorted(heads, reverse=True):
-            if len(saved) == KEPT_CHECKPOINTS:
-                break
-            found = self._read(number)
-            # What lacks index files below a sound checkpoint is what a paused writer leaves after a vacuum.
-            if found is not None or number > sound or not self._lacks_files(number, listed):
-                saved[number] = found
-            sound = sound or (number if found is not None else 0)
+        saved, sound = self._read_newest(heads, listed)
         hinted, boundary, damage = self._hinted(hint, heads)
         leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
             leftover = saved[hinted] is None and hinted < sound and self._lacks_files(hinted, listed)
-        said = checkpoint.hinted(self._names, self._chain, hint)
-        named = saved.get(said.sequence)
-        conflict = checkpoint.conflict(self._names, said, named.state) if named is not None else ""
+        hint_document = checkpoint.hinted(self._names, self._chain, hint)
+        named = saved.get(hint_document.sequence)
+        conflict = checkpoint.conflict(self._names, hint_document, named.state) if named is not None else ""
         damage = damage or conflict
         boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
         last_boundary = max((each.sequence for each in boundaries.values() if each is not None), default=0)
         boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
         if boundary > (last := max(boundaries, default=0)):
             damage = damage or f"it names boundary {boundary}, and the last one is {last}"
-        for begins in {each.sequence for each in boundaries.values() if each is not None}:
-            if begins in heads and begins not in saved:
-                saved[begins] = self._read(begins)
-        begins = max((each.sequence for each in boundaries.values() if each is not None), default=0)
+        ends = {each.sequence for each in boundaries.values() if each is not None}
+        for end in ends:
+            if end in heads and end not in saved:
+                saved[end] = self._read(end)
+        begins = max(ends, default=0)
         for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
             if number > sound or not self._lacks_files(number, listed):
                 saved[number] = None
@@ -136,11 +129,24 @@ class ChainRepairs:
             dict(sorted(saved.items())),
             frozenset(heads),
             boundaries,
-            bool(said.store_id),
+            bool(hint_document.store_id),
             conflict,
             last_boundary,
             leftover,
         )
+
+    def _read_newest(self, heads: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
+        """The newest checkpoints, None for a damaged one, and the number of the newest sound one; 0 without one."""
+        saved, sound = dict[int, Saved | None](), 0
+        for number in sorted(heads, reverse=True):
+            if len(saved) == KEPT_CHECKPOINTS:
+                break
+            loaded = self._read(number)
+            # What lacks index files below a sound checkpoint is what a paused writer leaves after a vacuum.
+            if loaded is not None or number > sound or not self._lacks_files(number, listed):
+                saved[number] = loaded
+            sound = sound or (number if loaded is not None else 0)
+        return saved, sound
 
     def _passed(self, start: State, newest: int) -> str:
         """What is wrong with a hint to an old checkpoint: that the entries up to a newer one cannot be read."""
@@ -156,14 +162,14 @@ class ChainRepairs:
 
     def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
         """Those of the checkpoints of the history that are damaged; index files that they share are read once."""
-        known: list[Edge] = []
+        edges: list[Edge] = []
         for number in sorted(numbers):
-            requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number, known)
-            found = checkpoint.receive(self._names, self._chain, number, requested)
-            if found is None:
+            requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number, edges)
+            saved = checkpoint.receive(self._names, self._chain, number, requested)
+            if saved is None:
                 yield number
             else:
-                known = found.edges
+                edges = saved.edges
 
     def _read(self, number: int) -> Saved | None:
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
@@ -179,17 +185,17 @@ class ChainRepairs:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
         return named is not None and not listed.issuperset(named)
 
-    def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, int, str]:
+    def _hinted(self, hint: bytes | None, heads: set[int]) -> tuple[int | None, int, str]:
         """The checkpoint and the boundary that the hint names, and what is wrong with it."""
         if hint is None:
-            needed = known or self._exists(CHECKPOINT_EVERY)
+            needed = heads or self._exists(CHECKPOINT_EVERY)
             return None, 0, "it is missing" if needed else ""
         try:
             document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
             return None, 0, str(error)
         if checkpoint.own_hint(self._names, document) is not document:
-            needed = known or self._exists(CHECKPOINT_EVERY)
+            needed = heads or self._exists(CHECKPOINT_EVERY)
             return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""
 
@@ -224,21 +230,21 @@ class ChainRepairs:
         if None in survey.boundaries.values():
             yield from boundary_repairs(self._objects, self._pool, self._names, self._chain, survey.boundaries)
 
-    def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
+    def _fold(self, base: State, sequences: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
         """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
 
-        def known(state: State) -> None:
+        def keep(state: State) -> None:
             self.state = state
             if state.sequence % FAN == 0:
                 self._edges.add(edge_of(state))
-            if state.sequence in wanted:
+            if state.sequence in sequences:
                 rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
 
         self.state = base
         tail = Tail(self._objects, self._names, self._chain, self._pool)
         while True:
             try:
-                tail.follow(self.state, known, _WINDOW, sure=True)
+                tail.follow(self.state, keep, _WINDOW, sure=True)
             except CorruptionError as error:
                 if str(error).startswith(self._names.entry(self._chain, self.state.sequence)):
                     rebuilt.pop(self.state.sequence, None)  # The last entry that was folded was altered.
@@ -254,14 +260,14 @@ class ChainRepairs:
     def _later(self) -> list[int]:
         """The numbers of the existing entries after the newest known state."""
         last_known = self._names.entry(self._chain, self.state.sequence)
-        found = self._objects.list(self._names.entries(self._chain), last_known)
-        return [sequence for item in found if (sequence := keys.entry_sequence(item.key)) is not None]
+        entries = self._objects.list(self._names.entries(self._chain), last_known)
+        return [sequence for item in entries if (sequence := keys.entry_sequence(item.key)) is not None]
 
     def _loss(self, first: int, later: list[int], error: str) -> Loss:
         """Entry ``first`` is missing or damaged, though it or later ones exist."""
         last = max(later, default=first)
-        known = {*later, *range(self.state.sequence + 1)}
-        missing = [str(number) for number in range(first, last) if number not in known]
+        present = {*later, *range(self.state.sequence + 1)}
+        missing = [str(number) for number in range(first, last) if number not in present]
         plural = "entries" if len(missing) > 1 else "entry"
         damage = f"{plural} {some(missing)} of chain {self._chain} cannot be found" if missing else error
         needs = f", and without it the entries up to {last}, which exist, cannot be read" if last > first else ""

@@ -105,8 +105,8 @@ def _view(connection: Connection, names: Keys, count: int) -> tuple[View | None,
 
 
 def _topics(view: View) -> dict[str, int]:
-    found = dict.fromkeys(sorted(view.topics), 0)
+    records = dict.fromkeys(sorted(view.topics), 0)
     for tp, log in view.partitions.items():
-        if tp.topic in found:
-            found[tp.topic] += count_records(log, log.log_start, log.high_watermark)
-    return found
+        if tp.topic in records:
+            records[tp.topic] += count_records(log, log.log_start, log.high_watermark)
+    return records

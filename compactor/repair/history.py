@@ -48,21 +48,21 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
 
 
 def boundary_repairs(
-    objects: ObjectStore, pool: Executor, names: Keys, chain: int, found: Mapping[int, BoundaryDocument | None]
+    objects: ObjectStore, pool: Executor, names: Keys, chain: int, boundaries: Mapping[int, BoundaryDocument | None]
 ) -> Iterator[Repair | Loss]:
     """Boundaries that can be written again: each one as the next one is, the last one from what entries are left.
 
-    ``found``: what :func:`read_boundaries` has returned.
+    ``boundaries``: what :func:`read_boundaries` has returned.
     """
     following: BoundaryDocument | None = None
-    for number in sorted(found, reverse=True):
-        document, key = found[number], names.boundary(chain, number)
+    for number in sorted(boundaries, reverse=True):
+        document, key = boundaries[number], names.boundary(chain, number)
         if document is not None:
             following = document
             continue
         if following is None:
-            known = [each.sequence for each in found.values() if each is not None]
-            following = _beginning(objects, pool, names, chain, max(known, default=0))
+            sound = [each.sequence for each in boundaries.values() if each is not None]
+            following = _beginning(objects, pool, names, chain, max(sound, default=0))
         damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
         if following is None:
             consequence = "no checkpoint can be read that the remaining entries follow"
@@ -72,10 +72,10 @@ def boundary_repairs(
         yield Repair(key, damage, action, ((key, encode(following)),))
 
 
-def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, known: int) -> BoundaryDocument | None:
+def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, begin: int) -> BoundaryDocument | None:
     """A boundary at the first checkpoint after which no entry is missing; None if none can be read."""
-    last, complete_from = known, known
-    after = names.entry(chain, known)
+    last, complete_from = begin, begin
+    after = names.entry(chain, begin)
     while page := objects.list(names.entries(chain), after, _PAGE):
         for item in page:
             number = keys.entry_sequence(item.key)

@@ -32,7 +32,7 @@ class Identified(NamedTuple):
 
     Attributes:
         document: The document of the store; None if that cannot be known.
-        repair: How ``store.json`` is written; None if it is there, and is that of this store.
+        repair: How ``store.json`` is written; None if it exists, and is that of this store.
         loss: What cannot be known, so that the store does not open; None if nothing is.
         stores: What is here of each store, if there are several, or it cannot be known which one it is.
         proven: Whether an object shows the number of chains; else the caller has given it.
@@ -84,8 +84,8 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
     count, proven = _count(connection, names, chains)
     if count is None:
         least = counted(_last_chain(connection, names) + 1, "chain")
-        given = f"give it with --chains ({least} at least)"
-        consequence = f"no checkpoint shows how many chains the store has: {given}, or {_ELSEWHERE}"
+        option = f"give it with --chains ({least} at least)"
+        consequence = f"no checkpoint shows how many chains the store has: {option}, or {_ELSEWHERE}"
         contents = contents or _contents(connection, ids)
         choices = tuple(item for item in contents if item.store_id == names.store_id)
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
@@ -135,11 +135,13 @@ def _undecided(connection: Connection, damage: str, contents: Sequence[StoreCont
     """The loss of ``store.json`` where there are chains of no store, or of several."""
     if contents:
         return Loss(keys.STORE, damage, f"which store this is cannot be known: choose it. {_choices(contents)}")
-    if not (left := remains(connection.objects)):
+    if not (reason := remains(connection.objects)):
         if damage == "it is missing":
             raise no_document(connection.objects)
-        left = "nothing of a store is here"
-    consequence = f"which store this is cannot be known: {left}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
+        reason = "nothing of a store is here"
+    consequence = (
+        f"which store this is cannot be known: {reason}, and no entry or checkpoint shows its id; {_ELSEWHERE}"
+    )
     return Loss(keys.STORE, damage, f"{consequence}. {_of_segments(connection)}")
 
 
@@ -202,19 +204,19 @@ def _newest(connection: Connection, names: Keys, last: int) -> State | None:
     return None
 
 
-def _count(connection: Connection, names: Keys, given: int | None) -> tuple[int | None, bool]:
+def _count(connection: Connection, names: Keys, chains: int | None) -> tuple[int | None, bool]:
     """The number of chains as a checkpoint has it, else as given; None if neither says so. Whether it is proven."""
     last = _last_chain(connection, names)
     state = _newest(connection, names, last)
     if state is not None:
-        if given not in (None, state.chains):
-            msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {given}"
+        if chains not in (None, state.chains):
+            msg = f"the store has {state.chains} chains, as a checkpoint of chain {state.chain} shows, not {chains}"
             raise InvalidConfigError(msg)
         return state.chains, True
-    if given is not None and given <= last:
-        msg = f"the store has more than {given} chain{'s' if given > 1 else ''}: there are entries of chain {last}"
+    if chains is not None and chains <= last:
+        msg = f"the store has more than {chains} chain{'s' if chains > 1 else ''}: there are entries of chain {last}"
         raise InvalidConfigError(msg)
-    return given, False
+    return chains, False
 
 
 def _created_at(connection: Connection, names: Keys) -> int:

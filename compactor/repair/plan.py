@@ -9,7 +9,7 @@ from txnstore.compactor.repair.contents import StoreContents
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """An object that can be rebuilt from what is left.
+    """An object that can be rebuilt from the other objects.
 
     Attributes:
         key: The object.

@@ -77,12 +77,12 @@ def plan_repairs(
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
         plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
         return _looked_through(connection, plan, deep=deep)
-    found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
+    items = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(each)
-        found.insert(0, repair)
-    repairs = tuple(item for item in found if isinstance(item, Repair))
-    losses = tuple(item for item in found if isinstance(item, Loss))
+        items.insert(0, repair)
+    repairs = tuple(item for item in items if isinstance(item, Repair))
+    losses = tuple(item for item in items if isinstance(item, Loss))
     names, states = Keys(document.store_id), [chain.state for chain in each]
     losses += _missing_heads(connection, names, states)
     losses += lost_segments(connection.objects, names, states)
@@ -120,8 +120,8 @@ def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepair
 
 def _survey(chain: ChainRepairs) -> Survey:
     """The survey of a chain; a second one if something seems damaged: a vacuum and writers may work meanwhile."""
-    found = chain.survey()
-    return found if found.sound else chain.survey()
+    survey = chain.survey()
+    return survey if survey.sound else chain.survey()
 
 
 def _refusal(connection: Connection) -> str:
@@ -171,11 +171,11 @@ def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> Repai
     if not deep:
         past = [item for state in trial.view().states for item in _missing_past(trial, state) if item.key not in named]
         return replace(plan, past=tuple(past))
-    found = [item for item in verify(trial, deep=True).violations if object_of(item.subject) not in named]
-    segments = {item.subject: item.message for item in found if keys.is_segment(item.subject)}
+    violations = [item for item in verify(trial, deep=True).violations if object_of(item.subject) not in named]
+    segments = {item.subject: item.message for item in violations if keys.is_segment(item.subject)}
     lost = altered_segments(trial.view().states, segments)
     named |= {item.key for item in lost}
-    others = {object_of(item.subject): item.message for item in found if object_of(item.subject) not in named}
+    others = {object_of(item.subject): item.message for item in violations if object_of(item.subject) not in named}
     past = [Loss(key, message, _PAST, blocks=False) for key, message in others.items()]
     return replace(plan, lost=plan.lost + lost, past=tuple(past))
 
@@ -184,13 +184,13 @@ def _missing_past(trial: Connection, state: State) -> Iterator[Loss]:
     """The missing entries of the history of a chain."""
     names, first = trial.keys, trial.chains[state.chain].boundaries.last().sequence
     for start, end in missing_entries(trial.objects, names, state.chain, first, state.sequence):
-        what = f"entries {start} to {end} of chain {state.chain} are" if end > start else "it is"
-        yield Loss(names.entry(state.chain, start), f"{what} missing", _PAST, blocks=False)
+        entries = f"entries {start} to {end} of chain {state.chain} are" if end > start else "it is"
+        yield Loss(names.entry(state.chain, start), f"{entries} missing", _PAST, blocks=False)
 
 
 def _missing_heads(connection: Connection, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
     """The newest known entries that do not exist: no vacuum deletes one, so that later ones may have been lost, too."""
-    found = []
+    losses = []
     for state in states:
         key = names.entry(state.chain, state.sequence)
         if state.sequence and not any(item.key == key for item in connection.objects.list(key, limit=1)):
@@ -200,21 +200,21 @@ def _missing_heads(connection: Connection, names: Keys, states: Sequence[State])
                 "known; what was committed in them is lost with them. To keep it, put the entries back from a backup "
                 "before anything is written"
             )
-            found.append(Loss(key, damage, consequence, blocks=False))
-    return tuple(found)
+            losses.append(Loss(key, damage, consequence, blocks=False))
+    return tuple(losses)
 
 
 def _lost_now(connection: Connection) -> tuple[Loss, ...]:
     """The lost segments of a store that opens; a second look if there are some: a vacuum may work meanwhile."""
-    found = lost_segments(connection.objects, connection.keys, connection.view().states)
-    return found and lost_segments(connection.objects, connection.keys, connection.view().states)
+    losses = lost_segments(connection.objects, connection.keys, connection.view().states)
+    return losses and lost_segments(connection.objects, connection.keys, connection.view().states)
 
 
 def _check_places(each: list[ChainRepairs]) -> None:
     """Refuse a number of chains with which something would be in the wrong chain."""
     for chain in each:
-        found = misplaced(chain.state)
-        if found is not None:
+        subject = misplaced(chain.state)
+        if subject is not None:
             state = chain.state
-            msg = f"the store does not have {counted(state.chains, 'chain')}: {found} is in chain {state.chain}"
+            msg = f"the store does not have {counted(state.chains, 'chain')}: {subject} is in chain {state.chain}"
             raise InvalidConfigError(msg)

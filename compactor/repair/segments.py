@@ -24,11 +24,11 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
     is read. Only the sizes of objects in use are kept.
     """
     # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
-    wanted = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
+    in_use = {part.batch.segment.object.casefold(): part.batch.segment.object for part in _all(states)}
     sizes: dict[str, int] = {}
     # Of an entry the payload cannot be larger than the object; its exact size takes a GET.
     needed: dict[str, list[str]] = {}
-    for name in wanted.values():
+    for name in in_use.values():
         prefix = keys.TOPICS if name.startswith(keys.TOPICS) else f"{name.rpartition('/')[0]}/"
         needed.setdefault(prefix, []).append(name)
     for prefix in (keys.TOPICS, *(names.entries(state.chain) for state in states)):
@@ -36,7 +36,7 @@ def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) ->
             continue
         first, last = ("", "") if prefix == keys.TOPICS else (min(needed[prefix])[:-1], max(needed[prefix]))
         for item in _listed(objects, prefix, first):
-            key = wanted.get(item.key.casefold())
+            key = in_use.get(item.key.casefold())
             if key is not None:
                 sizes[key] = item.size
             if last and item.key >= last:

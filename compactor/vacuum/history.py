@@ -30,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 #: The default length of the history in seconds.
 DEFAULT_HISTORY = 7 * 24 * 60 * 60
-#: The history keeps a checkpoint for each of so many parts, so that a snapshot reads at most one part of the entries.
+#: The number of parts of the history. It keeps a checkpoint for each, so that a snapshot reads at most one part.
 _PARTS = 8
 #: The number of entries that are listed before they are deleted.
 _PAGE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ChainHistory:
     """What a vacuum may do with the history of a chain.
 
     Attributes:
@@ -66,16 +66,16 @@ class History:
 
     def needed(self, heads: dict[int, ObjectInfo]) -> set[int]:
         """The checkpoints that snapshots begin with: those at the boundaries, and the last one of each part."""
-        found, newer = {self.last.sequence, self.settled}, None
+        needed, newer = {self.last.sequence, self.settled}, None
         for sequence in sorted(heads.keys() - self.before(heads), reverse=True):
             part = heads[sequence].modified_ms // self.part_ms
             if sequence >= self.settled and (newer is None or part < newer):
-                found.add(sequence)
+                needed.add(sequence)
                 newer = part  # A head that was written late, after those of newer checkpoints, is none of its part.
-        return found
+        return needed
 
 
-def histories(connection: Connection, now: int, history_ms: int) -> list[History]:
+def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHistory]:
     """The histories of all chains.
 
     Args:
@@ -83,13 +83,13 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[History
         now: The time of the storage's clock in ms.
         history_ms: The length of the history in ms.
     """
-    found = connection.chains.at_once(
+    by_chain = connection.chains.at_once(
         {chain.number: partial(_history, connection, chain.number, now, history_ms) for chain in connection.chains}
     )
-    return [found[number] for number in sorted(found)]
+    return [by_chain[number] for number in sorted(by_chain)]
 
 
-def _history(connection: Connection, chain: int, now: int, history_ms: int) -> History:
+def _history(connection: Connection, chain: int, now: int, history_ms: int) -> ChainHistory:
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
     hint = checkpoint.hinted(names, chain, read_if_there(objects, keys.latest(chain)))
@@ -105,11 +105,11 @@ def _history(connection: Connection, chain: int, now: int, history_ms: int) -> H
     is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
     settled = last if is_settled else read_boundary(objects, names, chain, number - 1)
     part_ms = max(1, history_ms // _PARTS)
-    return History(chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
+    return ChainHistory(chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
 
 
 def delete_entries(
-    connection: Connection, history: History, in_use: Collection[str], *, dry_run: bool
+    connection: Connection, history: ChainHistory, in_use: Collection[str], *, dry_run: bool
 ) -> Iterator[list[ObjectInfo]]:
     """Delete the entries of the history of a chain that are not needed any more.
 
@@ -140,7 +140,7 @@ def _is_before(item: ObjectInfo, last: int) -> bool:
     return sequence is not None and sequence <= last
 
 
-def announce(connection: Connection, history: History, candidate: ObjectInfo | None, *, dry_run: bool) -> int:
+def announce(connection: Connection, history: ChainHistory, candidate: ObjectInfo | None, *, dry_run: bool) -> int:
     """Create the next boundary of a chain: from then on, it is known that entries will be deleted.
 
     Args:

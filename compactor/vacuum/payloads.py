@@ -63,7 +63,7 @@ def old_payloads(
     }
     entries = {name: entry for name in view.dropped if (entry := dropped_entry(name)) is not None}
     dropped = {name: names.entry(*entry) for name, entry in entries.items()}
-    # A compaction moves what is left of an entry in use, so it must know that the rest was dropped.
+    # A compaction moves the remaining segments of an entry in use, so it must know that the others were dropped.
     unneeded = old([name for name, entry in dropped.items() if entry not in live])
     staying = [name for name in unneeded if entries[name].sequence > ends[entries[name].chain]]
     return OldPayloads(

@@ -53,8 +53,8 @@ def unsound(connection: Connection) -> list[Unsound]:
     """
     states = connection.view().states
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
-        found = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
-    return found + _lost(connection, states)
+        damage = [item for each in workers.map(partial(_of_chain, connection), states) for item in each]
+    return damage + _lost(connection, states)
 
 
 def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
@@ -63,13 +63,13 @@ def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
     def look(states: Sequence[State]) -> dict[str, Loss]:
         return {loss.key: loss for loss in lost_segments(connection.objects, connection.keys, states)}
 
-    found = look(states)
-    if found:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
+    losses = look(states)
+    if losses:  # A compaction may have replaced them since the state was read, and a vacuum deleted them.
         again = look(connection.view().states)
-        found = {key: loss for key, loss in again.items() if key in found}
-    if not found:
+        losses = {key: loss for key, loss in again.items() if key in losses}
+    if not losses:
         return []
-    first, *others = found.values()
+    first, *others = losses.values()
     more = f", and {counted(len(others), 'more object')} with records in use" if others else ""
     return [Unsound(first.key, f"{first.damage}, though it has records in use{more}")]
 
@@ -77,11 +77,11 @@ def _lost(connection: Connection, states: Sequence[State]) -> list[Unsound]:
 def _of_chain(connection: Connection, state: State) -> list[Unsound]:
     """The damage of a chain that two looks find: another vacuum and writers may work meanwhile."""
     repairs = ChainRepairs(connection.objects, connection.pool, connection.keys, state.chain, len(connection.chains))
-    found = [*_damage(connection, state, repairs.survey())]
-    if not found:
+    damage = [*_damage(connection, state, repairs.survey())]
+    if not damage:
         return []
     again = {*_damage(connection, state, repairs.survey())}
-    return [item for item in found if item in again]
+    return [item for item in damage if item in again]
 
 
 def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Unsound]:
@@ -122,11 +122,11 @@ def check_sound(connection: Connection) -> None:
     Raises:
         UnsoundStoreError: Something is wrong.
     """
-    found = unsound(connection)
-    if found:
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    problems = unsound(connection)
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         msg = (
-            f"nothing was deleted, because the store at {connection.url} is not sound: {found[0]}{more}. `txnstore "
+            f"nothing was deleted, because the store at {connection.url} is not sound: {problems[0]}{more}. `txnstore "
             "recover` says what can be rebuilt and what is lost"
         )
         raise UnsoundStoreError(msg)

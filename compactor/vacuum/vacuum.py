@@ -14,8 +14,8 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.remains import hints_of_others, no_document
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.vacuum.checkpoints import old_checkpoints, older
-from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, History, announce, delete, delete_entries, histories
+from txnstore.compactor.vacuum.checkpoints import OldCheckpoints, old_checkpoints, older
+from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, ChainHistory, announce, delete, delete_entries, histories
 from txnstore.compactor.vacuum.payloads import delete_payloads, old_payloads
 from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
@@ -94,7 +94,7 @@ class _Tally:
     """Counts what is deleted, and remembers the first keys."""
 
     def __init__(self) -> None:
-        self.found = 0
+        self.listed = 0
         self.referenced = 0
         self._keys: list[str] = []
         self._kinds: dict[str, Deleted] = {}
@@ -105,13 +105,13 @@ class _Tally:
             if len(self._keys) < _NAMED:
                 self._keys.append(item.key)
             kind = "inlined" if item.key.endswith(PLACE) else "/".join(item.key.split("/")[:2])
-            known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
-            self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
+            deleted = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
+            self._kinds[kind] = replace(deleted, objects=deleted.objects + 1, bytes=deleted.bytes + item.size)
 
-    def find(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
-        """These objects are found only where they are deleted."""
+    def delete_pages(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
+        """These objects are deleted; nothing else lists them."""
         for page in pages:
-            self.found += len(page)
+            self.listed += len(page)
             self.delete(page)
 
     def report(self, *, swept: int, announced: int, dry_run: bool) -> VacuumReport:
@@ -121,7 +121,7 @@ class _Tally:
         return VacuumReport(
             deleted=tuple(self._keys),
             bytes=sum(kind.bytes for kind in kinds),
-            kept_young=self.found - self.referenced - objects,
+            kept_young=self.listed - self.referenced - objects,
             referenced=self.referenced,
             swept=swept,
             dry_run=dry_run,
@@ -156,7 +156,7 @@ def vacuum(
 
     Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
     ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
-    those with inlined segments in use, and announces the next ones. Snapshots of before are gone then.
+    those with inlined segments in use, and announces the next ones. Earlier snapshots cannot be read then.
 
     Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
     references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
@@ -198,65 +198,97 @@ def vacuum(
         check_writable(connection.read_only, connection.url, "nothing in it can be deleted")
     if foreign:
         return _vacuum_foreign(connection, foreign, dry_run=dry_run)
-    # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
-    # state is read: a segment that was registered in between is then known to be in use.
-    objects, tally = connection.objects, _Tally()
-    now = objects.now_ms()
-    _check(connection, force=force)
-    segments = _pages(objects)
-    page = next(segments)
-    past = histories(connection, now, history_ms)
-    checkpoints = old_checkpoints(connection, now - grace_ms, past)
-    probes = objects.list(f"{PROBE_FOLDER}/")
-    view = _view_after_lists(connection)
-    leftovers = [
-        *checkpoints.unneeded,
-        # A running probe whose object is deleted would report a safe storage as unsafe.
-        *older(probes, now - max(grace_ms, _SWEEP_MS)),
-    ]
-    tally.found += len(checkpoints.found) + len(probes)
-    tally.delete(leftovers)
-    swept = 0
-    if not dry_run:
-        # First what no entry has to announce: on a full disk, that frees the space for the entries.
-        _make_durable(connection, view, checkpoints.kept, past)
-        delete(objects, leftovers)
-        swept = _sweep(objects, max(grace_ms, _SWEEP_MS))
-    with _naming_what_was_deleted(tally, swept):
-        if not dry_run and has_stale_copies(view):
-            copy_all(connection.chains)
-            view = connection.view(refresh=False)
-        gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and dropped_entry(key) is None}
-        named = _Named(view, gone)
-        while True:
-            garbage = _choose(connection, named, page, now, grace_ms, tally)
-            tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
-            following = next(segments, None)
-            if following is None:
-                break
-            page = following
-            named.refresh(_view_after_lists(connection))
+    return _Vacuum(connection, grace_ms, dry_run=dry_run).run(history_ms, expire=expire, force=force)
 
-        def dropped_before(dropped: Collection[str]) -> set[str]:
-            return _dropped_before(connection, named.view, dropped, grace_ms)
 
-        ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
-        payloads = old_payloads(connection.keys, named.view, ends, dropped_before)
+class _Vacuum:
+    """One vacuum of a sound store.
+
+    The order of its steps matters:
+
+    1. The clock of the storage is read, so that ages are rather too small.
+    2. Objects are listed, then the states are read: a segment that was registered in between is known to be in use.
+    3. What no entry has to announce is deleted: on a full disk, that frees the space for the entries.
+    4. Segments are announced and deleted, page by page.
+    5. The states forget what was deleted long ago.
+    6. Entries of the history are deleted, and the next ones announced.
+    7. Inlined segments are deleted. This is last, since a storage may refuse that entries are overwritten.
+
+    Args:
+        connection: The connection to the store.
+        grace_ms: The grace period.
+        dry_run: Delete nothing.
+    """
+
+    def __init__(self, connection: Connection, grace_ms: int, *, dry_run: bool) -> None:
+        self._connection, self._grace_ms, self._dry_run = connection, grace_ms, dry_run
+        self._now = connection.objects.now_ms()
+        self._tally = _Tally()
+
+    def run(self, history_ms: int, *, expire: bool, force: bool) -> VacuumReport:
+        """Vacuum the store; ``history_ms``: how long entries are kept."""
+        connection, dry_run, tally = self._connection, self._dry_run, self._tally
+        _check(connection, force=force)
+        segments = _pages(connection.objects)
+        first_page = next(segments)
+        past = histories(connection, self._now, history_ms)
+        checkpoints = old_checkpoints(connection, self._now - self._grace_ms, past)
+        view, swept = self._delete_unannounced(checkpoints, past)
+        with _naming_what_was_deleted(tally, swept):
+            if not dry_run and has_stale_copies(view):
+                copy_all(connection.chains)
+                view = connection.view(refresh=False)
+            named = self._delete_segments(view, itertools.chain([first_page], segments))
+            ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
+            payloads = old_payloads(
+                connection.keys,
+                named.view,
+                ends,
+                lambda dropped: _dropped_before(connection, named.view, dropped, self._grace_ms),
+            )
+            if not dry_run:
+                forgotten = _dropped_before(connection, view, named.long_dropped, FORGET_AFTER_MS)
+                _forget(connection, [*payloads.forgotten, *forgotten])
+                if expire:
+                    expire_due(connection.chains, connection.runtime.clock())
+                connection.check_storage()
+            announced = 0
+            for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+                tally.delete_pages(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
+                announced += announce(connection, chain, candidate, dry_run=dry_run)
+            tally.delete_pages(delete_payloads(connection, payloads.free, dry_run=dry_run))
+        report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
         if not dry_run:
-            _forget(connection, [*payloads.forgotten, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
-            if expire:
-                expire_due(connection.chains, connection.runtime.clock())
-            connection.check_storage()
-        announced = 0
-        for chain, candidate in zip(past, checkpoints.candidates, strict=True):
-            tally.find(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
-            announced += announce(connection, chain, candidate, dry_run=dry_run)
-        # Last: a storage may refuse that entries are overwritten.
-        tally.find(delete_payloads(connection, payloads.free, dry_run=dry_run))
-    report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
-    if not dry_run:
-        _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
-    return report
+            _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
+        return report
+
+    def _delete_unannounced(self, checkpoints: OldCheckpoints, past: Sequence[ChainHistory]) -> tuple[View, int]:
+        """Delete old checkpoints, probe objects and temporary files; returns the view, and the number of the last."""
+        objects, tally = self._connection.objects, self._tally
+        # A running probe whose object is deleted would report a safe storage as unsafe.
+        sweep_ms = max(self._grace_ms, _SWEEP_MS)
+        probes = objects.list(f"{PROBE_FOLDER}/")
+        view = _view_after_lists(self._connection)
+        leftovers = [*checkpoints.unneeded, *older(probes, self._now - sweep_ms)]
+        tally.listed += len(checkpoints.old) + len(probes)
+        tally.delete(leftovers)
+        if self._dry_run:
+            return view, 0
+        _make_durable(self._connection, view, checkpoints.remaining, past)
+        delete(objects, leftovers)
+        return view, _sweep(objects, sweep_ms)
+
+    def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _Named:
+        """Announce and delete the unreferenced segments; returns the objects that are named after the last page."""
+        limit = self._now - FORGET_AFTER_MS
+        long_dropped = {key for key, at in view.dropped.items() if at <= limit and dropped_entry(key) is None}
+        named = _Named(view, long_dropped)
+        for number, page in enumerate(pages):
+            if number:  # The first page was listed before the view.
+                named.refresh(_view_after_lists(self._connection))
+            garbage = _choose(self._connection, named, page, self._now, self._grace_ms, self._tally)
+            self._tally.delete(garbage if self._dry_run else _delete_announced(self._connection, garbage))
+        return named
 
 
 @contextmanager
@@ -283,11 +315,11 @@ def _check(connection: Connection, *, force: bool) -> None:
         check_sound(connection)
 
 
-def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run: bool) -> VacuumReport:
+def _vacuum_foreign(connection: Connection, store_ids: Collection[str], *, dry_run: bool) -> VacuumReport:
     """Delete the chains of other stores. This store need not open: beside these chains an empty one does not."""
     objects, tally = connection.objects, _Tally()
     names = Keys(_store_id(connection))
-    ids = check_ids(wanted)
+    ids = check_ids(store_ids)
     hints = hints_of_others(objects, names.store_id)
     others = {*foreign_stores(objects, names), *hints.values()}
     for store_id in ids:
@@ -296,12 +328,12 @@ def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run:
             why = f"{keys.STORE} names it" if store_id == names.store_id else f"there are chains {which}"
             msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
             raise InvalidConfigError(msg)
-    left = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
-    for items in itertools.chain(foreign_pages(objects, names, ids), [left]):
+    old_hints = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
+    for items in itertools.chain(foreign_pages(objects, names, ids), [old_hints]):
         if _store_id(connection) != names.store_id:  # What was listed belongs to another store by now.
             msg = f"the store {names.store_id} at {connection.url} was replaced while it was looked at"
             raise StoreNotFoundError(msg)
-        tally.find([items])
+        tally.delete_pages([items])
         if not dry_run:
             delete(objects, items)
     report = tally.report(swept=0, announced=0, dry_run=dry_run)
@@ -310,20 +342,20 @@ def _vacuum_foreign(connection: Connection, wanted: Collection[str], *, dry_run:
     return report
 
 
-def check_ids(given: object) -> frozenset[str]:
+def check_ids(ids: object) -> frozenset[str]:
     """Ids of stores.
 
     Raises:
         InvalidConfigError: They are not a collection of texts.
     """
-    if isinstance(given, str | bytes) or not isinstance(given, Collection):
-        msg = f"foreign must be a list of ids of stores, not {given!r}"
+    if isinstance(ids, str | bytes) or not isinstance(ids, Collection):
+        msg = f"foreign must be a list of ids of stores, not {ids!r}"
         raise InvalidConfigError(msg)
-    for each in given:
+    for each in ids:
         if not isinstance(each, str):
             msg = f"foreign must have ids of stores, not {each!r}"
             raise InvalidConfigError(msg)
-    return frozenset(given)
+    return frozenset(ids)
 
 
 def _store_id(connection: Connection) -> str:
@@ -339,11 +371,11 @@ class _Named:
 
     Args:
         view: The view.
-        gone: Keys that were dropped long ago; those whose objects no page has are gone.
+        long_dropped: Keys that were dropped long ago; those whose objects a page has are removed.
     """
 
-    def __init__(self, view: View, gone: set[str]) -> None:
-        self.gone = gone
+    def __init__(self, view: View, long_dropped: set[str]) -> None:
+        self.long_dropped = long_dropped
         self._look(view)
 
     def refresh(self, view: View) -> None:
@@ -379,7 +411,7 @@ def _view_after_lists(connection: Connection) -> View:
 
 
 def _make_durable(
-    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], past: Sequence[History]
+    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], past: Sequence[ChainHistory]
 ) -> None:
     """Make sure that what replaces the deleted objects survives a power cut: it may be visible only.
 
@@ -393,8 +425,8 @@ def _make_durable(
     make_durable(connection.objects, needed)
 
 
-def _milliseconds(name: str, given: float | None, default: int) -> int:
-    return default * 1000 if given is None else check_milliseconds(name, given)
+def _milliseconds(name: str, seconds: float | None, default: int) -> int:
+    return default * 1000 if seconds is None else check_milliseconds(name, seconds)
 
 
 def named_keys(view: View) -> set[str]:
@@ -411,27 +443,27 @@ def _choose(
     connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
 ) -> list[ObjectInfo]:
     """The unreferenced objects that were written, and dropped, before the grace period by the storage's clock."""
-    named.gone.difference_update(key for item in page for key in named.dropped(item.key))
+    named.long_dropped.difference_update(key for item in page for key in named.dropped(item.key))
     unnamed = [item for item in page if item.key.casefold() not in named.keys]
-    tally.found += len(page)
+    tally.listed += len(page)
     tally.referenced += len(page) - len(unnamed)
     old = [(item, named.dropped(item.key)) for item in unnamed if item.modified_ms <= now - grace_ms]
-    long_dropped = _dropped_before(connection, named.view, {key for _, found in old for key in found}, grace_ms)
-    return [item for item, found in old if long_dropped.issuperset(found)]
+    long_dropped = _dropped_before(connection, named.view, {key for _, drops in old for key in drops}, grace_ms)
+    return [item for item, drops in old if long_dropped.issuperset(drops)]
 
 
-def _dropped_before(connection: Connection, view: View, wanted: Collection[str], age_ms: int) -> set[str]:
+def _dropped_before(connection: Connection, view: View, names: Collection[str], age_ms: int) -> set[str]:
     """Those of the dropped keys whose entry is at least ``age_ms`` old by the storage's clock, not by its writer's."""
-    found: set[str] = set()
+    old: set[str] = set()
     for state in view.states:
-        mine = [key for key in wanted if key in state.dropped]
+        mine = [key for key in names if key in state.dropped]
         if mine:
             limit = connection.chains.ages.newest_older_than(state, age_ms)
-            found.update(key for key in mine if state.dropped[key] <= limit)
-    return found
+            old.update(key for key in mine if state.dropped[key] <= limit)
+    return old
 
 
-def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+def _delete_announced(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Announce objects, then delete them; keeps those that have been referenced in the meantime."""
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):

@@ -24,23 +24,23 @@ def read_boundaries(
     listed = {number for item in objects.list(names.boundaries(chain)) if (number := keys.boundary_number(item.key))}
     last = max(listed, default=0)
     last = max(last, hinted) if hinted <= last + _MOST_LOST else last
-    found: dict[int, BoundaryDocument | None] = {}
+    boundaries: dict[int, BoundaryDocument | None] = {}
     for number in range(1, last + 1):
         if number in listed and number < last - 1:
             continue
         try:
-            found[number] = read_boundary(objects, names, chain, number)
+            boundaries[number] = read_boundary(objects, names, chain, number)
         except CorruptionError:
-            found[number] = None
-    before, after = found.get(last - 1), found.get(last)
+            boundaries[number] = None
+    before, after = boundaries.get(last - 1), boundaries.get(last)
     if before is not None and after is not None and after.sequence < before.sequence:
-        found[last] = None  # An older one in its place.
-    return found
+        boundaries[last] = None  # An older one in its place.
+    return boundaries
 
 
-def without_checkpoint(found: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
+def without_checkpoint(boundaries: Mapping[int, BoundaryDocument | None], newest: int) -> list[int]:
     """The numbers of boundaries that cannot be those of the chain: no checkpoint is as new as their entry.
 
     ``newest``: the number of the newest checkpoint; 0: there is none, so that nothing tells.
     """
-    return [number for number, each in found.items() if newest and each is not None and each.sequence > newest]
+    return [number for number, each in boundaries.items() if newest and each is not None and each.sequence > newest]

@@ -74,16 +74,16 @@ class ChainVerifier:
         pool: Runs concurrent requests.
         keys: The keys of the store.
         chain: The number of the chain.
-        known: A state known to this process, which the chain must still contain; None without one.
+        loaded: The state that this process has loaded, which the chain must still contain; None without one.
         chains: The number of chains of the store.
     """
 
     def __init__(
-        self, objects: ObjectStore, pool: Executor, keys: Keys, chain: int, known: State | None, chains: int = 1
+        self, objects: ObjectStore, pool: Executor, keys: Keys, chain: int, loaded: State | None, chains: int = 1
     ) -> None:
-        self._objects, self._pool, self._keys, self._chain, self._known = objects, pool, keys, chain, known
+        self._objects, self._pool, self._keys, self._chain, self._loaded = objects, pool, keys, chain, loaded
         self._label = f"chain {chain}, " if chains > 1 else ""
-        self._found = ChainFindings()
+        self._findings = ChainFindings()
         self._state: State | None = first_state(chain, chains)
         self._previous: str | None = ""
         self._interval = 1
@@ -104,8 +104,8 @@ class ChainVerifier:
         checkpoints = self._list_checkpoints()
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
         present = self._entries()
-        known = self._known.sequence if self._known is not None else 0
-        last = max([known, *present, *checkpoints], default=0)
+        loaded = self._loaded.sequence if self._loaded is not None else 0
+        last = max([loaded, *present, *checkpoints], default=0)
         self._interval = max(1, (last - self._first) // _LOOKS)
         self._report_missing(present, last)
         if self._first:
@@ -127,28 +127,28 @@ class ChainVerifier:
             )
         else:
             self._check_state(self._state)
-            self._check_kept(self._state)
-        self._found.state = self._state
-        return self._found
+            self._check_entries_in_use(self._state)
+        self._findings.state = self._state
+        return self._findings
 
     def _report(self, name: str, subject: str, message: str) -> None:
-        self._found.violations.append(Violation(name, message, subject))
+        self._findings.violations.append(Violation(name, message, subject))
 
-    def _check_boundaries(self, found: dict[int, BoundaryDocument | None], newest: int) -> int:
+    def _check_boundaries(self, boundaries: dict[int, BoundaryDocument | None], newest: int) -> int:
         """The entry of the last boundary; 0 without one. ``newest``: the newest checkpoint."""
-        wrong = without_checkpoint(found, newest)
-        for number, document in found.items():
+        wrong = without_checkpoint(boundaries, newest)
+        for number, document in boundaries.items():
             key = self._keys.boundary(self._chain, number)
             if document is None:
                 self._report("boundary_intact", key, "it is missing or damaged")
             elif number in wrong:
                 self._report("boundary_intact", key, f"no checkpoint is as new as its entry {document.sequence}")
-        sound = [each.sequence for number, each in found.items() if each is not None and number not in wrong]
+        sound = [each.sequence for number, each in boundaries.items() if each is not None and number not in wrong]
         return max(sound, default=0)
 
-    def _check_kept(self, state: State) -> None:
+    def _check_entries_in_use(self, state: State) -> None:
         """Check the entries of before the last boundary that exist because segments in them are in use."""
-        wanted = sorted(
+        in_use = sorted(
             {
                 place.object
                 for _, log in sorted_items(state.partitions)
@@ -158,11 +158,11 @@ class ChainVerifier:
             if self._first
             else ()
         )
-        for key, data in zip(wanted, self._pool.map(partial(read_if_there, self._objects), wanted), strict=True):
+        for key, data in zip(in_use, self._pool.map(partial(read_if_there, self._objects), in_use), strict=True):
             if data is None:
                 continue  # Missing segments are reported, each with its place.
-            self._found.entries += 1
-            self._found.bytes_read += len(data)
+            self._findings.entries += 1
+            self._findings.bytes_read += len(data)
             try:
                 self._check_payload(key, decode_entry(key, data), data)
             except (CorruptionError, UnsupportedFormatError) as error:
@@ -170,7 +170,7 @@ class ChainVerifier:
 
     def _check_payload(self, key: str, entry: Entry, data: bytes) -> None:
         if payload := payload_of(data):
-            self._found.payloads[key] = len(payload)
+            self._findings.payloads[key] = len(payload)
         if (damage := payload_damage(entry, data)) is not None:
             self._report("payload_intact", key, damage)
 
@@ -193,15 +193,15 @@ class ChainVerifier:
         A list is no snapshot: of two entries that are created meanwhile it may have the later one only. So they are
         listed again where there is a gap.
         """
-        found = self._list_entries()
-        last = max(found, default=0)
-        if len(found) < last and any(number not in found for number in range(self._first + 1, last)):
-            found |= {number for number in self._list_entries() if number <= last}
-        return found
+        present = self._list_entries()
+        last = max(present, default=0)
+        if len(present) < last and any(number not in present for number in range(self._first + 1, last)):
+            present |= {number for number in self._list_entries() if number <= last}
+        return present
 
     def _list_entries(self) -> set[int]:
-        found = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
-        return {sequence for sequence in found if sequence is not None}
+        sequences = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
+        return {sequence for sequence in sequences if sequence is not None}
 
     def _report_missing(self, present: set[int], last: int) -> None:
         first = None
@@ -235,14 +235,14 @@ class ChainVerifier:
                 "entry_present", self._keys.entry(self._chain, sequence), "the entry is listed, but does not exist"
             )
             return None
-        self._found.entries += 1
-        self._found.bytes_read += len(data)
+        self._findings.entries += 1
+        self._findings.bytes_read += len(data)
         return data
 
     def _check_entry(self, sequence: int, data: bytes) -> None:
         """Decode an entry, check that it contains the hash of the one before it, and fold it."""
         key, digest = self._keys.entry(self._chain, sequence), entry_hash(data)
-        if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
+        if self._loaded is not None and sequence == self._loaded.sequence and digest != self._loaded.entry_hash:
             self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
         try:
             entry = decode_entry(key, data)
@@ -271,11 +271,11 @@ class ChainVerifier:
         try:
             for event in entry.events:
                 if isinstance(event, SegmentsReplaced):
-                    self._found.compactions += 1
-                    self._found.violations += compaction_violations(key, state, event)
-                    self._found.violations += sums_violations(key, state, event, self._found.sums)
+                    self._findings.compactions += 1
+                    self._findings.violations += compaction_violations(key, state, event)
+                    self._findings.violations += sums_violations(key, state, event, self._findings.sums)
                 earlier, state = state, evolve(state, event)
-                self._found.violations += event_violations(earlier, state, label)
+                self._findings.violations += event_violations(earlier, state, label)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an invalid event makes the fold raise
@@ -284,14 +284,14 @@ class ChainVerifier:
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)
-        self._found.steps += 1
-        self._found.violations += step_violations(before, self._state, label)
+        self._findings.steps += 1
+        self._findings.violations += step_violations(before, self._state, label)
         if self._state.sequence % self._interval == 0:
             self._check_state(self._state)
 
     def _check_state(self, state: State) -> None:
         """Check the invariants of a state; reports a violation that persists over states once."""
-        self._found.states += 1
+        self._findings.states += 1
         for item in check(state):
             if str(item) not in self._seen:
                 self._seen.add(str(item))
@@ -300,7 +300,7 @@ class ChainVerifier:
     def _check_checkpoint(self, sequence: int) -> None:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
         key = self._keys.checkpoint_head(self._chain, sequence)
-        self._found.checkpoints += 1
+        self._findings.checkpoints += 1
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence, self._edges)
         if requested is None:
             self._report("checkpoint_intact", key, "no entry has this number")
@@ -366,28 +366,28 @@ def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> li
     is_aborted = aborted_batches(partition)
     offsets = set(event.removed)
     removed = [batch for batch in partition.batches if batch.base_offset in offsets]
-    found = []
+    violations = []
     cleaned = event.clean_until is not None
     # A clean may go above the last stable offset, around what is open: ``undecided_data_is_kept`` checks that.
     if removed and removed[-1].limit > partition.last_stable_offset and not cleaned:
         message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
-        found.append(Violation("compaction_below_lso", message, str(tp)))
+        violations.append(Violation("compaction_below_lso", message, str(tp)))
     before = sum(batch.records for batch in removed if not is_aborted(batch))
     after = sum(batch.records for batch in event.added)
     if len(removed) != len(offsets) or after > before or (after < before and not cleaned):
         message = f"{key} replaced {len(offsets)} batches of {before} committed records by {after} records"
-        found.append(Violation("compaction_keeps_records", message, str(tp)))
-    return found
+        violations.append(Violation("compaction_keeps_records", message, str(tp)))
+    return violations
 
 
-def sums_violations(key: str, state: State, event: SegmentsReplaced, known: dict[str, Sums]) -> list[Violation]:
+def sums_violations(key: str, state: State, event: SegmentsReplaced, recorded: dict[str, Sums]) -> list[Violation]:
     """Violations of the sums of a compaction in entry ``key``: records were changed, or are not accounted for.
 
     Args:
         key: The key of the entry.
         state: The state before the event.
         event: The compaction.
-        known: The sums of the segments of earlier compactions, by key; gets those of its new segments.
+        recorded: The sums of the segments of earlier compactions, by key; gets those of its new segments.
     """
     if event.sums is None:
         return []
@@ -398,12 +398,12 @@ def sums_violations(key: str, state: State, event: SegmentsReplaced, known: dict
     problem = unconserved(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
     if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
-        records, before = sum(batch.records for batch in read), [known.get(batch.segment.key) for batch in read]
+        records, before = sum(batch.records for batch in read), [recorded.get(batch.segment.key) for batch in read]
         if records != event.sums.read.records:
             problem = f"it read {event.sums.read} from batches of {records} records"
         elif None not in before and add_up(filter(None, before)) != event.sums.read:
             problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, before))}"
-    known.update((batch.segment.key, sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
+    recorded.update((batch.segment.key, sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
     return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
 
 

@@ -127,11 +127,11 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
     """
     failed = Counter(item.name for item in violations)
     order = list(STORE_INVARIANTS)
-    found = [
+    reports = [
         RuleReport(invariant, rule, objects, counts.get(objects, 0), failed[rule])
         for invariant, rule, objects in _rules()
     ]
-    return tuple(sorted(found, key=lambda item: order.index(item.invariant)))
+    return tuple(sorted(reports, key=lambda item: order.index(item.invariant)))
 
 
 def _rules() -> Iterator[tuple[str, str, str]]:

@@ -64,30 +64,30 @@ def verify_segments(
         deep: Also reads and decodes each segment; hash, rows, offsets, timestamps and sums must be as recorded. None:
             not.
     """
-    found = SegmentFindings()
+    findings = SegmentFindings()
     sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
     intact = [
-        (part, known, sums.get(part.batch.segment.key))
+        (part, topic, sums.get(part.batch.segment.key))
         for state in states
-        for part, known in _listed_as_recorded(found, state, topics, sizes)
+        for part, topic in _listed_as_recorded(findings, state, topics, sizes)
     ]
     if deep is not None:
         for _, violations in deep.run((None, job) for job in _jobs(intact)):
-            found.violations += violations()
-        found.contents = len(intact)
-        found.bytes_read = sum(part.batch.segment.size for part, *_ in intact)
-    return found
+            findings.violations += violations()
+        findings.contents = len(intact)
+        findings.bytes_read = sum(part.batch.segment.size for part, *_ in intact)
+    return findings
 
 
 def _listed_as_recorded(
-    found: SegmentFindings, state: State, topics: Mapping[str, Topic], sizes: Mapping[str, int]
+    findings: SegmentFindings, state: State, topics: Mapping[str, Topic], sizes: Mapping[str, int]
 ) -> Iterator[tuple[Slice, Topic]]:
     """Compare the segments of a chain with the listing; yields those that agree, with their topics."""
     current = _current(state, topics)
     for part in slices(state):
         problems = _listed(part, sizes)
-        found.violations += problems
-        found.segments += 1
+        findings.violations += problems
+        findings.segments += 1
         if not problems:
             yield part, current[part.tp.topic]
 
@@ -109,7 +109,9 @@ def _jobs(parts: Iterable[_Part]) -> Iterator[Job[list[Violation]]]:
 def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
     """The topics of a chain, from the catalog if it has them: their columns may be newer than in the chain's copy."""
     return {
-        name: known if (known := topics.get(name)) is not None and known.topic_id == copy.topic_id else copy
+        name: in_catalog
+        if (in_catalog := topics.get(name)) is not None and in_catalog.topic_id == copy.topic_id
+        else copy
         for name, copy in state.topics.items()
     }
 
@@ -148,23 +150,23 @@ def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts:
     """Read and check segments, a few concurrently."""
     forget_footers()
     forget(objects)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
     for part, topic, expected in parts:
         if topic.name not in projections:
             projections[topic.name] = Projection(topic)
         if len(flying) == _WINDOW:
-            found += flying.popleft().result()
+            violations += flying.popleft().result()
         flying.append(pool.submit(_read, objects, part, projections[topic.name], expected))
     while flying:
-        found += flying.popleft().result()
-    return found
+        violations += flying.popleft().result()
+    return violations
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:
     """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain; by row group."""
-    key, content, sums = part.batch.segment.key, _Content(), Sums()
+    key, content, sums = part.batch.segment.key, _ContentSummary(), Sums()
     try:
         opened = open_slice(objects, part, projection, hashed=True)
         for number in range(len(opened)):
@@ -175,19 +177,19 @@ def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: S
         opened.compare_hash()
     except (CorruptionError, SchemaMismatchError) as error:
         return [Violation("segment_content", str(error), key)]
-    found = [Violation("segment_rows", message, key) for message in content.problems(part)]
+    violations = [Violation("segment_rows", message, key) for message in content.problems(part)]
     first, last = projection.timestamp_range(part)
     if content.rows and (content.oldest < first or content.newest > last):
         message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
-        found.append(Violation("segment_timestamps", message, key))
+        violations.append(Violation("segment_timestamps", message, key))
     if expected is not None and sums != expected:
         message = f"it has {sums}; the compaction that wrote it recorded {expected}"
-        found.append(Violation("segment_sums", message, key))
-    return found
+        violations.append(Violation("segment_sums", message, key))
+    return violations
 
 
 @dataclass(slots=True)
-class _Content:
+class _ContentSummary:
     """What a verification compares of the rows of a batch, which are added in order."""
 
     rows: int = 0

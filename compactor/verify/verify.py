@@ -91,15 +91,15 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
         StorageError: The storage does not answer.
     """
     names, count, identity = _verify_identity(connection)
-    known = _known_states(connection, names)
+    loaded = _known_states(connection, names)
     identity += _verify_lists(connection) if not identity else []
     chains = [
-        ChainVerifier(connection.objects, connection.pool, names, number, known.get(number), count).run()
+        ChainVerifier(connection.objects, connection.pool, names, number, loaded.get(number), count).run()
         for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
     identity += _verify_catalog(connection, names) if not (identity or chains[CATALOG].entries) else []
-    in_chains = [found for chain in chains for found in chain.violations]
+    in_chains = [violation for chain in chains for violation in chain.violations]
     together = 1 < count == len(states) and not identity
     across = _verify_across(connection, damaged=bool(in_chains)) if together else []
     catalog = chains[CATALOG].state
@@ -155,14 +155,14 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
 
 def _verify_schemas(topics: Iterable[Topic]) -> list[Violation]:
     """Check that the schema of every topic can be read."""
-    found = []
+    violations = []
     for topic in topics:
         try:
             if topic.schema is not None:
                 schema_from_text(topic.schema)
         except CorruptionError as error:
-            found.append(Violation("schema_readable", str(error), f"topic {topic.name!r}"))
-    return found
+            violations.append(Violation("schema_readable", str(error), f"topic {topic.name!r}"))
+    return violations
 
 
 def _verify_identity(connection: Connection) -> tuple[Keys, int, list[Violation]]:
@@ -206,15 +206,15 @@ def _existing_chains(connection: Connection) -> tuple[Keys, int]:
     items = [item for item in connection.objects.list(keys.CHAINS) if keys.store_of(item.key) is not None]
     newest = max(items, key=lambda item: item.modified_ms, default=None)
     names = Keys(keys.store_of(newest.key) or "" if newest is not None else "")
-    found = [item.key for item in items if item.key.startswith(names.chains)]
-    for key in found:
+    chain_keys = [item.key for item in items if item.key.startswith(names.chains)]
+    for key in chain_keys:
         if keys.checkpoint_sequence(key) is None:
             continue
         try:
             return names, decode(HeadDocument, key, connection.objects.get(key)).chains
         except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
             continue
-    return names, max((number for key in found if (number := keys.chain_number(key)) is not None), default=0) + 1
+    return names, max((number for key in chain_keys if (number := keys.chain_number(key)) is not None), default=0) + 1
 
 
 def _known_states(connection: Connection, names: Keys) -> dict[int, State]:

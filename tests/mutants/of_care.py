@@ -45,8 +45,8 @@ CARE = (
     Mutant(
         "a repair takes any number of chains",
         _check_places,
-        "if found is not None:",
-        "if False:",
+        "subject is not None",
+        "False",
         test=f"{_IDENTITY}test_number_of_chains_is_asked_for_if_no_checkpoint_has_it",
     ),
     Mutant(

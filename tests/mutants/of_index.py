@@ -86,14 +86,14 @@ INDEX = (
     Mutant(
         "a vacuum deletes an index file that a kept checkpoint names",
         old_checkpoints._is_garbage,
-        "and not any(may_need(sequence, *found) for sequence in kept)",
+        "and not any(may_need(sequence, *covered) for sequence in remaining)",
         "",
         test="protocol/chain/test_past_snapshots.py::test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
     ),
     Mutant(
         "a vacuum deletes the index file of a checkpoint that is being written",
         old_checkpoints._is_garbage,
-        "found[1] <= newest and",
+        "covered[1] <= newest and",
         "",
         test="protocol/vacuum/test_leftovers.py::test_old_incomplete_checkpoint_is_deleted",
     ),

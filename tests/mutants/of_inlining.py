@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.chain import payload
 from txnstore.compactor.compact import merge_plan
 from txnstore.compactor.vacuum import payloads
-from txnstore.compactor.vacuum.vacuum import vacuum
+from txnstore.compactor.vacuum.vacuum import _Vacuum
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.core import routes
 from txnstore.core.log import appending
@@ -125,7 +125,7 @@ INLINING = (
     ),
     Mutant(
         "dropped entries are forgotten with segments of their own",
-        vacuum,
+        _Vacuum._delete_segments,
         "and dropped_entry(key) is None",
         "",
         test=_VACUUM + "test_a_long_grace_period_holds_for_old_entries",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
-from txnstore.compactor.vacuum.vacuum import vacuum
+from txnstore.compactor.vacuum.vacuum import _Vacuum
 from txnstore.core.catalog.rules import _folded
 from txnstore.core.state import check_observed
 from txnstore.segment.partition import _big_endian
@@ -58,8 +58,8 @@ STORAGE = (
     ),
     Mutant(
         "a vacuum deletes what objects replace that are not flushed",
-        vacuum,
-        "_make_durable(connection, view, checkpoints.kept, past)",
+        _Vacuum._delete_unannounced,
+        "_make_durable(self._connection, view, checkpoints.remaining, past)",
         "pass",
         test=f"{_POWER}test_vacuum_flushes_what_replaces_the_objects_that_it_deletes",
     ),

@@ -42,15 +42,15 @@ STREAMS = (
     Mutant(
         "a query commits what another query of its group has read",
         microbatch._is_due,
-        "if found is not None and found.offset != start and (new or found.offset != end):",
+        "if stored is not None and stored.offset != start and (new or stored.offset != end):",
         "if False:",
         test=_COMMITS + "test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one",
     ),
     Mutant(
         "a new query commits again what another query of its group has read in the same micro-batch",
         microbatch._is_due,
-        "(new or found.offset != end)",
-        "found.offset != end",
+        "(new or stored.offset != end)",
+        "stored.offset != end",
         test=_COMMITS + "test_two_queries_that_have_read_the_same_records_commit_them_once",
     ),
     Mutant(

@@ -219,9 +219,9 @@ CHANGING = {
         "QueuedCommand",
         "Work",
         "_Buffer",
-        "_Content",
+        "_ContentSummary",
         "_Mark",
-        "_Sent",
+        "_SentRecords",
     ),
 }
 #: Those without slots: a cached property needs a dictionary, and Spark pickles messages.
