@@ -187,9 +187,9 @@ class ObstoreRequests(S3fsRequests):
         """Those that botocore would sign with now; it renews them before they expire."""
         if self.files.anon:
             return None
-        given = self.files.client_kwargs
+        client_options = self.files.client_kwargs
         key, secret, token = (
-            own or given.get(name)
+            own or client_options.get(name)
             for own, name in (
                 (self.files.key, "aws_access_key_id"),
                 (self.files.secret, "aws_secret_access_key"),
