@@ -38,8 +38,8 @@ def run() -> Iterator[Result]:
 
 def _measure(chains: int) -> tuple[int, int]:
     """The commits of all writers, and the races that they lost."""
-    found = beside_each_other(WRITERS, write, chains)
-    return sum(commits for commits, _ in found), sum(lost for _, lost in found)
+    reports = beside_each_other(WRITERS, write, chains)
+    return sum(commits for commits, _ in reports), sum(lost for _, lost in reports)
 
 
 def write(address: Any, number: int, pipe: Connection) -> None:

@@ -42,7 +42,7 @@ TRANSACTIONS = 1_000_000
 #: The transactions of an id; those for each id that lives at a time: it lives for two hours or more, never for days.
 EACH, FOR_ONE = 100, 25_000
 ROUNDS, HOURS = 24, 24
-#: After so many rounds every limit has passed: a history of 7 days is deleted up to two days later.
+#: The number of rounds after which every limit has passed: a history of 7 days is deleted up to two days later.
 FILLED = 12
 _HOUR_MS = DAY_MS // HOURS
 #: So many rounds are compared: those after the first retention period, and the last ones. Some work comes once a week.
@@ -67,11 +67,11 @@ class Round:
 
     def count(self, kind: str = "") -> int:
         """The number of the objects of a kind, or of all."""
-        return sum(found.count for name, found in self.objects.items() if kind in {"", name})
+        return sum(objects.count for name, objects in self.objects.items() if kind in {"", name})
 
     def megabytes(self, kind: str = "") -> float:
         """Their size."""
-        return sum(found.bytes for name, found in self.objects.items() if kind in {"", name}) / 1e6
+        return sum(objects.bytes for name, objects in self.objects.items() if kind in {"", name}) / 1e6
 
     @property
     def written(self) -> Counter[str]:
@@ -86,39 +86,39 @@ class Round:
 #: The columns of the table: the heading, and the figure of a round.
 COLUMNS: dict[str, Callable[[Round], float]] = {
     "files": Round.count,
-    "entries": lambda found: found.count("entries"),
-    "checkp.": lambda found: found.count("checkpoints"),
-    "segm.": lambda found: found.count("segments"),
+    "entries": lambda latest: latest.count("entries"),
+    "checkp.": lambda latest: latest.count("checkpoints"),
+    "segm.": lambda latest: latest.count("segments"),
     "MB": Round.megabytes,
-    "MB entries": lambda found: found.megabytes("entries"),
-    "MB checkp.": lambda found: found.megabytes("checkpoints"),
-    "MB segm.": lambda found: found.megabytes("segments"),
-    "MB written": lambda found: found.written.total() / 1e6,
-    "- checkp.": lambda found: found.written["checkpoints"] / 1e6,
-    "ids": lambda found: found.state["ids"],
-    "producers": lambda found: found.state["producers"],
-    "groups": lambda found: found.state["groups"],
-    "dropped": lambda found: found.state["dropped"],
-    "batches": lambda found: found.state["batches"],
-    "- decoded": lambda found: found.state["decoded"],
-    "RSS MB": lambda found: found.clients.memory,
-    "ms/txn": lambda found: found.clients.cpu * 1000 / found.transactions,
-    "PUT/txn": lambda found: found.each(found.clients, "PUT"),
-    "GET/txn": lambda found: found.each(found.clients, "GET"),
-    "LIST/txn": lambda found: found.each(found.clients, "LIST"),
-    "open GET": lambda found: found.opening.requests["GET"],
-    "open ms": lambda found: found.opening.cpu * 1000,
-    "open MB": lambda found: found.opening.memory,
-    "compact PUT": lambda found: found.compactions.requests["PUT"],
-    "compact GET": lambda found: found.compactions.requests["GET"],
-    "compact LIST": lambda found: found.compactions.requests["LIST"],
-    "compact s": lambda found: found.compactions.cpu,
-    "compact MB": lambda found: found.compactions.memory,
-    "vacuum PUT": lambda found: found.vacuum.requests["PUT"],
-    "vacuum GET": lambda found: found.vacuum.requests["GET"] - found.opening.requests["GET"],  # Both read the tail.
-    "vacuum LIST": lambda found: found.vacuum.requests["LIST"],
-    "vacuum s": lambda found: found.vacuum.cpu,
-    "vacuum MB": lambda found: found.vacuum.memory,
+    "MB entries": lambda latest: latest.megabytes("entries"),
+    "MB checkp.": lambda latest: latest.megabytes("checkpoints"),
+    "MB segm.": lambda latest: latest.megabytes("segments"),
+    "MB written": lambda latest: latest.written.total() / 1e6,
+    "- checkp.": lambda latest: latest.written["checkpoints"] / 1e6,
+    "ids": lambda latest: latest.state["ids"],
+    "producers": lambda latest: latest.state["producers"],
+    "groups": lambda latest: latest.state["groups"],
+    "dropped": lambda latest: latest.state["dropped"],
+    "batches": lambda latest: latest.state["batches"],
+    "- decoded": lambda latest: latest.state["decoded"],
+    "RSS MB": lambda latest: latest.clients.memory,
+    "ms/txn": lambda latest: latest.clients.cpu * 1000 / latest.transactions,
+    "PUT/txn": lambda latest: latest.each(latest.clients, "PUT"),
+    "GET/txn": lambda latest: latest.each(latest.clients, "GET"),
+    "LIST/txn": lambda latest: latest.each(latest.clients, "LIST"),
+    "open GET": lambda latest: latest.opening.requests["GET"],
+    "open ms": lambda latest: latest.opening.cpu * 1000,
+    "open MB": lambda latest: latest.opening.memory,
+    "compact PUT": lambda latest: latest.compactions.requests["PUT"],
+    "compact GET": lambda latest: latest.compactions.requests["GET"],
+    "compact LIST": lambda latest: latest.compactions.requests["LIST"],
+    "compact s": lambda latest: latest.compactions.cpu,
+    "compact MB": lambda latest: latest.compactions.memory,
+    "vacuum PUT": lambda latest: latest.vacuum.requests["PUT"],
+    "vacuum GET": lambda latest: latest.vacuum.requests["GET"] - latest.opening.requests["GET"],  # Both read the tail.
+    "vacuum LIST": lambda latest: latest.vacuum.requests["LIST"],
+    "vacuum s": lambda latest: latest.vacuum.cpu,
+    "vacuum MB": lambda latest: latest.vacuum.memory,
 }
 #: The columns that must be flat.
 FLAT = ("files", "MB", "MB written", "RSS MB", "ms/txn", "PUT/txn", "GET/txn", "open ms", "open MB", "compact PUT",
@@ -130,9 +130,9 @@ def run(transactions: int = TRANSACTIONS) -> Iterator[Result]:
     print(" ".join(["round", *COLUMNS]))
     rounds = []
     with tempfile.TemporaryDirectory() as root:
-        for number, found in enumerate(replay(root, transactions), 1):
-            rounds.append(found)
-            print(f"{number:5}", *(_figure(of(found)).rjust(len(name)) for name, of in COLUMNS.items()), flush=True)
+        for number, latest in enumerate(replay(root, transactions), 1):
+            rounds.append(latest)
+            print(f"{number:5}", *(_figure(of(latest)).rjust(len(name)) for name, of in COLUMNS.items()), flush=True)
     for line in prices(rounds):
         print(line)
     for name in FLAT:
@@ -141,8 +141,8 @@ def run(transactions: int = TRANSACTIONS) -> Iterator[Result]:
         yield Result(f"{name}: last rounds / first full ones", late / early, _FLAT, at_most=True, detail=detail)
     # How many entries there are after the newest checkpoint is chance. They are read in windows, each twice as long as
     # the one before, so there may be as many names without an entry in the last one.
-    gets = max(found.opening.requests["GET"] for found in rounds)
-    most = 2 * max(found.state["interval"] for found in rounds) + _LOOKS
+    gets = max(latest.opening.requests["GET"] for latest in rounds)
+    most = 2 * max(latest.state["interval"] for latest in rounds) + _LOOKS
     yield Result("open: GETs, the most", gets, most, at_most=True, detail="")
 
 
@@ -219,18 +219,18 @@ def _state(store: Store) -> dict[str, int]:
 def prices(rounds: Sequence[Round]) -> Iterator[str]:
     """The requests of the last rounds for 1,000,000 transactions, and their price; that of what is stored."""
     some = rounds[-_COMPARED:]
-    million = 1_000_000 / sum(found.transactions for found in some)
+    million = 1_000_000 / sum(each.transactions for each in some)
     parts = {
-        "clients": [found.clients for found in some],
-        "compact": [found.compactions for found in some],
-        "vacuum": [found.vacuum for found in some],
+        "clients": [each.clients for each in some],
+        "compact": [each.compactions for each in some],
+        "vacuum": [each.vacuum for each in some],
     }
     yield "for 1,000,000 transactions:"
     for name, work in parts.items():
         sums = upkeep.together(work).requests
         counts = ", ".join(f"{round(count * million):,} {kind}" for kind, count in sorted(sums.items()))
         yield f"  {name:8} ${dollars(sums) * million:.2f}  {counts}"
-    megabytes = mean(found.megabytes() for found in some)
+    megabytes = mean(each.megabytes() for each in some)
     yield f"stored: {megabytes:,.0f} MB, ${megabytes / 1000 * GB_MONTH:.4f} a month"
 
 

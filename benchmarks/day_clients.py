@@ -119,11 +119,11 @@ class Clients:
 
     def _copy(self) -> None:
         """Read what is new, and commit what follows from it with the offsets."""
-        found = self._consumer.poll()
+        records = self._consumer.poll()
         with self._copier.transaction():
-            for record in found[:2]:
+            for record in records[:2]:
                 self._copier.send(BALANCES, record.value, key=b"account-%d" % self._rng.randrange(KEYS))
-            read = {record.partition: record.offset + 1 for record in found}
+            read = {record.partition: record.offset + 1 for record in records}
             if read:
                 offsets = {TopicPartition(ORDERS, partition): offset for partition, offset in read.items()}
                 self._copier.send_offsets(offsets, self._consumer.group_metadata())

@@ -56,9 +56,9 @@ class VirtualFolder(LocalStore):
         return super().put_if_absent(key, data)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-        found = super().list(prefix, start_after, limit)
-        self.requests["LIST"] += max(1, -(-len(found) // _PAGE))
-        return found
+        objects = super().list(prefix, start_after, limit)
+        self.requests["LIST"] += max(1, -(-len(objects) // _PAGE))
+        return objects
 
     def delete(self, keys: Sequence[str]) -> None:
         self.requests["DELETE"] += -(-len(keys) // _PAGE)

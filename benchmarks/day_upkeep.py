@@ -61,7 +61,7 @@ class Objects:
 def other_process() -> Iterator[Callable[..., Any]]:
     """Calls a function of this module in a process that lives as long as the block."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        yield lambda function, *given: pool.submit(function, *given).result()
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 def compaction(root: str, now_ms: int) -> Work:
@@ -82,11 +82,11 @@ def opening(root: str, now_ms: int) -> Work:
 
 def survey(root: str, now_ms: int) -> dict[str, Objects]:
     """The objects that are stored, by kind."""
-    found: dict[str, Objects] = {}
+    by_kind: dict[str, Objects] = {}
     for item in VirtualFolder(root, lambda: now_ms).list(""):
-        known = found.get(kind_of(item.key), Objects())
-        found[kind_of(item.key)] = Objects(known.count + 1, known.bytes + item.size)
-    return found
+        counted = by_kind.get(kind_of(item.key), Objects())
+        by_kind[kind_of(item.key)] = Objects(counted.count + 1, counted.bytes + item.size)
+    return by_kind
 
 
 def _work(root: str, now_ms: int, task: Callable[[Store], object]) -> Work:

@@ -93,7 +93,7 @@ class FarStore:
 
 
 def beside_each_other(count: int, write: Callable[[Any, int, Connection], None], chains: int = 1) -> list[Any]:
-    """What so many processes report that write to one store with the topic ``t`` and as many partitions.
+    """The reports of ``count`` processes that write to one store with the topic ``t`` and as many partitions.
 
     Args:
         count: The number of processes.
@@ -116,7 +116,7 @@ def beside_each_other(count: int, write: Callable[[Any, int, Connection], None],
             ours.recv()
         for ours, _ in ends:
             ours.send("go")
-        found = [ours.recv() for ours, _ in ends]
+        reports = [ours.recv() for ours, _ in ends]
         for writer in writers:
             writer.join()
-    return found
+    return reports

@@ -64,12 +64,12 @@ class Profile:
 
     def during(self, call: Callable[[], object]) -> Entered:
         """Make the call; return the files that it enters."""
-        self._entered = found = Entered()
+        self._entered = entered = Entered()
         try:
             call()
         finally:
             self._entered = None
-        return found
+        return entered
 
     def stop(self) -> None:
         """Stop counting."""
@@ -90,31 +90,31 @@ def measure() -> dict[str, Entered]:
 
 def _second_calls(profile: Profile, store: Store) -> list[tuple[str, Entered]]:
     producer, consumer = store.producer("p"), store.consumer(["t"])
-    found: dict[str, Entered] = {}
+    entered: dict[str, Entered] = {}
     for _ in range(2):
         producer.begin_transaction()
-        found["send"] = profile.during(lambda: producer.send("t", b"v"))
-        found["commit"] = profile.during(producer.commit_transaction)
+        entered["send"] = profile.during(lambda: producer.send("t", b"v"))
+        entered["commit"] = profile.during(producer.commit_transaction)
     for _ in range(2):
-        found["poll"] = profile.during(lambda: consumer.poll(max_records=1))
+        entered["poll"] = profile.during(lambda: consumer.poll(max_records=1))
     for _ in range(2):
-        found["sql"] = profile.during(lambda: store.sql("select * from t").fetchall())
-    return [(name, found[name]) for name in CALLS]
+        entered["sql"] = profile.during(lambda: store.sql("select * from t").fetchall())
+    return [(name, entered[name]) for name in CALLS]
 
 
 def main() -> None:
     """Print the table, or the files of one call."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.files_entered")
     parser.add_argument("--list", choices=CALLS, help="print the files that this call enters")
-    asked = parser.parse_args()
-    found = measure()
-    if asked.list is not None:
-        entered = found[asked.list]
+    arguments = parser.parse_args()
+    entered_by_call = measure()
+    if arguments.list is not None:
+        entered = entered_by_call[arguments.list]
         for name in sorted(entered.everywhere):
             print(f"{entered.calling[name]:5}  {name}{'' if name in entered.calling else '  (workers)'}")
     else:
         print(f"{'call':8}{'files':>6}{'calls':>7}{'with workers':>14}")
-        for name, entered in found.items():
+        for name, entered in entered_by_call.items():
             files, everywhere = len(entered.calling), len(entered.everywhere)
             print(f"{name:8}{files:6}{entered.calling.total():7}{everywhere:14}")
 

@@ -114,15 +114,17 @@ def _opening(folder: Path) -> Iterator[Result]:
     out = subprocess.run(
         [sys.executable, "-m", "benchmarks.history", str(folder)], check=True, capture_output=True, text=True
     ).stdout
-    found = json.loads(out)
-    what = f"{ENTRIES * BATCHES:,} segments"
-    yield Result(f"open of {what}: GETs", found["requests"], 6 + 4, at_most=True, detail="4 of them look past the head")
-    yield Result(f"open of {what}: processor seconds", found["cpu"], 2, at_most=True, detail="")
-    detail = f"{found['MB']:.0f} MB more than for an empty store"
-    yield Result(f"open of {what}: MB of the process", found["total MB"], 300, at_most=True, detail=detail)
-    plan = f"plan of the newest 1,000 records of {what}"
-    yield Result(f"{plan}: s", found["plan"], 0.1, at_most=True, detail="")
-    yield Result(f"{plan}: GETs", found["planned"], 4, at_most=True, detail="")
+    figures = json.loads(out)
+    segments = f"{ENTRIES * BATCHES:,} segments"
+    yield Result(
+        f"open of {segments}: GETs", figures["requests"], 6 + 4, at_most=True, detail="4 of them look past the head"
+    )
+    yield Result(f"open of {segments}: processor seconds", figures["cpu"], 2, at_most=True, detail="")
+    detail = f"{figures['MB']:.0f} MB more than for an empty store"
+    yield Result(f"open of {segments}: MB of the process", figures["total MB"], 300, at_most=True, detail=detail)
+    plan = f"plan of the newest 1,000 records of {segments}"
+    yield Result(f"{plan}: s", figures["plan"], 0.1, at_most=True, detail="")
+    yield Result(f"{plan}: GETs", figures["planned"], 4, at_most=True, detail="")
 
 
 def _commits(old: Path, new: Path) -> Result:
@@ -138,7 +140,7 @@ def _commits(old: Path, new: Path) -> Result:
 
     runs = {name: (lambda name=name: commit(name)) for name in stores}
     interleaved(runs, 5)
-    times = {name: median_ms(found) for name, found in interleaved(runs, ROUNDS).items()}
+    times = {name: median_ms(durations) for name, durations in interleaved(runs, ROUNDS).items()}
     for store in stores.values():
         store.close()
     detail = f"{times['old']:.1f} ms, {times['new']:.1f} ms on an empty store"

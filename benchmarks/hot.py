@@ -24,7 +24,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 
 PARTITIONS, IDLE = 1_000, 10_000
-#: The processor time of a commit over so many partitions, in ms.
+#: The processor time of a commit over each number of partitions, in ms.
 COMMIT_MS = 15.0
 
 

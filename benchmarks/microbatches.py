@@ -1,7 +1,7 @@
 """Micro-batches of 10 rows and without rows: txnstore to txnstore, beside Spark's file source with its sink and Delta.
 
 The milliseconds are those of a folder, the requests those of an S3 server (``TXNSTORE_TEST_S3``, else ministack); Spark
-reads it with hadoop-aws. The checkpoints are in a folder. All data is there when a query starts, so the micro-batches
+reads it with hadoop-aws. The checkpoints are in a folder. All data exists when a query starts, so the micro-batches
 follow one another; the requests of one are those of a long query without those of a short one. A filter makes
 micro-batches without rows. Spark fetches hadoop-aws and Delta from Maven Central.
 """
@@ -58,8 +58,8 @@ def run() -> Iterator[Result]:
         with spark_session(_settings(options)) as spark:
             places = (_Place(f"file://{folder}"), _Place(bucket, options, log))
             for name, rows in ((f"{ROWS} rows", ROWS), ("no rows", 0)):
-                found = {each: _costs(spark, each, places, rows, folder) for each in _PIPELINES}
-                yield from _results(name, found)
+                costs = {each: _costs(spark, each, places, rows, folder) for each in _PIPELINES}
+                yield from _results(name, costs)
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, str]:
@@ -182,8 +182,8 @@ def _run(writer: Any, place: _Place, number: int, checkpoint: str) -> list[float
     raise RuntimeError("Spark could not start a Python process 10 times")
 
 
-def _results(name: str, found: Mapping[str, _Costs | str]) -> Iterator[Result]:
-    ours, files, delta = found["txnstore"], found["files"], found["delta"]
+def _results(name: str, costs: Mapping[str, _Costs | str]) -> Iterator[Result]:
+    ours, files, delta = costs["txnstore"], costs["files"], costs["delta"]
     assert isinstance(ours, _Costs)
     assert isinstance(files, _Costs)
     beside = f", Delta {delta.ms:.0f}" if isinstance(delta, _Costs) else f"; {delta}"

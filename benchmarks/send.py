@@ -37,12 +37,12 @@ def run() -> Iterator[Result]:
             "records": lambda: producer.send("records", VALUE),
             "rows": lambda: producer.send("rows", ROW),
         }
-        kept: list[tuple[bytes, int]] = []
+        appended: list[tuple[bytes, int]] = []
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in (*sends, "raw")}
         for _ in range(ROUNDS):
             for name, send in sends.items():
                 times[name].append(_timed(send))
-            times["raw"].append(_timed(lambda: kept.append((VALUE, len(kept)))))
+            times["raw"].append(_timed(lambda: appended.append((VALUE, len(appended)))))
             producer.flush()
     for name, target in (("records", 250_000), ("rows", 50_000)):
         detail = f"{_rate(times[name], 0):,.0f}/s by the clock; raw {_rate(times['raw'], 1):,.0f}/s"
@@ -62,7 +62,7 @@ def _timed(call: Callable[[], object]) -> tuple[float, float]:
 
 def _rate(times: list[tuple[float, float]], which: int) -> float:
     """The best round: neighbours only ever make it slower."""
-    return RECORDS / min(found[which] for found in times)
+    return RECORDS / min(durations[which] for durations in times)
 
 
 def _many_batches(store: txnstore.Store) -> Result:

@@ -124,7 +124,7 @@ def producer_gets(producers: float) -> float:
 
 
 def consumer_gets(gap: float) -> int:
-    """The GETs of a consumer from one entry to the next, which comes after so many seconds."""
+    """The GETs of a consumer from one entry to the next, which comes after that number of seconds."""
     looks, pause, waited = 1, FIRST_PAUSE, 0.0
     while waited < gap:
         waited += pause + LATENCY
@@ -234,8 +234,8 @@ class Client:
             size = int(self._load.mb * 1e6 * self._load.every / self._load.partitions)
             with self._producer.transaction() as txn:
                 for partition in range(self._load.partitions):
-                    for left in range(size, 0, -RECORD):
-                        txn.send("t", self._rng.randbytes(min(left, RECORD)), partition=partition)
+                    for remaining in range(size, 0, -RECORD):
+                        txn.send("t", self._rng.randbytes(min(remaining, RECORD)), partition=partition)
             self.clock.set(max(due, self.clock()))
         elif self._consumer is not None and self._consumer.poll(timeout=0):
             self._pause = FIRST_PAUSE
@@ -307,19 +307,19 @@ TITLES = (
 )
 
 
-def row(load: Load, found: Estimate) -> list[str]:
+def row(load: Load, estimated: Estimate) -> list[str]:
     """The cells of a load in the table of the page."""
     return [
         f"{load.producers} \N{MULTIPLICATION SIGN} {load.mb:g} MB/s",
         f"{load.every:g} s",
-        f"{found.rate:.3g}",
-        f"{found.chains}",
-        f"{found.memory:,.0f} MB",
-        f"{found.puts:,.1f}",
-        f"{found.gets:,.0f}",
-        f"${found.requests_cost:,.0f}",
-        f"{found.gb:,.0f} GB",
-        f"${found.storage_cost:,.0f}",
+        f"{estimated.rate:.3g}",
+        f"{estimated.chains}",
+        f"{estimated.memory:,.0f} MB",
+        f"{estimated.puts:,.1f}",
+        f"{estimated.gets:,.0f}",
+        f"${estimated.requests_cost:,.0f}",
+        f"{estimated.gb:,.0f} GB",
+        f"${estimated.storage_cost:,.0f}",
     ]
 
 
@@ -328,13 +328,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What a store needs for N producers of M MB/s.")
     for name, default in {**asdict(Load(10, 1.0, 5.0)), **asdict(Prices())}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default {default}")
-    given = vars(parser.parse_args(arguments))
-    for name, number in given.items():
+    options = vars(parser.parse_args(arguments))
+    for name, number in options.items():
         least = "more than 0" if name in ("producers", "mb", "every", "partitions") else "0 or more"
         if not math.isfinite(number) or number < 0 or (number == 0 and least != "0 or more"):
             parser.error(f"argument --{name}: must be {least}, not {number:g}")
-    prices = Prices(given.pop("put"), given.pop("get"), given.pop("gb"))
-    load = Load(**given)
+    prices = Prices(options.pop("put"), options.pop("get"), options.pop("gb"))
+    load = Load(**options)
     for title, cell in zip(TITLES, row(load, estimate(load, prices)), strict=True):
         print(f"{title:<20} {cell}")
 

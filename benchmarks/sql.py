@@ -79,18 +79,19 @@ def _measure(store: Store, plain: duckdb.DuckDBPyConnection, folder: str) -> Ite
     for name in ("one", "topic", "plain"):
         runs[name]()
     times = interleaved(runs, ROUNDS)
-    found = {name: median_ms(taken) for name, taken in times.items()}
+    medians = {name: median_ms(taken) for name, taken in times.items()}
     producer.close()
     cpu = time.process_time()
     for _ in range(ROUNDS):
         store.sql("SELECT 1").fetchall()
     cpu = (time.process_time() - cpu) / ROUNDS * 1000
-    detail = f"CPU {cpu:.1f} ms; in a database of its own {found['one alone']:.0f} ms"
-    yield Result("store.sql('SELECT 1'), 3,000 segments: ms", found["one"], 5.0, at_most=True, detail=detail)
-    detail = (
-        f"{found['topic']:.1f} ms / {found['plain']:.1f} ms; in a database of its own {found['topic alone']:.0f} ms"
+    detail = f"CPU {cpu:.1f} ms; in a database of its own {medians['one alone']:.0f} ms"
+    yield Result("store.sql('SELECT 1'), 3,000 segments: ms", medians["one"], 5.0, at_most=True, detail=detail)
+    detail = f"{medians['topic']:.1f} ms / {medians['plain']:.1f} ms; "
+    detail += f"in a database of its own {medians['topic alone']:.0f} ms"
+    yield Result(
+        "store.sql of a topic of 300 segments / DuckDB", medians["topic"] / medians["plain"], 3.0, True, detail
     )
-    yield Result("store.sql of a topic of 300 segments / DuckDB", found["topic"] / found["plain"], 3.0, True, detail)
-    detail = f"{found['after a commit']:.1f} ms / {found['topic']:.1f} ms"
+    detail = f"{medians['after a commit']:.1f} ms / {medians['topic']:.1f} ms"
     name = "the same after a commit to another topic / before"
-    yield Result(name, found["after a commit"] / found["topic"], 3.0, at_most=True, detail=detail)
+    yield Result(name, medians["after a commit"] / medians["topic"], 3.0, at_most=True, detail=detail)

@@ -43,11 +43,11 @@ def run() -> Iterator[Result]:
                 objects.put(key, bytes(SEGMENT_BYTES))
             reads[name] = partial(_read, pool, objects.get, keys)
         commits: dict[str, Callable[[], None]] = {name: partial(_commit, producers[name]) for name in NAMES}
-        for what, runs, rounds in (
+        for operation, runs, rounds in (
             (f"commit of {RECORDS} records", commits, COMMITS),
             (f"read of {SEGMENTS} segments", reads, ROUNDS),
         ):
-            yield from _compared(what, runs, rounds)
+            yield from _compared(operation, runs, rounds)
 
 
 def _commit(producer: Producer) -> None:
@@ -60,7 +60,7 @@ def _read(pool: ThreadPoolExecutor, get: Callable[[str], bytes], keys: list[str]
     assert sum(map(len, pool.map(get, keys))) == SEGMENTS * SEGMENT_BYTES
 
 
-def _compared(what: str, runs: dict[str, Callable[[], None]], rounds: int) -> Iterator[Result]:
+def _compared(operation: str, runs: dict[str, Callable[[], None]], rounds: int) -> Iterator[Result]:
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     spent: dict[str, list[float]] = {name: [] for name in NAMES}
     for number in range(rounds + 3):
@@ -70,8 +70,8 @@ def _compared(what: str, runs: dict[str, Callable[[], None]], rounds: int) -> It
             if number >= 3:
                 times[name].append(time.perf_counter() - began)
                 spent[name].append(time.process_time() - used)
-    for unit, found in (("time", times), ("processor time", spent)):
-        medians = {name: median_ms(values) for name, values in found.items()}
+    for unit, durations in (("time", times), ("processor time", spent)):
+        medians = {name: median_ms(values) for name, values in durations.items()}
         detail = ", ".join(f"{name} {value:.2f} ms" for name, value in medians.items())
-        ratio = statistics.median(found["obstore"]) / statistics.median(found["s3fs"])
-        yield Result(f"{what}, {unit}: obstore / s3fs", ratio, 1.0, at_most=True, detail=detail)
+        ratio = statistics.median(durations["obstore"]) / statistics.median(durations["s3fs"])
+        yield Result(f"{operation}, {unit}: obstore / s3fs", ratio, 1.0, at_most=True, detail=detail)

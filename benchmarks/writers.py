@@ -70,12 +70,12 @@ def run() -> Iterator[Result]:
     """The commits a second of several processes over those of one."""
     one = _measure(1)
     for count, least in PROCESSES.items():
-        found, name = _measure(count), f"{count} processes on a chain"
-        detail = f"{found.line()}; one: {one.line()}"
-        yield Result(f"{name}: commits/s over one process", found.commits / one.commits, least, False, detail)
-        yield Result(f"{name}: conditional PUTs per commit", found.puts, 1.3, True, "")
-        yield Result(f"{name}: slowest / fastest process", found.share, 0.7, False, "")
-        yield Result(f"{name}: p99 in latencies", found.quantile(0.99) / LATENCY, 4 * count, True, "")
+        crowded, name = _measure(count), f"{count} processes on a chain"
+        detail = f"{crowded.line()}; one: {one.line()}"
+        yield Result(f"{name}: commits/s over one process", crowded.commits / one.commits, least, False, detail)
+        yield Result(f"{name}: conditional PUTs per commit", crowded.puts, 1.3, True, "")
+        yield Result(f"{name}: slowest / fastest process", crowded.share, 0.7, False, "")
+        yield Result(f"{name}: p99 in latencies", crowded.quantile(0.99) / LATENCY, 4 * count, True, "")
     alone, crowd = _measure(1, THREADS), _measure(CROWD, THREADS)
     detail = f"{crowd.line()}; one process with {THREADS} threads: {alone.line()}"
     ratio, name = crowd.commits / one.commits, f"{CROWD} processes with {THREADS} threads each"
@@ -84,8 +84,8 @@ def run() -> Iterator[Result]:
 
 
 def _measure(count: int, threads: int = 1) -> Figures:
-    found = beside_each_other(count, partial(write, threads=threads))
-    took, entries, conflicts, gets = zip(*found, strict=True)
+    reports = beside_each_other(count, partial(write, threads=threads))
+    took, entries, conflicts, gets = zip(*reports, strict=True)
     return Figures(list(took), sum(entries), sum(conflicts), sum(gets))
 
 

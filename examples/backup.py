@@ -71,8 +71,8 @@ def _store_id(files: fsspec.AbstractFileSystem, root: str) -> object:
 
 def _numbered(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:
     """The keys and sizes of the objects in a folder of a chain, by whose names they are not after the head."""
-    found = files.find(f"{root}/{folder}", detail=True)
-    sizes = {path[len(root) + 1 :]: info["size"] for path, info in sorted(found.items())}
+    files_below = files.find(f"{root}/{folder}", detail=True)
+    sizes = {path[len(root) + 1 :]: info["size"] for path, info in sorted(files_below.items())}
     return {key: size for key, size in sizes.items() if int(key[len(folder) + 1 :][:20]) <= head}
 
 
@@ -82,6 +82,6 @@ if __name__ == "__main__":
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--source-options", metavar="JSON", type=json.loads, default={})
     parser.add_argument("--target-options", metavar="JSON", type=json.loads, default={})
-    given = parser.parse_args()
-    copied = backup(given.source, given.target, given.source_options, given.target_options)
+    arguments = parser.parse_args()
+    copied = backup(arguments.source, arguments.target, arguments.source_options, arguments.target_options)
     print(f"{copied} objects copied")

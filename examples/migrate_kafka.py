@@ -33,10 +33,10 @@ MIGRATED_FILES = pa.schema([("topic", pa.string()), ("file", pa.string()), ("row
 def migrate(source: str, store: txnstore.Store, topic: str) -> int:
     """Migrate the files of the connector that are not yet in the topic; returns the number of records."""
     files, folder = fsspec.core.url_to_fs(f"{source}/{topic}")
-    found = {path: match for path in files.find(folder) if (match := NAME.search(path))}
-    if not found:
+    matches = {path: match for path in files.find(folder) if (match := NAME.search(path))}
+    if not matches:
         raise SystemExit(f"there are no files of a connector in {source}/{topic}")
-    partitions = 1 + max(int(match[1]) for match in found.values())
+    partitions = 1 + max(int(match[1]) for match in matches.values())
     store.create_topic(topic, partitions=partitions, exist_ok=True)
     store.create_topic("migrated_files", schema=MIGRATED_FILES, exist_ok=True)
     total = 0
@@ -45,7 +45,7 @@ def migrate(source: str, store: txnstore.Store, topic: str) -> int:
         table = store.scan("migrated_files", columns=["topic", "file"]).to_table()
         done = {row["file"] for row in table.to_pylist() if row["topic"] == topic}
         # In the order of their first offsets, which keeps the order of each partition.
-        for path, match in sorted(found.items(), key=lambda item: (int(item[1][1]), int(item[1][2]))):
+        for path, match in sorted(matches.items(), key=lambda item: (int(item[1][1]), int(item[1][2]))):
             name = path.removeprefix(f"{folder}/")
             if name in done:
                 continue
@@ -89,6 +89,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", metavar="FOLDER", help="the folder of the connector's topics")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("topic", metavar="TOPIC")
-    given = parser.parse_args()
-    with txnstore.create(given.url, exist_ok=True) as opened:
-        print(f"{migrate(given.folder, opened, given.topic)} records migrated")
+    arguments = parser.parse_args()
+    with txnstore.create(arguments.url, exist_ok=True) as opened:
+        print(f"{migrate(arguments.folder, opened, arguments.topic)} records migrated")

@@ -54,6 +54,6 @@ if __name__ == "__main__":
     parser.add_argument("url", metavar="URL")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="COLUMN", help="the column that chooses the partition")
-    given = parser.parse_args()
-    with txnstore.create(given.url, exist_ok=True) as opened:
-        print(f"{migrate(given.folder, opened, given.topic, given.key)} rows migrated")
+    arguments = parser.parse_args()
+    with txnstore.create(arguments.url, exist_ok=True) as opened:
+        print(f"{migrate(arguments.folder, opened, arguments.topic, arguments.key)} rows migrated")

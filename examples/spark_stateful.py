@@ -91,8 +91,8 @@ def run(spark: SparkSession, url: str, checkpoint: str) -> None:
             produce(store, readings)
             query = run_query(spark, store.url, checkpoint)
             late = sum(each["stateOperators"][0]["numRowsDroppedByWatermark"] for each in query.recentProgress)
-            found = store.sql("select sensor, readings, minute(last) from silences order by all").fetchall()
-            print(f"run {number}: {late} late; silent, with readings and last minute: {found}")
+            silences = store.sql("select sensor, readings, minute(last) from silences order by all").fetchall()
+            print(f"run {number}: {late} late; silent, with readings and last minute: {silences}")
 
 
 if __name__ == "__main__":

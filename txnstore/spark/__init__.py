@@ -176,8 +176,8 @@ def write_stream(frame: DataFrame, url: str, **options: object) -> DataStreamWri
     """
     from txnstore.spark.streams.queries import checked_writer
 
-    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    return checked_writer(frame, {**given, "path": url})
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return checked_writer(frame, {**texts, "path": url})
 
 
 def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
@@ -188,7 +188,7 @@ def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
 
     Args:
         writer: The writer of any stream, with all its options.
-        timeout: Return the query after so many seconds in any case.
+        timeout: The seconds after which the query is returned in any case.
 
     Raises:
         pyspark.errors.StreamingQueryException: The query has ended with an error; the message has its cause.

@@ -165,9 +165,9 @@ class SinkOptions:
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
-    given = _checked(options, streaming=streaming)
-    topics = tuple(values.parse_names("topic", given.get("topic", "")))
-    pattern = given.get("topicPattern")
+    named = _checked(options, streaming=streaming)
+    topics = tuple(values.parse_names("topic", named.get("topic", "")))
+    pattern = named.get("topicPattern")
     check_expression(pattern)
     if not topics and not pattern:
         msg = 'which topic is to be read? Give the option "topic" (several: separated by commas) or "topicPattern"'
@@ -176,37 +176,37 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         msg = "give topic or topicPattern, not both"
         raise InvalidConfigError(msg)
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-        if offsets in given and timestamp in given:
+        if offsets in named and timestamp in named:
             msg = f"give {offsets} or {timestamp}, not both"
             raise InvalidConfigError(msg)
-    columns, partitions = given.get("columns"), given.get("partitions")
+    columns, partitions = named.get("columns"), named.get("partitions")
     if columns is not None and not columns.strip():
         msg = "the option columns names no column"
         raise InvalidConfigError(msg)
     return ReadOptions(
-        location=_location(given),
+        location=_location(named),
         topics=topics,
         pattern=pattern,
         columns=None if columns is None else tuple(values.parse_columns(columns)),
         partitions=None if partitions is None else values.parse_integers("partitions", partitions),
-        start=values.parse_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
-        end=values.parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
-        start_ms=_optional_time(given, "startingTimestamp"),
-        end_ms=_optional_time(given, "endingTimestamp"),
-        isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
-        min_partitions=_at_least(given, "minPartitions", 1, None),
-        snapshot=parse_moment("the option snapshot", given["snapshot"]) if "snapshot" in given else None,
-        system_columns=not _ignores_system_columns(given),
+        start=values.parse_offsets("startingOffsets", named.get("startingOffsets", "earliest"), topics),
+        end=values.parse_offsets("endingOffsets", named.get("endingOffsets", "latest"), topics),
+        start_ms=_optional_time(named, "startingTimestamp"),
+        end_ms=_optional_time(named, "endingTimestamp"),
+        isolation=check_choice("isolation", named.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
+        min_partitions=_at_least(named, "minPartitions", 1, None),
+        snapshot=parse_moment("the option snapshot", named["snapshot"]) if "snapshot" in named else None,
+        system_columns=not _ignores_system_columns(named),
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
-    given = _checked(options, streaming=True)
-    if "snapshot" in given:
+    named = _checked(options, streaming=True)
+    if "snapshot" in named:
         msg = "snapshot is for batch reads: a stream reads on from its startingOffsets or startingTimestamp"
         raise InvalidConfigError(msg)
-    if "endingTimestamp" in given:
+    if "endingTimestamp" in named:
         msg = "endingTimestamp is for batch reads: a stream may get earlier records later. Give endingOffsets"
         raise InvalidConfigError(msg)
     read = read_options(options, streaming=True)
@@ -215,10 +215,10 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise InvalidConfigError(msg)
     return StreamOptions(
         read,
-        max_offsets=_at_least(given, "maxOffsetsPerTrigger", 1, None),
-        fail_on_data_loss=values.parse_boolean("failOnDataLoss", given.get("failOnDataLoss", "true")),
-        poll_interval_ms=_at_least(given, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
-        group=_group(given),
+        max_offsets=_at_least(named, "maxOffsetsPerTrigger", 1, None),
+        fail_on_data_loss=values.parse_boolean("failOnDataLoss", named.get("failOnDataLoss", "true")),
+        poll_interval_ms=_at_least(named, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
+        group=_group(named),
     )
 
 
@@ -235,19 +235,19 @@ def column_options(options: Mapping[str, str]) -> ReadOptions:
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
-    given = _checked(options, streaming=True)
+    named = _checked(options, streaming=True)
     for name in ("txnVersion", "txnScope"):
-        if name in given:
+        if name in named:
             msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
             raise InvalidConfigError(msg)
     sink = checked_sink(
-        _location(given),
-        given.get("topic"),
-        given.get("transactionalId"),
-        given.get("group"),
-        given.get("checkpointLocation"),
+        _location(named),
+        named.get("topic"),
+        named.get("transactionalId"),
+        named.get("group"),
+        named.get("checkpointLocation"),
     )
-    return replace(sink, create=_new_topic(given), ignore_system_columns=_ignores_system_columns(given))
+    return replace(sink, create=_new_topic(named), ignore_system_columns=_ignores_system_columns(named))
 
 
 def checked_sink(
@@ -266,9 +266,9 @@ def checked_sink(
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write. Raises :class:`InvalidConfigError`; the message names the option."""
-    given = _checked(options)
-    transactional_id = given.get("transactionalId")
-    version = _optional_integer(given, "txnVersion")
+    named = _checked(options)
+    transactional_id = named.get("transactionalId")
+    version = _optional_integer(named, "txnVersion")
     if transactional_id is not None:
         check_id("transactionalId", transactional_id)
     if version is not None and version < 0:
@@ -277,55 +277,55 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if version is not None and transactional_id is None:
         msg = "txnVersion needs a transactionalId: the store records the version under this id"
         raise InvalidConfigError(msg)
-    if version is None and "txnScope" in given:
+    if version is None and "txnScope" in named:
         msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
-    versions = () if version is None else ((given.get("txnScope", ""), version),)
+    versions = () if version is None else ((named.get("txnScope", ""), version),)
     return WriteOptions(
-        _location(given),
-        given.get("topic"),
+        _location(named),
+        named.get("topic"),
         transactional_id,
         versions,
-        _new_topic(given),
-        _ignores_system_columns(given),
+        _new_topic(named),
+        _ignores_system_columns(named),
     )
 
 
-def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
+def _new_topic(options: Mapping[str, str]) -> NewTopic | None:
     """How to create the topic of a write if it does not exist."""
-    if not values.parse_boolean("createTopic", given.get("createTopic", "false")):
+    if not values.parse_boolean("createTopic", options.get("createTopic", "false")):
         for name in _CREATE:
-            if name in given:
+            if name in options:
                 msg = f"{name} needs the option createTopic: without it, no topic is created"
                 raise InvalidConfigError(msg)
         return None
-    if "topic" not in given:
+    if "topic" not in options:
         msg = "createTopic needs the option topic: the rows of a frame with a column _topic show no topic's columns"
         raise InvalidConfigError(msg)
-    partitions = _at_least(given, "createTopic.partitions", 1, 1) or 1
-    return NewTopic(partitions, given.get("createTopic.key"), given.get("createTopic.timestamp"))
+    partitions = _at_least(options, "createTopic.partitions", 1, 1) or 1
+    return NewTopic(partitions, options.get("createTopic.key"), options.get("createTopic.timestamp"))
 
 
-def _ignores_system_columns(given: Mapping[str, str]) -> bool:
-    value = given.get("systemColumns", SystemColumns.INCLUDE.value).lower()
+def _ignores_system_columns(options: Mapping[str, str]) -> bool:
+    value = options.get("systemColumns", SystemColumns.INCLUDE.value).lower()
     return check_choice("systemColumns", value, SystemColumns) is SystemColumns.IGNORE
 
 
-def _group(given: Mapping[str, str]) -> str | None:
-    return check_id("group", given["group"]) if "group" in given else None
+def _group(options: Mapping[str, str]) -> str | None:
+    return check_id("group", options["group"]) if "group" in options else None
 
 
-def _at_least(given: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
-    number = _optional_integer(given, option)
+def _at_least(options: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
+    number = _optional_integer(options, option)
     return default if number is None else check_integer(option, number, least)
 
 
 def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
     """The options with their documented names; raises for an unknown option, and for one of streams in a batch."""
-    given: dict[str, str] = {}
+    named: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
-            given[key] = options[key]
+            named[key] = options[key]
             continue
         name = _KNOWN.get(key.lower())
         if name is None:
@@ -333,24 +333,24 @@ def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str
         if name in _STREAMING and not streaming:
             msg = f"the option {name} is for streaming queries"
             raise InvalidConfigError(msg)
-        given[name] = options[key]
-    return given
+        named[name] = options[key]
+    return named
 
 
 def _unknown(key: str) -> InvalidConfigError:
     close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.6)
-    known = ", ".join(sorted({*_READ, *_WRITE, *_STREAMING})) + f", {_STORAGE}*"
+    names = ", ".join(sorted({*_READ, *_WRITE, *_STREAMING})) + f", {_STORAGE}*"
     hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
-    return InvalidConfigError(f"there is no option {key!r}; {hint}The options are {known}")
+    return InvalidConfigError(f"there is no option {key!r}; {hint}The options are {names}")
 
 
-def _location(given: Mapping[str, str]) -> Location:
+def _location(options: Mapping[str, str]) -> Location:
     storage = {
-        key[len(_STORAGE) :]: values.parse_storage_value(key, given[key])
-        for key in given
+        key[len(_STORAGE) :]: values.parse_storage_value(key, options[key])
+        for key in options
         if key.lower().startswith(_STORAGE)
     }
-    return checked_location(given.get("path", ""), storage)
+    return checked_location(options.get("path", ""), storage)
 
 
 def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
@@ -364,13 +364,13 @@ def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
     return Location(url, dict(storage_options))
 
 
-def _optional_integer(given: Mapping[str, str], option: str) -> int | None:
-    return values.parse_integer(option, given[option]) if option in given else None
+def _optional_integer(options: Mapping[str, str], option: str) -> int | None:
+    return values.parse_integer(option, options[option]) if option in options else None
 
 
-def _optional_time(given: Mapping[str, str], option: str) -> int | None:
+def _optional_time(options: Mapping[str, str], option: str) -> int | None:
     """The first millisecond that is not before the time of the option."""
-    text = given.get(option)
+    text = options.get(option)
     if text is None:
         return None
     try:

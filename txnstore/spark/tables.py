@@ -73,6 +73,6 @@ def _view(options: Mapping[str, str]) -> str:
     path = options.get("option.path") or options.get("path") or "…"
     if path.startswith("file:/") and not path.startswith("file://"):
         path = path.replace("file:", "file://", 1)  # Hadoop writes it with one slash.
-    given = {"path": path, "topic": options.get("topic") or "…", "systemColumns": "ignore"}
-    listed = ", ".join(f"{name} '{value}'" for name, value in given.items())
+    view_options = {"path": path, "topic": options.get("topic") or "…", "systemColumns": "ignore"}
+    listed = ", ".join(f"{name} '{value}'" for name, value in view_options.items())
     return f"CREATE TEMPORARY VIEW name USING txnstore OPTIONS ({listed})"

@@ -63,9 +63,9 @@ def topic_schema(schema: StructType, *, typed: bool = False) -> pa.Schema | None
     Raises:
         SchemaMismatchError: A topic cannot store the type of a column; the message names both.
     """
-    given: object = schema
-    if not isinstance(given, StructType):
-        msg = f"a topic is made from the schema of a DataFrame, df.schema, not from {type(given).__name__}"
+    checked: object = schema
+    if not isinstance(checked, StructType):
+        msg = f"a topic is made from the schema of a DataFrame, df.schema, not from {type(checked).__name__}"
         raise SchemaMismatchError(msg)
     fields = [field for field in schema.fields if field.name not in (TOPIC, PARTITION)]
     types = {field.name: field.dataType.simpleString() for field in fields}
@@ -103,8 +103,8 @@ def _arrow(data_type: DataType, column: str) -> pa.DataType:
     if isinstance(data_type, StructType):
         return pa.struct([(field.name, _arrow(field.dataType, f"{column}.{field.name}")) for field in data_type.fields])
     name = data_type.simpleString()
-    found = arrow_type(name)
-    if found == pa.null():
+    converted = arrow_type(name)
+    if converted == pa.null():
         msg = f"column {column!r} is of type {name}, which a topic cannot store: convert the column, or drop it"
         raise SchemaMismatchError(msg)
-    return found
+    return converted

@@ -73,7 +73,7 @@ def connect(
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
         sandbox: SQL reads the store and nothing else: no other files, no network, no extensions, no Python variables;
-            it writes no file and changes no setting. This is so for every connection to a read-only store.
+            it writes no file and changes no setting. The same holds for every connection to a read-only store.
         checksums: Compare the SHA-256 of a segment in a local folder before DuckDB reads the file, once per process and
             file. False: do not; ``verify(deep=True)`` compares them. Elsewhere every read compares it.
 
@@ -264,15 +264,15 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    given = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
-    view = connection.view() if given is None else given.view
+    pinned = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
+    view = connection.view() if pinned is None else pinned.view
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked(view, named_in)
-        if blocked and given is None:
+        if blocked and pinned is None:
             view = connection.unblocked(view, [part.tp for part in blocked])
             blocked = _blocked(view, named_in)
-        warn_blocked(connection, blocked, None if given is None else view)
-    return Snapshot(view, connection.keys.store_id) if given is None else given
+        warn_blocked(connection, blocked, None if pinned is None else view)
+    return Snapshot(view, connection.keys.store_id) if pinned is None else pinned
 
 
 def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:

@@ -214,21 +214,21 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def segment(self, path: str) -> SegmentObject | None:
         """The segment with this path; None if it is no path of a segment."""
-        found = _SEGMENT.fullmatch(path)
-        if found is None or not is_segment(found[5]):
+        match = _SEGMENT.fullmatch(path)
+        if match is None or not is_segment(match[5]):
             return None
-        sha256, size, footer_sha256, footer_size, key = found.groups()
+        sha256, size, footer_sha256, footer_size, key = match.groups()
         footer = int(footer_size) if footer_size is not None else None
         fmt = key.rpartition(".")[2]
         described = Segment(key, fmt, int(size), sha256, 0, footer_size=footer, footer_sha256=footer_sha256)
         return SegmentObject(self._objects, described)
 
     def _file(self, path: str) -> VirtualFile:
-        found = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)
-        if found is None:
+        file = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)
+        if file is None:
             msg = f"{path} is not a file of this connection's snapshot"
             raise FileNotFoundError(msg)
-        return found
+        return file
 
     def _find(self, path: str) -> str | None:
         """The path at which DuckDB reads a file: of a file in a local folder, or the given one. None: there is no file.
@@ -284,8 +284,8 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def glob(self, path: str, **_: Any) -> list[str]:
         with self._noting():
-            found = self._find(self._strip_protocol(path))
-        return [] if found is None else [found]
+            located = self._find(self._strip_protocol(path))
+        return [] if located is None else [located]
 
     def exists(self, path: str, **_: Any) -> bool:
         return bool(self.glob(path))

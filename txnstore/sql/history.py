@@ -102,8 +102,8 @@ class EntryHistory:
         with self._lock.own:
             if self._entries is None:
                 ranges = newest(self._heads, self._count, self._firsts())
-                wanted = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
-                entries = self._pool().map(self._entry, wanted)
+                places = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
+                entries = self._pool().map(self._entry, places)
                 self._entries = [item for item in entries if item is not None]
             return self._entries
 

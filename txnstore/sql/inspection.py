@@ -241,11 +241,11 @@ def _segment_rows(view: View) -> Iterator[Row]:
         batches: dict[str, list[Batch]] = {}
         for batch in partition.batches:
             batches.setdefault(batch.segment.key, []).append(batch)
-        for found in batches.values():
-            segment = found[0].segment
+        for in_segment in batches.values():
+            segment = in_segment[0].segment
             yield (
                 *tp, segment.key, segment.format, segment.size, segment.rows, segment.sha256, segment.explicit_offsets,
-                found[0].base_offset, found[-1].limit, len(found),
+                in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
             )  # fmt: skip
 
 

@@ -99,5 +99,5 @@ def _kind(statement: Any) -> str:
 
 
 def _first_word(statement: Any) -> str:
-    found = _WORD.search(_COMMENT.sub(" ", statement.query))
-    return found.group().upper() if found is not None else "the statement"
+    word = _WORD.search(_COMMENT.sub(" ", statement.query))
+    return word.group().upper() if word is not None else "the statement"

@@ -87,8 +87,8 @@ def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
     if not groups:
         return _empty(schema)
     branches = (
-        _Branch(topic, schema, found, explicit, whole).select(locate)
-        for (explicit, _, whole), found in sorted(groups.items())
+        _Branch(topic, schema, alike, explicit, whole).select(locate)
+        for (explicit, _, whole), alike in sorted(groups.items())
     )
     return "\nUNION ALL\n".join(branches)
 

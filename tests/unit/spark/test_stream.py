@@ -315,11 +315,11 @@ def test_the_pauses_of_an_idle_stream_grow_and_end_with_a_record() -> None:
     polling = Polling(1_000)
     pauses = []
     for _ in range(7):
-        polling.looked(0, found=False)
+        polling.looked(0, fresh=False)
         pauses.append(polling.pause_ms)
     assert pauses == [50, 100, 200, 400, 800, 1_000, 1_000]
     assert not polling.is_due(999, idle=True)
-    polling.looked(5, found=True)
+    polling.looked(5, fresh=True)
     assert polling.is_due(5, idle=True)
     assert not polling.is_due(1_004, idle=False)
 

@@ -47,7 +47,7 @@ _HIDDEN = "_metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class NativeFile:
     """A segment with the metadata that derives the columns of its rows.
 
     Attributes:
@@ -70,7 +70,7 @@ class File:
 
 
 #: The files by whether the offsets are stored in them, and whether some of their rows are outside ``[low, high)``.
-Kinds = Mapping[tuple[bool, bool], Sequence[File]]
+Kinds = Mapping[tuple[bool, bool], Sequence[NativeFile]]
 
 
 def read_native(
@@ -149,14 +149,14 @@ def _stored(topic: Topic) -> pa.Schema:
 
 def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
     """The files; None if a file contains several batches, so that its rows have no single base offset."""
-    kinds: dict[tuple[bool, bool], list[File]] = {}
+    kinds: dict[tuple[bool, bool], list[NativeFile]] = {}
     keys: set[str] = set()
     for part in slices:
         batch, segment = part.batch, part.batch.segment
         if segment.key in keys or batch.records != segment.rows:
             return None
         keys.add(segment.key)
-        file = File(
+        file = NativeFile(
             key=segment.key,
             size=segment.size,
             partition=part.tp.partition,
@@ -203,10 +203,10 @@ class _Frames:
     def read(self, kinds: Kinds) -> DataFrame | None:
         """Read all files as one frame; None if this Spark cannot be given a list of files."""
         frames = [self._frame(files, explicit=explicit, cut=cut) for (explicit, cut), files in sorted(kinds.items())]
-        known = [frame for frame in frames if frame is not None]
-        return reduce(lambda one, other: one.union(other), known) if len(known) == len(frames) else None
+        readable = [frame for frame in frames if frame is not None]
+        return reduce(lambda one, other: one.union(other), readable) if len(readable) == len(frames) else None
 
-    def _frame(self, files: Sequence[File], *, explicit: bool, cut: bool) -> DataFrame | None:
+    def _frame(self, files: Sequence[NativeFile], *, explicit: bool, cut: bool) -> DataFrame | None:
         import pyarrow as pa
 
         stored = list(_stored(self._projection.topic))
@@ -217,17 +217,17 @@ class _Frames:
         if frame is None:
             return None
 
-        def known(name: str) -> str:
+        def of_file(name: str) -> str:
             return _by_file([getattr(file, name) for file in files])
 
-        offset = "_offset" if explicit else f"{known('base')} + _metadata.row_index"
+        offset = "_offset" if explicit else f"{of_file('base')} + _metadata.row_index"
         if cut:
-            frame = frame.where(f"{offset} >= {known('low')} AND {offset} < {known('high')}")
+            frame = frame.where(f"{offset} >= {of_file('low')} AND {offset} < {of_file('high')}")
         derived: dict[str, Callable[[], str]] = {
             "_topic": lambda: f"'{self._projection.topic.name}'",
-            "_partition": lambda: f"int({known('partition')})",
+            "_partition": lambda: f"int({of_file('partition')})",
             "_offset": lambda: offset,
-            "_timestamp": lambda: self._timestamp(known("default_ms"), explicit=explicit),
+            "_timestamp": lambda: self._timestamp(of_file("default_ms"), explicit=explicit),
         }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
         names, everything = self._schema.names, [] if explicit else [field.name for field in stored]
@@ -250,8 +250,8 @@ class _Frames:
             return default
         is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
         moment = types.quoted(column)
-        given = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
-        return f"coalesce({given}, {default})"
+        event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
+        return f"coalesce({event_time}, {default})"
 
 
 def _by_file(numbers: Sequence[int]) -> str:

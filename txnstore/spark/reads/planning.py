@@ -102,25 +102,32 @@ def view_to_read(connection: Connection, options: ReadOptions) -> View:
 def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
     """The groups of slices to read, one per task. Warns of committed records that the read leaves out."""
     options = with_topics(view, options)
-    found = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
-    return in_groups(found, options.min_partitions)
+    slices = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
+    return in_groups(slices, options.min_partitions)
 
 
 def in_groups(
-    found: Sequence[tuple[Topic, Sequence[Slice]]], min_partitions: int | None = None, processors: int | None = None
+    slices_of_topics: Sequence[tuple[Topic, Sequence[Slice]]],
+    min_partitions: int | None = None,
+    processors: int | None = None,
 ) -> list[SliceGroup]:
     """The slices of each topic in groups of suitable size for a task; large segments are split into shares.
 
     Args:
-        found: The slices of each topic.
+        slices_of_topics: The topics, each with its slices.
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
         processors: The number of processors; None for those of this machine, as Spark does not say how many it has.
     """
-    total = sum(_cost(part) for _, slices in found for part in slices)
+    total = sum(_cost(part) for _, slices in slices_of_topics for part in slices)
     least = _MIN_TASK_BYTES if min_partitions is None else 1
     suitable = min(_MOST_TASKS, max(_FEWEST_TASKS, _TASKS_EACH * (processors or os.cpu_count() or 1)))
     target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or suitable)))
-    return [each for topic, slices in found for run in group(slices, target) for each in _shares(topic, run, target)]
+    return [
+        each
+        for topic, slices in slices_of_topics
+        for run in group(slices, target)
+        for each in _shares(topic, run, target)
+    ]
 
 
 def _shares(topic: Topic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
@@ -156,8 +163,8 @@ def _slices(connection: Connection, view: View, topic: str, options: ReadOptions
     bounds = all_bounds(connection, view, tps, options)
     if options.isolation is Isolation.READ_COMMITTED:
         starts, ends = ({tp: pair[side] for tp, pair in bounds.items()} for side in (0, 1))
-        given = None if options.snapshot is None else view
-        warn_blocked(connection, blocked_partitions(view, tps, starts, ends), given)
+        pinned = None if options.snapshot is None else view
+        warn_blocked(connection, blocked_partitions(view, tps, starts, ends), pinned)
     for tp, (start, end) in bounds.items():
         yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
 
@@ -179,8 +186,8 @@ def _bounds(connection: Connection, view: View, tp: TopicPartition, options: Rea
 
     def bound(option: str, offsets: Offsets, moment: int | None, default: int) -> int:
         if moment is not None:
-            found = offset_for_time(connection.objects, view, tp, options.isolation, moment)
-            return found.offset if found is not None else latest
+            at_time = offset_for_time(connection.objects, view, tp, options.isolation, moment)
+            return at_time.offset if at_time is not None else latest
         offset = _resolve(offsets, tp, earliest, latest, default)
         _check_offset(tp, partition, options.isolation, offset, option)
         return offset

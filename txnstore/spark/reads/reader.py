@@ -115,9 +115,9 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
             msg = f"topic {options.topics[0]!r} has no column {field.name!r} to read; it has {', '.join(full.names)}"
             raise SchemaMismatchError(msg)
         arrow = full.field(field.name)
-        name, asked = types.type_name(arrow.type), field.dataType.simpleString()
-        if asked != name:
-            msg = f"column {field.name!r} is of type {name}; the schema of the read says {asked}"
+        name, requested = types.type_name(arrow.type), field.dataType.simpleString()
+        if requested != name:
+            msg = f"column {field.name!r} is of type {name}; the schema of the read says {requested}"
             raise SchemaMismatchError(msg)
         nested = field.dataType.json()
         if any(f'"{rule}":false' in nested for rule in ("nullable", "containsNull", "valueContainsNull")):

@@ -63,19 +63,19 @@ def _problem(spark: Any, location: Location, url: str, size: int) -> str | None:
         return f"its endpoint is {theirs or 'AWS'}. Set spark.hadoop.fs.s3a.endpoint to {ours}."
     try:
         path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(url))
-        found = path.getFileSystem(settings).getFileStatus(path).getLen()
+        length = path.getFileSystem(settings).getFileStatus(path).getLen()
     except (Py4JJavaError, PySparkException) as error:
         cause = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
         return f"{cause.splitlines()[0]}. Check the settings spark.hadoop.fs.s3a.* (docs/spark.md)."
-    return None if found == size else f"it finds another object at {url}. Check spark.hadoop.fs.s3a.endpoint."
+    return None if length == size else f"it finds another object at {url}. Check spark.hadoop.fs.s3a.endpoint."
 
 
 def _endpoint(location: Location) -> str | None:
     """The endpoint that txnstore uses; None for that of AWS."""
     options = location.storage_options
     client = options.get("client_kwargs")
-    given = options.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, dict) else None)
-    return given or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+    configured = options.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, dict) else None)
+    return configured or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def _host(endpoint: str) -> str:

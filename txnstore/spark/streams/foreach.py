@@ -71,8 +71,8 @@ class BatchTransaction:
         def upload(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
             first = (context.partitionId() if context is not None else 0) + number
-            found = upload_rows(location, topics, topic, rows, first)
-            yield pa.record_batch([pa.array([pickle.dumps(found)])], names=[_UPLOADED])
+            uploads = upload_rows(location, topics, topic, rows, first)
+            yield pa.record_batch([pa.array([pickle.dumps(uploads)])], names=[_UPLOADED])
 
         for row in frame.mapInArrow(upload, f"{_UPLOADED} binary").collect():
             self._uploaded += not_before(pickle.loads(row[0]), begun_at)  # noqa: S301 - from our own task

@@ -106,12 +106,12 @@ class MicroBatch:
         return zlib.crc32(self.run_id.encode())
 
 
-def transactional_id(given: str | None, group: str | None, query_id: str) -> str:
+def transactional_id(configured: str | None, group: str | None, query_id: str) -> str:
     """The transactional id of a query.
 
     With a group it is that of the group, so a query with a new checkpoint fences one that still uses an old checkpoint.
     """
-    return given or f"spark-{query_id if group is None else group}"
+    return configured or f"spark-{query_id if group is None else group}"
 
 
 def known_identity(txn: Transaction | None, batch: MicroBatch) -> ProducerIdentity | None:
@@ -184,11 +184,11 @@ def consumed(
 
 def _is_due(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, new: bool) -> bool:
     """Whether the offset is to be committed: not if the group has it already."""
-    found = committed(view, group, tp, require_stable=False)
-    if found is not None and found.offset != start and (new or found.offset != end):
+    stored = committed(view, group, tp, require_stable=False)
+    if stored is not None and stored.offset != start and (new or stored.offset != end):
         msg = (
-            f"group {group!r} has read {tp} up to offset {found.offset}, but this micro-batch reads it from {start}: "
+            f"group {group!r} has read {tp} up to offset {stored.offset}, but this micro-batch reads it from {start}: "
             "another query of the group has read on, or its offsets were reset. Start the query with a new checkpoint"
         )
         raise ProducerFencedError(msg)
-    return found is None or found.offset != end
+    return stored is None or stored.offset != end

@@ -92,14 +92,14 @@ def is_position(document: object) -> bool:
 
 def planned(lines: Iterable[str]) -> list[Position]:
     """The positions of txnstore among the lines of a file of Spark's offset log, which has a line for each source."""
-    found = []
+    positions = []
     for line in lines:
         try:
             document = json.loads(line)
         except ValueError:
             continue  # The line with the version of the log, or the offset of another source.
-        found += [parse(each) for each in _values(document) if is_position(each)]
-    return found
+        positions += [parse(each) for each in _values(document) if is_position(each)]
+    return positions
 
 
 def _values(document: Any) -> Iterable[Any]:
@@ -257,14 +257,14 @@ def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
 
 def _missing(position: Position, logs: Logs) -> list[str]:
     names = {tp.topic for tp in position.end} - set(logs.topic_ids)
-    left = [
+    excluded = [
         tp
         for tp in sorted(position.end)
         if tp not in logs.partitions and logs.topic_ids.get(tp.topic) == position.topic_ids.get(tp.topic, "")
     ]
     return [
         *(f"topic {name!r} does not exist any more, or the options leave it out" for name in sorted(names)),
-        *(f"the stream has read {tp}, which the option partitions leaves out" for tp in left),
+        *(f"the stream has read {tp}, which the option partitions leaves out" for tp in excluded),
     ]
 
 

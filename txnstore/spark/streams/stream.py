@@ -57,10 +57,10 @@ class Polling:
         """Whether to look; ``idle``: there is nothing left to read of what is known."""
         return now - self.looked_at >= (self.pause_ms if idle else self.longest_ms)
 
-    def looked(self, now: int, *, found: bool) -> None:
-        """A look is over; ``found``: it showed something to read."""
+    def looked(self, now: int, *, fresh: bool) -> None:
+        """A look is over; ``fresh``: it showed something to read."""
         self.looked_at = now
-        self.pause_ms = 0 if found else min(self.longest_ms, max(_FIRST_PAUSE_MS, 2 * self.pause_ms))
+        self.pause_ms = 0 if fresh else min(self.longest_ms, max(_FIRST_PAUSE_MS, 2 * self.pause_ms))
 
 
 class Stream:
@@ -124,7 +124,7 @@ class Stream:
             if self._polling.is_due(now, idle=idle):
                 self._look()
                 step = self._following(position, max_offsets)
-                self._polling.looked(now, found=step.position != position)
+                self._polling.looked(now, fresh=step.position != position)
         return self._accepted(step)
 
     def next_unasked(self) -> Position:
@@ -174,17 +174,17 @@ class Stream:
 
     def _stored(self, group: str, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offsets of the group; those that it does not have are committed first."""
-        found = {tp: committed(self._view, group, tp) for tp in starts}
-        known = {tp: value.offset for tp, value in found.items() if value is not None}
+        stored = {tp: committed(self._view, group, tp) for tp in starts}
+        offsets = {tp: value.offset for tp, value in stored.items() if value is not None}
         # A partition that was added to a topic that the group reads is new, and read from its start.
-        topics = {tp.topic for tp in known}
+        topics = {tp.topic for tp in offsets}
         missing = {
             tp: self._logs.partitions[tp].start if tp.topic in topics else at
             for tp, at in starts.items()
-            if tp not in known
+            if tp not in offsets
         }
         self._commit(group, missing)
-        return {**known, **missing}
+        return {**offsets, **missing}
 
     # Plans ------------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Stream:
 
     def _groups(self, position: Position) -> list[SliceGroup]:
         isolation = self._options.read.isolation
-        found = []
+        topics = []
         for name in sorted({tp.topic for tp in position.end}):
             tps = [tp for tp in sorted(position.end) if tp.topic == name]
             slices = [
@@ -230,8 +230,8 @@ class Stream:
                 for tp in tps
                 for part in visible(tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp])
             ]
-            found.append((self._view.find_topic(name), slices))
-        return in_groups(found, self._options.read.min_partitions)
+            topics.append((self._view.find_topic(name), slices))
+        return in_groups(topics, self._options.read.min_partitions)
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
@@ -258,11 +258,11 @@ class Stream:
 
     def _behind(self, group: str, position: Position) -> dict[TopicPartition, int]:
         """The offsets that are above those of the group, of topics that still exist."""
-        found = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
+        stored = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
         return {
             tp: at
             for tp, at in position.end.items()
-            if positions.is_same(position, self._logs, tp) and ((value := found[tp]) is None or value.offset < at)
+            if positions.is_same(position, self._logs, tp) and ((value := stored[tp]) is None or value.offset < at)
         }
 
     def _commit(self, group: str, offsets: Offsets) -> None:

@@ -152,8 +152,8 @@ class SegmentRouter:
         numbers = np.where(numbers < 0, np.int32(self._sticky % count), numbers)
         if explicit is None:
             return numbers
-        given = _explicit(explicit, writer)
-        return np.where(given < 0, numbers, given)
+        explicit_numbers = _explicit(explicit, writer)
+        return np.where(explicit_numbers < 0, numbers, explicit_numbers)
 
     def _upload(self, tp: TopicPartition) -> None:
         """Encode and upload a partition's rows in the background; waits if too many uploads are in flight."""
@@ -195,5 +195,5 @@ def _without_foreign(rows: pa.Table, writer: TopicWriter) -> pa.Table:
 def _unknown_topic(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:
     if name is None:
         return SchemaMismatchError(f"column {TOPIC!r} is null in a row; it must name the row's topic")
-    known = ", ".join(sorted(topics)[:10]) or "none yet"
-    return UnknownTopicOrPartitionError(f"there is no topic {name!r}; the topics are: {known}")
+    listed = ", ".join(sorted(topics)[:10]) or "none yet"
+    return UnknownTopicOrPartitionError(f"there is no topic {name!r}; the topics are: {listed}")
