@@ -43,8 +43,8 @@ class DeferredExecutor(Executor):
     def run_all(self) -> int:
         """Run the deferred tasks in order, and those that they defer; returns their number."""
         number = 0
-        while found := self.run_waiting():
-            number += found
+        while ran := self.run_waiting():
+            number += ran
         return number
 
     def run_waiting(self) -> int:

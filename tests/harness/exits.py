@@ -92,14 +92,17 @@ def main() -> int:
     parser.add_argument("--transport", choices=TRANSPORTS, default="obstore")
     parser.add_argument("--program", choices=PROGRAMS)
     parser.add_argument("--kind", choices=KINDS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     sound = True
-    for program in PROGRAMS if given.program is None else (given.program,):
-        for kind in KINDS if given.kind is None else (given.kind,):
-            seen = exits(program, kind, given.transport, given.count)
+    for program in PROGRAMS if arguments.program is None else (arguments.program,):
+        for kind in KINDS if arguments.kind is None else (arguments.kind,):
+            seen = exits(program, kind, arguments.transport, arguments.count)
             own = seen[STATUS[program]]
-            sound &= own == given.count
-            print(f"{program:8} {kind:12} {given.transport}: {own} of {given.count} with its own status", flush=True)
+            sound &= own == arguments.count
+            print(
+                f"{program:8} {kind:12} {arguments.transport}: {own} of {arguments.count} with its own status",
+                flush=True,
+            )
     return 0 if sound else 1
 
 

@@ -28,15 +28,15 @@ def report(done: Iterable[tuple[str, Iterable[Finding]]], seed: int) -> int:
         The exit status: 1 with findings, else 0.
     """
     kinds: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
     for kind, findings in done:
         kinds[kind] += 1
         for finding in findings:
-            found[f"{kind}: {finding.step}"] += 1
+            steps[f"{kind}: {finding.step}"] += 1
             sys.stdout.write(f"{finding}\n")
             sys.stdout.flush()
     each = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    sys.stdout.write(f"{kinds.total()} cases from seed {seed} ({each}): {found.total() or 'no'} findings\n")
-    for what, times in found.most_common():
-        sys.stdout.write(f"{times:6} {what}\n")
-    return 1 if found else 0
+    sys.stdout.write(f"{kinds.total()} cases from seed {seed} ({each}): {steps.total() or 'no'} findings\n")
+    for step, times in steps.most_common():
+        sys.stdout.write(f"{times:6} {step}\n")
+    return 1 if steps else 0

@@ -46,10 +46,10 @@ def hold_back(store: Store, name: str = "dead", tp: TopicPartition = T0) -> None
 
 def warned(call: Callable[[], object]) -> list[warnings.WarningMessage]:
     """The warnings of blocked reads that a call issues."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always", BlockedReadWarning)
         call()
-    return [each for each in found if each.category is BlockedReadWarning]
+    return [each for each in issued if each.category is BlockedReadWarning]
 
 
 def reader_of(store: Store, clock: ManualClock) -> Store:

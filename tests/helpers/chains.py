@@ -87,8 +87,8 @@ class Cluster:
 
     def led_by(self, number: int) -> list[TopicPartition]:
         """The partitions of ``t`` that this chain leads."""
-        found = (TopicPartition("t", place) for place in range(self.states[0].topics["t"].partitions))
-        return [tp for tp in found if chain_of_partition(tp, len(self.states)) == number]
+        partitions = (TopicPartition("t", place) for place in range(self.states[0].topics["t"].partitions))
+        return [tp for tp in partitions if chain_of_partition(tp, len(self.states)) == number]
 
     def batch(self, tp: TopicPartition, sequence: int = 0, records: int = 1) -> NewBatch:
         """A batch that is uploaded."""

@@ -82,8 +82,8 @@ def rows(
     store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None
 ) -> list[dict[str, Any]]:
     """All rows that a reader finds, with their places."""
-    found: list[dict[str, Any]] = store.scan(topic, isolation, snapshot=snapshot).to_table().to_pylist()
-    return found
+    listed: list[dict[str, Any]] = store.scan(topic, isolation, snapshot=snapshot).to_table().to_pylist()
+    return listed
 
 
 def values(store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed") -> list[bytes]:
@@ -128,8 +128,8 @@ class HookStore(MemoryStore):
             hook()
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        found = super().list(prefix, start_after, limit)
+        objects = super().list(prefix, start_after, limit)
         if prefix == keys.TOPICS and self.after_list is not None:
             hook, self.after_list = self.after_list, None
             hook()
-        return found
+        return objects

@@ -32,7 +32,7 @@ class Writer:
     name: str
     think: Callable[[random.Random], float] = lambda _: 0.0
     dies: float = float("inf")
-    known: int = 0
+    folded: int = 0
     waits: list[float] = field(default_factory=list)
 
 
@@ -103,11 +103,11 @@ class Contention:
         losses = 0
         while True:
             yield from self._wait(writer, turns, losses)
-            began, number = self.now, writer.known
+            began, number = self.now, writer.folded
             if (yield ("put", number)):
                 self.entries.append(writer.name)
                 yield ("answer", 0)
-                writer.known += 1
+                writer.folded += 1
                 turns.won(number + 1, began, self.now)
                 return
             yield ("answer", 0)
@@ -130,16 +130,16 @@ class Contention:
                 return
 
     def _look(self, writer: Writer, turns: Turns, ahead: int, *, head: bool) -> Steps:
-        before = writer.known
+        before = writer.folded
         while True:
             yield ("get", ahead)
             self.gets += ahead - 1
-            found = len(self.entries[writer.known : writer.known + ahead])
-            self._fold(writer, turns, writer.known + found)
+            count = len(self.entries[writer.folded : writer.folded + ahead])
+            self._fold(writer, turns, writer.folded + count)
             yield ("answer", 0)
-            if not head or found < ahead:
-                turns.record_read(self.now, head=found < ahead)
-                return writer.known > before
+            if not head or count < ahead:
+                turns.record_read(self.now, head=count < ahead)
+                return writer.folded > before
 
     def _poll(self, writer: Writer, turns: Turns, milliseconds: float, overlap: int) -> Steps:
         apart = turns.latency / overlap
@@ -147,9 +147,9 @@ class Contention:
         for number in range(count):  # Each acts a quarter of a latency after the one before it.
             yield ("get", 0) if number == 0 else ("later", apart)
             self.gets += number > 0
-            if len(self.entries) > writer.known:
+            if len(self.entries) > writer.folded:
                 self.gets += min(overlap - 1, count - number - 1)
-                self._fold(writer, turns, writer.known + 1)
+                self._fold(writer, turns, writer.folded + 1)
                 yield ("answer", 0)
                 turns.record_read(self.now, fresh=number > 0)
                 return True
@@ -157,10 +157,10 @@ class Contention:
         yield ("answer", 0)
         return False
 
-    def _fold(self, writer: Writer, turns: Turns, known: int) -> None:
-        for number in range(writer.known, known):
+    def _fold(self, writer: Writer, turns: Turns, limit: int) -> None:
+        for number in range(writer.folded, limit):
             turns.record(number + 1, self.entries[number])
-        writer.known = max(writer.known, known)
+        writer.folded = max(writer.folded, limit)
 
     # Time -------------------------------------------------------------------------------------------------------------
 

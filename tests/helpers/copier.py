@@ -61,12 +61,12 @@ class Copier:
 
 
 def main(url: str, name: str, partition: str, size: str, seed: str) -> None:
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     with ExitStack() as stack:
         store = stack.enter_context(txnstore.open(url))
         copier = Copier(store, name, None if partition == "-" else int(partition), random.Random(seed), stack)
-        while not told:
+        while not signals:
             copier.step(int(size))
 
 

@@ -171,13 +171,13 @@ class World:
         removed = tuple(partition.batches.overlapping(0, partition.last_stable_offset))
         if not removed:
             return
-        found = tuple(self.read(RC, tp))
+        offsets = tuple(self.read(RC, tp))
         added: tuple[Batch, ...] = ()
-        if found:
-            segment = self.segment(len(found), explicit_offsets=True)
-            self.rows[segment.key] = found
+        if offsets:
+            segment = self.segment(len(offsets), explicit_offsets=True)
+            self.rows[segment.key] = offsets
             start, limit = removed[0].base_offset, removed[-1].limit
-            added = (Batch(start, limit, len(found), segment, 7, 8),)
+            added = (Batch(start, limit, len(offsets), segment, 7, 8),)
         self.do(ReplaceSegments(tp, removed, added))
 
     # Looking ----------------------------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ class World:
 
     def read(self, isolation: Isolation, tp: TopicPartition = T0, start: int | None = None) -> list[int]:
         """The offsets of the records that a reader gets, in the order in which it gets them."""
-        found = []
+        offsets = []
         for part in visible(tp, self.log(tp), isolation, start):
             rows = self.rows.get(part.batch.segment.key, range(part.batch.base_offset, part.batch.limit))
-            found += [offset for offset in rows if part.start <= offset < part.limit]
-        return found
+            offsets += [offset for offset in rows if part.start <= offset < part.limit]
+        return offsets
 
     def ends(self, tp: TopicPartition = T0) -> tuple[int, int]:
         """LSO and high watermark."""
@@ -208,8 +208,8 @@ class World:
 
     def pending(self, group: str = "g") -> dict[int, dict[TopicPartition, int]]:
         """The pending positions by producer id."""
-        found = self.state.groups[group].pending
-        return {producer: {tp: item.value.offset for tp, item in items.items()} for producer, items in found.items()}
+        pending = self.state.groups[group].pending
+        return {producer: {tp: item.value.offset for tp, item in items.items()} for producer, items in pending.items()}
 
 
 @dataclass

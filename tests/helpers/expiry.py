@@ -14,6 +14,6 @@ PRODUCERS = Expire(transactional_id_ms=NEVER, offsets_ms=NEVER)
 def later(world: World, milliseconds: int, command: Expire) -> Expired:
     """Expire so long after the last entry."""
     world.now = world.state.timestamp + milliseconds - 1  # The entry itself takes one.
-    found = world.do(command)
-    assert isinstance(found, Expired)
-    return found
+    expired = world.do(command)
+    assert isinstance(expired, Expired)
+    return expired

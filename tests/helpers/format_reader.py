@@ -50,14 +50,14 @@ def read_store(root: Path, *, hints: bool = False) -> dict[str, list[tuple[int, 
     """
     identity = _checked((root / "store.json").read_bytes())
     chains = [_fold(root, identity["store_id"], number, hints=hints) for number in range(identity["chains"])]
-    found: dict[str, list[tuple[int, int, Any]]] = {name: [] for name in chains[0].topics}
+    by_topic: dict[str, list[tuple[int, int, Any]]] = {name: [] for name in chains[0].topics}
     for chain in chains:
         for (topic, partition), log in sorted(chain.logs.items()):
-            known = chains[0].topics.get(topic)
-            if known is None or known["topic_id"] != chain.topics[topic]["topic_id"]:
+            topic_entry = chains[0].topics.get(topic)
+            if topic_entry is None or topic_entry["topic_id"] != chain.topics[topic]["topic_id"]:
                 continue  # A copy of a topic that is deleted (7.3).
-            found[topic] += [(partition, *row) for row in _visible(root, log, chains)]
-    return {topic: sorted(rows, key=lambda row: row[:2]) for topic, rows in found.items()}
+            by_topic[topic] += [(partition, *row) for row in _visible(root, log, chains)]
+    return {topic: sorted(rows, key=lambda row: row[:2]) for topic, rows in by_topic.items()}
 
 
 def _checked(line: bytes) -> dict[str, Any]:
@@ -104,11 +104,11 @@ def _beginning(folder: Path) -> tuple[Chain, str, int]:
 
 def _hinted(folder: Path, hint: Path) -> tuple[Chain, str, int]:
     """Section 2, A hint. The store is undamaged, so the hint names a checkpoint and a boundary that exist."""
-    found = _checked(hint.read_bytes())
-    if found["boundary"]:
-        boundary = _checked((folder / f"boundaries/{found['boundary']:020d}.json").read_bytes())
-        assert boundary["sequence"] <= found["sequence"]
-    return _saved(folder, found["sequence"])
+    document = _checked(hint.read_bytes())
+    if document["boundary"]:
+        boundary = _checked((folder / f"boundaries/{document['boundary']:020d}.json").read_bytes())
+        assert boundary["sequence"] <= document["sequence"]
+    return _saved(folder, document["sequence"])
 
 
 def _saved(folder: Path, sequence: int) -> tuple[Chain, str, int]:

@@ -16,11 +16,11 @@ SESSION = 45_000
 
 @dataclass
 class Peer:
-    """A member of group ``g`` that has joined; ``told`` is the answer that it got last."""
+    """A member of group ``g`` that has joined; ``membership`` is the last answer to it."""
 
     world: World
     command: JoinGroup
-    told: Membership
+    membership: Membership
 
     @property
     def member_id(self) -> str:
@@ -29,22 +29,22 @@ class Peer:
     @property
     def numbers(self) -> list[int]:
         """The partitions that it is to read."""
-        return [tp.partition for tp in self.told.assigned]
+        return [tp.partition for tp in self.membership.assigned]
 
     def look(self) -> Peer:
         """Read the chain, as an idle poll does; costs no entry."""
-        known = group(self.world)
-        self.told = Membership(self.member_id, known.generation, known.members[self.member_id].assigned)
+        current = group(self.world)
+        self.membership = Membership(self.member_id, current.generation, current.members[self.member_id].assigned)
         return self
 
     def beat(self, topics: tuple[tuple[str, int], ...] | None = None) -> Peer:
         """Renew the lease, and release the partitions that it is no longer to read."""
         self.look()
-        self.told = self.world.do(self.heartbeat(topics))
+        self.membership = self.world.do(self.heartbeat(topics))
         return self
 
     def heartbeat(self, topics: tuple[tuple[str, int], ...] | None = None) -> Heartbeat:
-        return Heartbeat("g", self.member_id, self.told.assigned, topics, self.command.instance_id)
+        return Heartbeat("g", self.member_id, self.membership.assigned, topics, self.command.instance_id)
 
     def leave(self) -> None:
         self.world.do(LeaveGroup("g", self.member_id))
@@ -52,7 +52,7 @@ class Peer:
     def offsets(self, positions: dict[TopicPartition, int], generation: int | None = None) -> TxnOffsets:
         """Positions with its membership."""
         items = (GroupOffset(topic=tp.topic, partition=tp.partition, offset=at) for tp, at in positions.items())
-        number = self.told.generation if generation is None else generation
+        number = self.membership.generation if generation is None else generation
         return TxnOffsets("g", tuple(items), number, self.member_id, self.command.instance_id)
 
     def commit(self, positions: dict[TopicPartition, int]) -> None:

@@ -72,8 +72,8 @@ def pass_days(store: Store, clock: ManualClock, days: int = DAYS) -> None:
 
 def numbers(objects: MemoryStore, chain: int = 0) -> list[int]:
     """The numbers of the entries that are stored."""
-    found = (keys.entry_sequence(item.key) for item in objects.list(keys.entries(chain)))
-    return [number for number in found if number is not None]
+    sequences = (keys.entry_sequence(item.key) for item in objects.list(keys.entries(chain)))
+    return [number for number in sequences if number is not None]
 
 
 def boundaries(objects: MemoryStore, chain: int = 0) -> list[str]:

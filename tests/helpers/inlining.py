@@ -27,15 +27,15 @@ def counted_store(clock: ManualClock, objects: MemoryStore) -> Store:
 def requests(store: Store) -> Counter[str]:
     """The requests since the last call, by kind."""
     counts = connection_of(store).counts
-    found = Counter(kind for kind, _ in counts.log)
+    kinds = Counter(kind for kind, _ in counts.log)
     counts.reset()
-    return found
+    return kinds
 
 
 def payloads(objects: MemoryStore) -> dict[str, int]:
     """The sizes of the payloads in the entries of chain 0."""
-    found = {item.key: len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))}
-    return {key: size for key, size in found.items() if size}
+    sizes = {item.key: len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))}
+    return {key: size for key, size in sizes.items() if size}
 
 
 def inlined(store: Store, tp: TopicPartition = T0) -> list[bool]:

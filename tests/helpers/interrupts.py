@@ -16,15 +16,15 @@ def places(*functions: object) -> frozenset[CodeType]:
     Raises:
         TypeError: One of them is not written in Python, so no line of it can be interrupted.
     """
-    found = set()
+    codes = set()
     for function in functions:
         plain = function.fget if isinstance(function, property) else inspect.unwrap(function)  # type: ignore[arg-type]
         code = getattr(plain, "__code__", None)
         if not isinstance(code, CodeType):
             msg = f"{function!r} is no function of Python"
             raise TypeError(msg)
-        found.add(code)
-    return frozenset(found)
+        codes.add(code)
+    return frozenset(codes)
 
 
 class Interrupter:

@@ -20,8 +20,8 @@ def send(producer: Producer, text: str, topic: str = "p", partitions: int = PART
 
 def segments(store: Store, topic: str = "p", partitions: int = PARTITIONS) -> list[Segment]:
     """The segments of a topic, partition by partition."""
-    found = [batches(store, TopicPartition(topic, number)) for number in range(partitions)]
-    return [batch.segment for each in found for batch in each]
+    by_partition = [batches(store, TopicPartition(topic, number)) for number in range(partitions)]
+    return [batch.segment for each in by_partition for batch in each]
 
 
 def stored(objects: MemoryStore) -> list[str]:

@@ -32,8 +32,8 @@ class Bench:
 
     def log(self) -> list[tuple[str, str]]:
         """The requests since the last reset of the counters."""
-        found: list[tuple[str, str]] = list(connection_of(self.store).counts.log)
-        return found
+        requests: list[tuple[str, str]] = list(connection_of(self.store).counts.log)
+        return requests
 
     def kinds(self) -> list[str]:
         """Their kinds."""
@@ -98,7 +98,5 @@ TYPED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestam
 
 def read(bench: Bench, topic: str = "t", **options: Any) -> list[dict[str, Any]]:
     """All rows as a new process reads them."""
-    found: list[dict[str, Any]] = (
-        another_process(bench.store, bench.inner).scan(topic, **options).to_table().to_pylist()
-    )
-    return found
+    rows: list[dict[str, Any]] = another_process(bench.store, bench.inner).scan(topic, **options).to_table().to_pylist()
+    return rows

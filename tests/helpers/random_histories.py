@@ -108,15 +108,15 @@ class Histories(RuleBasedStateMachine):
             differences = comparison.step(op, expected, {**actual, "state": store.observe()})
             self.check(f"a store of {len(connection_of(store.store).chains)} chains", differences)
         if self.broker is not None:
-            told = {"error": None, **self.broker.apply(op)}
-            if told.get("answer", ...) is None:
-                del told["answer"]
+            observed = {"error": None, **self.broker.apply(op)}
+            if observed.get("answer", ...) is None:
+                del observed["answer"]
             seldom = name in SHOWS and random.Random(len(self.ops)).random() < SHARE_OBSERVED
             if seldom or name in ALWAYS_OBSERVED:
-                told["state"] = self.broker.observe()
+                observed["state"] = self.broker.observe()
             else:
                 self.broker.settle()
-            self.check("the model beside a broker", self.beside_the_broker.step(op, told, expected))
+            self.check("the model beside a broker", self.beside_the_broker.step(op, observed, expected))
         answer = expected.get("answer")
         if isinstance(answer, dict) and "producer_id" in answer:
             owner = values.get("id") or self._owner(values)
@@ -134,9 +134,9 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.broker is not None:
-            told = {} if self.failed else {"state": self.broker.look_again()}
+            observed = {} if self.failed else {"state": self.broker.look_again()}
             self.broker.close()
-            self.check("everything observed again", self.beside_the_broker.step(LAST, told, self.everything()))
+            self.check("everything observed again", self.beside_the_broker.step(LAST, observed, self.everything()))
         for store, comparison in zip(self.stores, self.comparisons, strict=True):
             if not self.failed:
                 differences = comparison.step(LAST, self.everything(), {"state": store.look_again()})
@@ -150,10 +150,10 @@ class Histories(RuleBasedStateMachine):
 
     def txn(self, who: dict[str, Any]) -> Transaction | None:
         """The transaction of an identity, if it is the current one."""
-        found = self.model.broker.transactions.get(who["id"] or "")
-        if found is None or (self._number(found.producer_id), found.epoch) != (who["producer_id"], who["epoch"]):
+        current = self.model.broker.transactions.get(who["id"] or "")
+        if current is None or (self._number(current.producer_id), current.epoch) != (who["producer_id"], who["epoch"]):
             return None
-        return found
+        return current
 
     def _number(self, producer_id: int) -> int:
         return self.model._ids.number(producer_id)
@@ -181,8 +181,10 @@ class Histories(RuleBasedStateMachine):
 
     def who(self, *, transactional: bool = True) -> dict[str, Any]:
         """An identity of any time; most often a current one."""
-        known = [who for who in self.identities if not transactional or who["id"] is not None]
-        return self.rng.choice(known + 4 * [who for who in known if who["id"] is None or self.txn(who) is not None])
+        identities = [who for who in self.identities if not transactional or who["id"] is not None]
+        return self.rng.choice(
+            identities + 4 * [who for who in identities if who["id"] is None or self.txn(who) is not None]
+        )
 
     def init_again(self) -> None:
         """KIP-360: an init that carries an identity, the current one or an older one."""
@@ -255,5 +257,5 @@ def running() -> Iterator[RunningBroker | None]:
     if not KAFKA:
         yield None
         return
-    with RunningBroker(Path(KAFKA)) as found:
-        yield found
+    with RunningBroker(Path(KAFKA)) as broker:
+        yield broker

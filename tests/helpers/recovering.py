@@ -21,11 +21,11 @@ def name_and_group(store: Store) -> tuple[str, str]:
 
 def outcome(store: Store) -> bool:
     """Whether the transaction over all chains is committed; it is seen whole or not at all, offsets included."""
-    found = seen(store)
+    values = seen(store)
     _, group = name_and_group(store)
     offset = committed(connection_of(store).view(), group, T0, require_stable=False)
-    assert (found, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]
-    return bool(found)
+    assert (values, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]
+    return bool(values)
 
 
 def ended(store: Store) -> bool:

@@ -93,8 +93,8 @@ def _hint(objects: ObjectStore) -> bytes | None:
 
 def entries(objects: ObjectStore, chain: int = 0) -> list[Entry]:
     """All entries of a chain in the bucket, decoded, in order."""
-    found = objects.list(keys.entries(chain))
-    return [decode_entry(item.key, objects.get(item.key)) for item in found]
+    listed = objects.list(keys.entries(chain))
+    return [decode_entry(item.key, objects.get(item.key)) for item in listed]
 
 
 def names_in_bucket(objects: ObjectStore) -> list[str]:
@@ -219,6 +219,6 @@ class GatedStore:
         self.inner.close()
 
     def _arrive(self, operation: str, key: str) -> None:
-        for wanted, contains, gate in self._gates:
-            if wanted == operation and contains in key:
+        for gated, contains, gate in self._gates:
+            if gated == operation and contains in key:
                 gate.pass_through()

@@ -37,8 +37,8 @@ def send(store: Store, first: int, limit: int, topic: str = "in") -> None:
 
 def append(frame: DataFrame, url: str, topic: str | None = None, **options: Any) -> None:
     """Append a frame in one job."""
-    given = options if topic is None else {"topic": topic, **options}
-    frame.write.format("txnstore").options(**given).mode("append").save(url)
+    all_options = options if topic is None else {"topic": topic, **options}
+    frame.write.format("txnstore").options(**all_options).mode("append").save(url)
 
 
 def load(spark: SparkSession, url: str, topic: str, **options: Any) -> DataFrame:
@@ -75,8 +75,8 @@ def is_native(frame: DataFrame) -> bool:
 
 def load_stream(spark: SparkSession, url: str, topic: str = "", **options: Any) -> DataFrame:
     """A streaming frame of a topic; its name may be left out where an option has a pattern."""
-    given = {"topic": topic, **options} if topic else options
-    return spark.readStream.format("txnstore").options(**given).load(url)
+    all_options = {"topic": topic, **options} if topic else options
+    return spark.readStream.format("txnstore").options(**all_options).load(url)
 
 
 def stream_to(frame: DataFrame, url: str, checkpoint: Path, **options: Any) -> DataStreamWriter:

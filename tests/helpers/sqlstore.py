@@ -20,8 +20,8 @@ _ORDER = ("_partition", "_offset")
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     """The rows of a query as dicts; instants with their zone, which ``fetchall`` would need another package for."""
-    found: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
-    return found
+    listed: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
+    return listed
 
 
 def values(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
@@ -44,10 +44,10 @@ def assert_equals_scan(
         str(kind) for kind in connection.sql(f"DESCRIBE {quote(topic)}").to_arrow_table()["column_type"].to_pylist()
     ]
     assert types == [_canonical(connection, field.type) for field in scan.schema]
-    found: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
+    rows: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
     expected: list[dict[str, Any]] = scan.to_table().sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
-    assert found == expected
-    return len(found)
+    assert rows == expected
+    return len(rows)
 
 
 def _canonical(connection: duckdb.DuckDBPyConnection, data_type: pa.DataType) -> str:

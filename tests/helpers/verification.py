@@ -42,10 +42,10 @@ def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
     last = connection_of(store).view(refresh=False).sequence
     previous = None
     for number in range(sequence, last + 1):
-        found = entry if number == sequence else _entry(store, number)
+        rewritten = entry if number == sequence else _entry(store, number)
         if previous is not None:
-            found = found.model_copy(update={"previous": previous})
-        data = encode_entry(found, payload_of(connection_of(store).objects.get(keys.entry(0, number))))
+            rewritten = rewritten.model_copy(update={"previous": previous})
+        data = encode_entry(rewritten, payload_of(connection_of(store).objects.get(keys.entry(0, number))))
         connection_of(store).objects.put(keys.entry(0, number), data)
         previous = entry_hash(data)
 

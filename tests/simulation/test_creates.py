@@ -48,6 +48,6 @@ def test_an_answer_to_the_same_bytes_settles_the_name(creates: Creates, anomalie
 
 def test_an_object_that_was_read_settles_its_name(creates: Creates, anomalies: list[str]) -> None:
     """Seed 5005363: the store of a process was deleted, and its chain had a hole before the entry that was found."""
-    creates.found(NAME)
+    creates.settle(NAME)
     creates.create("p", NAME, b"two", lambda: False)
     assert not anomalies

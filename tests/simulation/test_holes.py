@@ -31,7 +31,7 @@ class World:
     def finds(self, sequence: int) -> bool:
         """Whether a GET of the process finds the entry."""
         key = keys.entry(0, sequence)
-        self._holes.asked(key)
+        self._holes.get_begins(key)
         hidden = self._holes.hides(key)
         return not hidden and sequence <= self.bucket.heads[0]
 

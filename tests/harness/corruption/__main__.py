@@ -20,14 +20,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--effect", choices=EFFECTS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # Each damage is warned of.
     chosen = (
         case
-        for case in cases(given.cases, given.seed)
-        if any(given.kind in (None, it.kind) and given.effect in (None, it.effect) for it in case.damages)
+        for case in cases(arguments.cases, arguments.seed)
+        if any(arguments.kind in (None, it.kind) and arguments.effect in (None, it.effect) for it in case.damages)
     )
-    return report(((case.damages[0].effect, run_case(case)) for case in chosen), given.seed)
+    return report(((case.damages[0].effect, run_case(case)) for case in chosen), arguments.seed)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def _one(damage: Damage, world: World, changed: Objects, rng: random.Random) -> 
     if not candidates:
         return f"no {damage.kind}"
     versions = {"older": world.older, "foreign": {key: [data] for key, data in world.foreign.items()}}
-    known = versions.get(damage.effect, {})
-    key = rng.choice([key for key in candidates if key in known] or candidates)
+    replacements = versions.get(damage.effect, {})
+    key = rng.choice([key for key in candidates if key in replacements] or candidates)
     following = candidates[candidates.index(key) :]
     if damage.effect in ("delete", "run"):
         for name in following[: 1 if damage.effect == "delete" else _longest(rng, damage, changed, key)]:
@@ -91,8 +91,8 @@ def _one(damage: Damage, world: World, changed: Objects, rng: random.Random) -> 
         changed[_another_key(rng, key)] = changed[key]
     elif damage.effect == "swap":
         changed[key] = changed[rng.choice([name for name in candidates if name != key] or [key])]
-    elif key in known:
-        changed[key] = rng.choice(known[key])
+    elif key in replacements:
+        changed[key] = rng.choice(replacements[key])
     else:
         changed[key] = _CONTENTS.get(damage.effect, _halved)(changed[key], rng)
     return f"{damage.effect} {key}"
@@ -128,16 +128,16 @@ def _ends(objects: Objects) -> Iterator[str]:
     for key in sorted(objects):
         if kind_of(key) == "entry":
             chains.setdefault(key.rpartition("/")[0], []).append(key)
-    for found in chains.values():
-        yield found[-1]
+    for entries in chains.values():
+        yield entries[-1]
 
 
 def _returned(damage: Damage, world: World, changed: Objects, rng: random.Random) -> str:
     """Put a deleted object back."""
-    gone = sorted(key for key in world.older if key not in changed and kind_of(key) == damage.kind)
-    if not gone:
+    deleted = sorted(key for key in world.older if key not in changed and kind_of(key) == damage.kind)
+    if not deleted:
         return f"no deleted {damage.kind}"
-    key = rng.choice(gone)
+    key = rng.choice(deleted)
     changed[key] = rng.choice(world.older[key])
     return f"return {key}"
 
@@ -153,7 +153,9 @@ def _laid_over(world: World, changed: Objects, rng: random.Random) -> str:
 def _mirrored(world: World, changed: Objects, rng: random.Random) -> str:
     """Make a folder, of one chain or of all, as it was in an old backup; what is newer is deleted."""
     number, folder = rng.randrange(len(world.backups)), rng.choice(_FOLDERS)
-    chain = rng.choice(sorted({found for key in world.objects if (found := keys.chain_number(key)) is not None}))
+    chain = rng.choice(
+        sorted({number_of_key for key in world.objects if (number_of_key := keys.chain_number(key)) is not None})
+    )
     for key in [key for key in changed if folder in key and keys.chain_number(key) in (None, chain)]:
         del changed[key]
     for key, data in world.backups[number].items():

@@ -77,20 +77,20 @@ def run_case(case: Case) -> list[Finding]:
         readable = _used(findings, case.of.bucket(objects))
         if all(damage.effect != _ON_PURPOSE for damage in case.damages):
             _repaired(findings, case.of.bucket(objects), readable=readable)
-        return findings.found
+        return findings.findings
 
 
 class _Findings:
     """The findings of a case."""
 
     def __init__(self, case: Case, key: str) -> None:
-        self.case, self.key, self.found = case, key, list[Finding]()
+        self.case, self.key, self.findings = case, key, list[Finding]()
         #: A scan and one of the other readers, in turn: each takes longer than all else.
         self.reads = sorted({"scan", list(READS)[case.seed % len(READS)]})
 
-    def note(self, step: str, what: str) -> None:
+    def note(self, step: str, problem: str) -> None:
         """Something is wrong."""
-        self.found.append(Finding(self.case, self.key, step, what))
+        self.findings.append(Finding(self.case, self.key, step, problem))
 
     def named(self, error: TxnStoreError, step: str) -> None:
         """An error of ours is right if it names an object."""
@@ -129,7 +129,7 @@ def _read_all(findings: _Findings, store: Store, when: str) -> bool:
 def _read(findings: _Findings, store: Store, name: str, when: str) -> bool:
     """Whether a reader returned the whole answer."""
     try:
-        found = READS[name](store)
+        answer = READS[name](store)
     except TxnStoreError as error:
         findings.named(error, name + when)
     except duckdb.Error as error:  # A relation is evaluated outside of the store's methods.
@@ -138,7 +138,7 @@ def _read(findings: _Findings, store: Store, name: str, when: str) -> bool:
     except Exception as error:  # noqa: BLE001 - reported
         findings.note(name + when, f"{error!r}"[:300])
     else:
-        if found == findings.case.of.answers[name]:
+        if answer == findings.case.of.answers[name]:
             return True
         findings.note(name + when, "a wrong answer in silence")
     return False

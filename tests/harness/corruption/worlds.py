@@ -104,7 +104,7 @@ def _world(name: str, chains: int, _parts: bool) -> World:
     other = MemoryStore(clock=clock)
     _use(other, clock, chains, 3, _ForeignRuntime, lambda: None)
     foreign = {key.replace(FOREIGN_ID, keys.STORE_ID): data for key, data in _objects(other).items()}
-    found = World(
+    world = World(
         objects=objects,
         modified_ms={item.key: item.modified_ms for item in bucket.list("")},
         now_ms=clock(),
@@ -113,9 +113,9 @@ def _world(name: str, chains: int, _parts: bool) -> World:
         foreign=foreign,
         answers={},
     )
-    with open_on(found.bucket(objects), runtime=found.runtime()) as store:
-        found.answers.update({name: read(store) for name, read in READS.items()})
-    return found
+    with open_on(world.bucket(objects), runtime=world.runtime()) as store:
+        world.answers.update({name: read(store) for name, read in READS.items()})
+    return world
 
 
 def _objects(bucket: MemoryStore) -> Objects:
@@ -184,16 +184,16 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def _sql(store: Store) -> Any:
     query = "SELECT _partition, _offset, decode(value) FROM {} ORDER BY 1, 2"
-    found = [store.sql(query.format(name)).fetchall() for name in ("t", "arrow")]
-    return [*found, store.sql("SELECT id, name, _offset FROM typed ORDER BY _offset").fetchall()]
+    rows = [store.sql(query.format(name)).fetchall() for name in ("t", "arrow")]
+    return [*rows, store.sql("SELECT id, name, _offset FROM typed ORDER BY _offset").fetchall()]
 
 
 def _consume(store: Store) -> Any:
     with store.consumer([*_TOPICS]) as consumer:
-        found = []
+        records = []
         for _ in range(12):
-            found += [(it.topic, it.partition, it.offset, str(it.value)) for it in consumer.poll(timeout=0)]
-        return sorted(found)
+            records += [(it.topic, it.partition, it.offset, str(it.value)) for it in consumer.poll(timeout=0)]
+        return sorted(records)
 
 
 def _describe(store: Store) -> Any:

@@ -64,26 +64,26 @@ class Comparison:
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
         self._follow(op, actual)
-        found = []
+        differences = []
         if op["op"] == "at_once":
             answers = zip(op["ops"], expected.get("answer", []), actual.get("answer", []), strict=True)
-            for one, told, answer in answers:
-                found += self.step(one, _without_nothing(told), answer)
+            for one, observed, answer in answers:
+                differences += self.step(one, _without_nothing(observed), answer)
             expected = {key: value for key, value in expected.items() if key != "answer"}
         for difference in _differences((), expected, actual):
             allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
             if allowed is None:
-                found.append(difference)
+                differences.append(difference)
             else:
                 self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
-        return found
+        return differences
 
     def _follow(self, op: Op, actual: Mapping[str, Any]) -> None:
         for name, txn in actual.get("state", {}).get("transactions", {}).items():
             if "producer_id" not in txn:
                 continue
-            known = self._producer_ids.setdefault(name, [])
-            known += [txn["producer_id"]] if txn["producer_id"] not in known else []
+            ids = self._producer_ids.setdefault(name, [])
+            ids += [txn["producer_id"]] if txn["producer_id"] not in ids else []
             if op["op"] in {"init", "raw_init", "fence"} and op.get("id") == name and not actual.get("error"):
                 self._granted[name] = txn["producer_id"], txn["epoch"]
 
@@ -97,30 +97,30 @@ class Comparison:
         return bool(self._owners.get(self._ids.get(producer, ""), producer) != producer)
 
     def _age(self, name: str, producer_id: int, epoch: int) -> tuple[int, int]:
-        known = self._producer_ids[name]
-        return (known.index(producer_id) if producer_id in known else len(known)), epoch
+        ids = self._producer_ids[name]
+        return (ids.index(producer_id) if producer_id in ids else len(ids)), epoch
 
     def rotated(self, op: Op) -> bool:
         """Whether the transactional id of the producer or request has another producer id now."""
         name = op["id"] if op["op"].startswith("raw_") else self._ids.get(op.get("producer", ""), "")
-        known = self._producer_ids.get(name, [])
-        return len(known) > 1 and op.get("producer_id") != known[-1]
+        ids = self._producer_ids.get(name, [])
+        return len(ids) > 1 and op.get("producer_id") != ids[-1]
 
 
-def _without_nothing(told: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nothing(observed: Mapping[str, Any]) -> dict[str, Any]:
     """What was told, with an answer only if there is one."""
-    return {"error": None, **{key: value for key, value in told.items() if value is not None}}
+    return {"error": None, **{key: value for key, value in observed.items() if value is not None}}
 
 
 def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        found = []
+        differences = []
         for key, value in expected.items():
-            found += _differences((*path, key), value, actual.get(key))
+            differences += _differences((*path, key), value, actual.get(key))
         if path:
             surplus = [(*path, key) for key in actual if key not in expected]
-            found += [Difference(there, None, actual[there[-1]]) for there in surplus if not _hidden(there)]
-        return found
+            differences += [Difference(there, None, actual[there[-1]]) for there in surplus if not _hidden(there)]
+        return differences
     return [] if expected == actual else [Difference(path, expected, actual)]
 
 
@@ -148,8 +148,8 @@ def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool
     if difference == Difference(("error",), "PRODUCER_FENCED", "INVALID_TXN_STATE"):
         # The error is fatal for the client of the model; a real one may abort.
         return op["op"] == "begin" and not comparison.from_broker
-    told = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-    both = difference.expected == "INVALID_TXN_STATE" and difference.actual in told
+    refusals = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+    both = difference.expected == "INVALID_TXN_STATE" and difference.actual in refusals
     return comparison.from_broker and difference.path == ("error",) and ends and both
 
 
@@ -182,29 +182,29 @@ def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
 
 def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """An error in txnstore, an answer without offsets in Kafka."""
-    told = difference.path == ("error",) and difference.actual in ("PRODUCER_FENCED", "PRODUCER_CLOSED")
+    refused = difference.path == ("error",) and difference.actual in ("PRODUCER_FENCED", "PRODUCER_CLOSED")
     nothing = difference == Difference(("answer",), {"offsets": {}}, None)
-    return comparison.from_broker and op["op"] == "flush" and (nothing or (told and difference.expected is None))
+    return comparison.from_broker and op["op"] == "flush" and (nothing or (refused and difference.expected is None))
 
 
 def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """The offsets are refused, or a commit follows refused offsets."""
-    told = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"} | ({"INVALID_TXN_STATE"} if op["op"] == "commit" else set())
-    both = difference.expected == "COMMIT_FAILED" and difference.actual in told
+    refusals = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"} | ({"INVALID_TXN_STATE"} if op["op"] == "commit" else set())
+    both = difference.expected == "COMMIT_FAILED" and difference.actual in refusals
     return comparison.from_broker and difference.path == ("error",) and both
 
 
 def _bad_offsets(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """Refused offsets: fatal for Java's producer, or awaited until ``max.block.ms``; abortable here (API-05)."""
     both = difference.expected, difference.actual
-    told = {
+    allowed = {
         "send_bad_offsets": {
             ("INVALID_GROUP_ID", "InvalidConfigError"),
             ("REQUEST_TIMED_OUT", "UNKNOWN_TOPIC_OR_PARTITION"),
         },
         "commit": {("IN_ERROR_STATE", "INVALID_TXN_STATE")},
     }
-    return comparison.from_broker and difference.path == ("error",) and both in told.get(op["op"], set())
+    return comparison.from_broker and difference.path == ("error",) and both in allowed.get(op["op"], set())
 
 
 def _old_topic(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -212,13 +212,13 @@ def _old_topic(comparison: Comparison, op: Op, difference: Difference) -> bool:
 
     So its transaction has none of them, until a new instance of the id has ended it.
     """
-    told = difference in (
+    allowed = difference in (
         Difference(("error",), "REQUEST_TIMED_OUT", None),
         Difference(("answer",), None, {"offsets": {}}),
     )
     state = difference.path[:2] == ("state", "groups")
     recreated = comparison.from_broker and op["op"] == "flush" and op.get("recreated", False)
-    return (recreated and told) or (comparison.awaits_a_topic and state)
+    return (recreated and allowed) or (comparison.awaits_a_topic and state)
 
 
 def _without_generation(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -235,7 +235,7 @@ def _left_before(comparison: Comparison, op: Op, difference: Difference) -> bool
 
 def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """A commit for a group of KIP-848; see ``docs/kafka-differences.md``."""
-    told = difference.expected, difference.actual
+    errors = difference.expected, difference.actual
     both: set[tuple[str | None, str]] = {
         ("STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"),
         ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"),
@@ -243,7 +243,7 @@ def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> b
     if op.get("ahead", 0) < 0:
         both.add((None, "ILLEGAL_GENERATION"))
     newer = comparison.from_broker and op.get("group") in comparison.newer_groups
-    return newer and difference.path == ("error",) and told in both
+    return newer and difference.path == ("error",) and errors in both
 
 
 def _unknown_group(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -267,9 +267,9 @@ def _of_a_deleted_topic(comparison: Comparison, op: Op, difference: Difference) 
     of_a_transaction = difference.path[:2] == ("state", "transactions") or op["op"] == "describe_txn"
     if comparison.of_model or not of_a_transaction or difference.path[-1] != "partitions":
         return False
-    gone = set(difference.expected) - set(difference.actual)
+    missing = set(difference.expected) - set(difference.actual)
     return set(difference.actual) <= set(difference.expected) and all(
-        name.rpartition("-")[0] in comparison.deleted for name in gone
+        name.rpartition("-")[0] in comparison.deleted for name in missing
     )
 
 

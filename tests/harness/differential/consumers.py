@@ -59,11 +59,11 @@ class ModelConsumers(ConsumerOperations[ModelConsumer]):
         if consumer.member.member and consumer.group is not None:
             group = self.broker.group(consumer.group)
             group.leave(Membership(name))
-            other = next((known for known, found in self.consumers.items() if found is consumer), "")
+            other = next((other_name for other_name, sharing in self.consumers.items() if sharing is consumer), "")
             consumer.member = Membership(other, group.generation)
 
     def _sharing(self, group: str | None) -> Iterator[ModelConsumer]:
-        return (found for found in self.consumers.values() if found.group == group and found.member.member)
+        return (consumer for consumer in self.consumers.values() if consumer.group == group and consumer.member.member)
 
 
 class StoreConsumer:
@@ -88,10 +88,10 @@ class StoreConsumer:
         self.shares = True
 
     def poll(self) -> dict[str, Any]:
-        found: dict[str, list[Any]] = {}
+        by_partition: dict[str, list[Any]] = {}
         for record in itertools.chain.from_iterable(iter(self._client.poll, [])):
-            found.setdefault(f"{record.topic}-{record.partition}", []).append(_row(record))
-        return dict(sorted(found.items()))
+            by_partition.setdefault(f"{record.topic}-{record.partition}", []).append(_row(record))
+        return dict(sorted(by_partition.items()))
 
     def position(self, partition: str) -> int:
         return self._client.position(partition_of(partition))
@@ -110,8 +110,8 @@ class StoreConsumer:
         self._client.commit(None if offsets is None else {partition_of(tp): offset for tp, offset in offsets.items()})
 
     def offsets_for_times(self, times: dict[str, int]) -> dict[str, Any]:
-        found = self._client.offsets_for_times({partition_of(tp): time for tp, time in times.items()})
-        return {str(tp): [row.offset, row.timestamp] if row is not None else None for tp, row in found.items()}
+        offsets = self._client.offsets_for_times({partition_of(tp): time for tp, time in times.items()})
+        return {str(tp): [row.offset, row.timestamp] if row is not None else None for tp, row in offsets.items()}
 
     def close(self) -> None:
         self._client.close()
@@ -127,21 +127,21 @@ class StoreConsumers(ConsumerOperations[StoreConsumer]):
 
     def op_poll_all(self, op: Op) -> dict[str, Any]:
         """All members poll until two rounds return nothing: a partition moves when its former owner has polled."""
-        found: dict[str, Any] = {}
+        by_partition: dict[str, Any] = {}
         idle = 0
         while idle < 2:
             rows = [row for member in self._sharing(op["group"]) for row in member.poll().items()]
             idle = 0 if rows else idle + 1
             for tp, records in rows:
-                found.setdefault(tp, []).extend(records)
-        return dict(sorted(found.items()))
+                by_partition.setdefault(tp, []).extend(records)
+        return dict(sorted(by_partition.items()))
 
     def op_commit_all(self, op: Op) -> None:
         for member in self._sharing(op["group"]):
             member.commit()
 
     def _sharing(self, group: str) -> list[StoreConsumer]:
-        return [found for found in self.consumers.values() if found.group == group and found.shares]
+        return [consumer for consumer in self.consumers.values() if consumer.group == group and consumer.shares]
 
 
 def _row(record: Record) -> list[Any]:

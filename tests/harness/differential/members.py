@@ -21,20 +21,20 @@ class Members:
     """The last membership of each member. One that has left or was replaced still sends it, as a zombie does."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], Claim] = {}
+        self._claims: dict[tuple[str, str], Claim] = {}
 
-    def tell(self, group: str, name: str, claim: Claim) -> None:
+    def update(self, group: str, name: str, claim: Claim) -> None:
         """Store the id or generation that a member received."""
-        self._told[group, name] = claim
+        self._claims[group, name] = claim
 
-    def told(self, group: str, name: str) -> Claim:
+    def claim_of(self, group: str, name: str) -> Claim:
         """The last id and generation that a member received."""
-        return self._told[group, name]
+        return self._claims[group, name]
 
     def named(self, group: str, member_ids: Iterable[str]) -> list[str]:
         """The names of the members with these ids, in the order in which they joined."""
-        wanted = set(member_ids)
-        return [name for (of, name), claim in self._told.items() if of == group and claim.member_id in wanted]
+        ids = set(member_ids)
+        return [name for (of, name), claim in self._claims.items() if of == group and claim.member_id in ids]
 
     def claim(self, op: Op) -> Claim:
         """The membership of an operation: that of ``member``, with a generation that is ``ahead`` by some number.
@@ -42,9 +42,9 @@ class Members:
         The id of a member that has never joined is its name, which no member has as id.
         """
         name = op.get("member", "")
-        known = self._told.get((op["group"], name), Claim(name))
+        last = self._claims.get((op["group"], name), Claim(name))
         return Claim(
-            known.member_id,
-            op.get("generation", known.generation + op.get("ahead", 0)),
-            op.get("instance", known.instance),
+            last.member_id,
+            op.get("generation", last.generation + op.get("ahead", 0)),
+            op.get("instance", last.instance),
         )

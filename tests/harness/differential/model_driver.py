@@ -89,7 +89,7 @@ class ModelDriver(ModelConsumers):
 
     def op_join(self, op: Op) -> dict[str, int]:
         instance = op.get("instance")
-        self._members.tell(op["group"], op["member"], Claim(op["member"], instance=instance))
+        self._members.update(op["group"], op["member"], Claim(op["member"], instance=instance))
         self.broker.group(op["group"]).join(op["member"], instance)
         return {"generation": self._rebalanced(op["group"])}
 
@@ -103,7 +103,7 @@ class ModelDriver(ModelConsumers):
     def _rebalanced(self, name: str) -> int:
         group = self.broker.group(name)
         for member, instance in group.members.items():
-            self._members.tell(name, member, Claim(member, group.generation, instance))
+            self._members.update(name, member, Claim(member, group.generation, instance))
         return group.generation
 
     def op_at_once(self, op: Op) -> list[dict[str, Any]]:
@@ -174,8 +174,8 @@ class ModelDriver(ModelConsumers):
     # Questions --------------------------------------------------------------------------------------------------------
 
     def op_fetch(self, op: Op) -> list[list[Any]]:
-        found = self._log(op["partition"]).fetch(op["from"], op.get("isolation", "read_committed"))
-        return [list(record) for record in found[: op.get("max", 500)]]
+        records = self._log(op["partition"]).fetch(op["from"], op.get("isolation", "read_committed"))
+        return [list(record) for record in records[: op.get("max", 500)]]
 
     def op_end_offsets(self, op: Op) -> dict[str, int]:
         return {tp: log.limit(op.get("isolation", "read_committed")) for tp, log in sorted(self.broker.logs.items())}
@@ -193,8 +193,8 @@ class ModelDriver(ModelConsumers):
         return self._transaction(op["id"])
 
     def op_list_txn(self, op: Op) -> list[str]:
-        wanted = op.get("state")
-        return sorted(name for name, txn in self.broker.transactions.items() if wanted in {None, txn.state})
+        state = op.get("state")
+        return sorted(name for name, txn in self.broker.transactions.items() if state in {None, txn.state})
 
     # Observations -----------------------------------------------------------------------------------------------------
 
@@ -224,10 +224,10 @@ class ModelDriver(ModelConsumers):
         }
 
     def _producers(self, log: Log) -> list[list[Any]]:
-        known = {batch.producer_id for batch in log.batches if batch.producer_id >= 0}
+        producer_ids = {batch.producer_id for batch in log.batches if batch.producer_id >= 0}
         opened = log.open_transactions()
         rows = []
-        for producer_id in known:
+        for producer_id in producer_ids:
             window = log.window(producer_id)
             last = window[-1].last_sequence if window else -1
             rows.append([self._ids.number(producer_id), log.epoch_of(producer_id), last, opened.get(producer_id)])

@@ -20,5 +20,5 @@ class ProducerIds:
         """The producer id behind a number; for one that has not appeared, an id that was never granted."""
         if number < 0:
             return number
-        found = [producer_id for producer_id, known in self._numbers.items() if known == number]
-        return found[0] if found else UNKNOWN + number
+        ids = [producer_id for producer_id, its_number in self._numbers.items() if its_number == number]
+        return ids[0] if ids else UNKNOWN + number

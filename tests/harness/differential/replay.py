@@ -25,8 +25,8 @@ class MismatchError(AssertionError):
 
     def __init__(self, name: str, ops: list[Op], differences: list[Difference]) -> None:
         lines = [json.dumps(op) for op in ops]
-        found = [f"  {difference}" for difference in differences]
-        super().__init__("\n".join([f"{name}: after operation {len(ops)}", *found, "the operations were:", *lines]))
+        listed = [f"  {difference}" for difference in differences]
+        super().__init__("\n".join([f"{name}: after operation {len(ops)}", *listed, "the operations were:", *lines]))
         self.ops = ops
         self.differences = differences
 
@@ -55,11 +55,11 @@ def replay(trace: Trace, driver: Driver, comparison: Comparison | None = None) -
     expected: dict[str, Any] = {}
     for number, (op, observation) in enumerate(zip(trace.ops, trace.observations, strict=True), 1):
         expected = merged(expected, observation.get("state", {}))
-        told = {key: value for key, value in observation.items() if key != "state"}
+        observed = {key: value for key, value in observation.items() if key != "state"}
         actual = driver.apply(op)
         if "error" in actual:
-            told.setdefault("error", None)
-        differences = comparison.step(op, {**told, "state": expected}, {**actual, "state": driver.observe()})
+            observed.setdefault("error", None)
+        differences = comparison.step(op, {**observed, "state": expected}, {**actual, "state": driver.observe()})
         if differences:
             raise MismatchError(trace.name, trace.ops[:number], differences)
     return comparison

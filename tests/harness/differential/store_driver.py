@@ -181,14 +181,14 @@ class StoreDriver(StoreConsumers):
 
     def op_join(self, op: Op) -> dict[str, int]:
         group, name, instance = op["group"], op["member"], op.get("instance")
-        known = {topic.name: topic.partitions for topic in self.store._connection.view().sorted_topics()}
-        topics = tuple((topic, known.get(topic, 0)) for topic in op.get("topics", known))
-        told = self.store._connection.submit(
+        counts = {topic.name: topic.partitions for topic in self.store._connection.view().sorted_topics()}
+        topics = tuple((topic, counts.get(topic, 0)) for topic in op.get("topics", counts))
+        membership = self.store._connection.submit(
             JoinGroup(group, name, topics, session_timeout_ms=MAX_SESSION_TIMEOUT_MS, instance_id=instance)
         )
-        self._members.tell(group, name, Claim(name, told.generation, instance))
+        self._members.update(group, name, Claim(name, membership.generation, instance))
         self._settle(group)
-        return {"generation": self._members.told(group, name).generation}
+        return {"generation": self._members.claim_of(group, name).generation}
 
     def op_leave(self, op: Op) -> None:
         claim = self._members.claim(op)
@@ -206,8 +206,8 @@ class StoreDriver(StoreConsumers):
         for _ in range(2):
             for name, member in sorted(self.store._connection.view().groups[group].members.items()):
                 beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
-                told = self.store._connection.submit(beat)
-                self._members.tell(group, name, Claim(name, told.generation, member.instance_id))
+                membership = self.store._connection.submit(beat)
+                self._members.update(group, name, Claim(name, membership.generation, member.instance_id))
 
     def op_at_once(self, op: Op) -> list[dict[str, Any]]:
         return in_threads(self.apply, op["ops"])
@@ -234,8 +234,8 @@ class StoreDriver(StoreConsumers):
         table = records_to_table([(as_bytes(key), as_bytes(value), None, time) for key, value in records], time)
         writer = topic_writer(stored_topic(self.store, tp.topic))
         check_rows(writer, table)
-        found = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
-        return replace(found, base_sequence=sequence)
+        batch = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
+        return replace(batch, base_sequence=sequence)
 
     def op_raw_add_partitions(self, op: Op) -> None:
         """A request only to the coordinator; its chain knows the partitions of other chains only by name."""
@@ -339,10 +339,10 @@ class StoreDriver(StoreConsumers):
         with Consumer(self.store._connection, isolation=isolation, auto_offset_reset="none") as consumer:
             consumer.assign(tp)
             consumer.seek(tp, op["from"])
-            found: list[list[Any]] = []
-            while len(found) < op.get("max", 500) and (records := consumer.poll(max_records=op.get("max", 500))):
-                found += [[record.offset, as_text(record.key), as_text(record.value)] for record in records]
-            return found[: op.get("max", 500)]
+            rows: list[list[Any]] = []
+            while len(rows) < op.get("max", 500) and (records := consumer.poll(max_records=op.get("max", 500))):
+                rows += [[record.offset, as_text(record.key), as_text(record.value)] for record in records]
+            return rows[: op.get("max", 500)]
 
     def op_end_offsets(self, op: Op) -> dict[str, int]:
         view = self.store._connection.view()
@@ -354,19 +354,19 @@ class StoreDriver(StoreConsumers):
         if op.get("require_stable", True):
             with Consumer(self.store._connection, group=op["group"]) as consumer:
                 return consumer.committed(partition_of(op["partition"]))
-        found = committed(
+        stored = committed(
             self.store._connection.view(), op["group"], partition_of(op["partition"]), require_stable=False
         )
-        return found.offset if found is not None else None
+        return stored.offset if stored is not None else None
 
     def op_describe_producers(self, op: Op) -> list[list[Any]]:
         return self._view.producers(self.store._connection.view().partitions[partition_of(op["partition"])])
 
     def op_describe_txn(self, op: Op) -> dict[str, Any]:
-        found = [txn for txn in self.store.transactions() if txn.transactional_id == op["id"]]
-        if not found:
+        matches = [txn for txn in self.store.transactions() if txn.transactional_id == op["id"]]
+        if not matches:
             raise TransactionalIdNotFound
-        return self._view.transaction(found[0])
+        return self._view.transaction(matches[0])
 
     def op_list_txn(self, op: Op) -> list[str]:
         return [txn.transactional_id for txn in self.store.transactions(op.get("state"))]

@@ -51,10 +51,10 @@ class Results:
 
     def offsets(self) -> dict[str, list[int]]:
         """The offsets of the records, by partition."""
-        found: dict[str, list[int]] = {}
+        by_partition: dict[str, list[int]] = {}
         for partition, future in self._futures:
-            found.setdefault(partition, []).append(future.result(timeout=0).offset)
-        return found
+            by_partition.setdefault(partition, []).append(future.result(timeout=0).offset)
+        return by_partition
 
     def __enter__(self) -> Self:
         return self
@@ -87,10 +87,10 @@ def offsets_of(op: Op, claim: Claim) -> TxnOffsets:
     return TxnOffsets(op["group"], offsets, claim.generation, claim.member_id, claim.instance)
 
 
-def bad_offsets(what: str) -> tuple[str, int, str, str]:
+def bad_offsets(refused: str) -> tuple[str, int, str, str]:
     """Topic, partition, metadata and group of positions of which one is refused: ``what`` names it."""
-    topic, partition = ("missing" if what == "topic" else "t"), (99 if what == "partition" else 0)
-    return topic, partition, "x" * (5000 if what == "metadata" else 0), "" if what == "group" else "g"
+    topic, partition = ("missing" if refused == "topic" else "t"), (99 if refused == "partition" else 0)
+    return topic, partition, "x" * (5000 if refused == "metadata" else 0), "" if refused == "group" else "g"
 
 
 def as_bytes(text: str | None) -> bytes | None:

@@ -43,13 +43,13 @@ class StoreView:
         if self._thorough:
             self.forget()
         self._read_markers()
-        found = {
+        observation = {
             "transactions": {name: self.transaction(txn) for name, txn in sorted(view.transactions.items())},
             "partitions": self._partitions(store, view),
             "groups": _groups(view),
         }
-        self._seen = store, view.sequence, found
-        return found
+        self._seen = store, view.sequence, observation
+        return observation
 
     def forget(self) -> None:
         """Read all records again at the next observation."""
@@ -63,7 +63,7 @@ class StoreView:
         self._markers = {tp: rows for tp, rows in self._markers.items() if tp.topic != name}
 
     def _partitions(self, store: Store, view: View) -> dict[str, Any]:
-        found = {}
+        observations = {}
         for topic in view.sorted_topics():
             logs = dict(view.partitions_of(topic.name))
             self._read_records(
@@ -73,7 +73,7 @@ class StoreView:
                 store, view, topic.name, "uncommitted", {tp: log.high_watermark for tp, log in logs.items()}
             )
             for tp, log in logs.items():
-                found[str(tp)] = {
+                observations[str(tp)] = {
                     "log_start": log.log_start,
                     "lso": log.last_stable_offset,
                     "hw": log.high_watermark,
@@ -86,18 +86,18 @@ class StoreView:
                     ],
                     "producers": self.producers(log),
                 }
-        return dict(sorted(found.items()))
+        return dict(sorted(observations.items()))
 
     def _read_records(
         self, store: Store, view: View, topic: str, isolation: str, limits: dict[TopicPartition, int]
     ) -> None:
         """Continue where the last observation stopped, in one scan of the topic, which ends no transaction."""
-        known = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
-        if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
+        read_before = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
+        if all((tp, isolation) in self._records and read_before[tp][0] == limit for tp, limit in limits.items()):
             return
-        start = {tp.partition: max(read, view.partitions[tp].log_start) for tp, (read, _) in known.items()}
+        start = {tp.partition: max(read, view.partitions[tp].log_start) for tp, (read, _) in read_before.items()}
         table = store.scan(topic, Isolation(f"read_{isolation}"), start=start, snapshot=Snapshot(view)).to_table()
-        rows = {tp: list(found) for tp, (_, found) in known.items()}
+        rows = {tp: list(records) for tp, (_, records) in read_before.items()}
         columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))
         for partition, offset, key, value in zip(*columns, strict=True):
             rows[TopicPartition(topic, partition)].append([offset, as_text(key), as_text(value)])
@@ -107,8 +107,8 @@ class StoreView:
     def producers(self, log: Partition) -> list[list[Any]]:
         """Producer id, epoch, last sequence, first offset of the open transaction."""
         rows = [
-            [self._ids.number(producer_id), known.epoch, known.last_sequence, log.open_txns.get(producer_id)]
-            for producer_id, known in log.producers.items()
+            [self._ids.number(producer_id), producer.epoch, producer.last_sequence, log.open_txns.get(producer_id)]
+            for producer_id, producer in log.producers.items()
         ]
         return sorted(rows, key=lambda row: row[0])
 
@@ -138,7 +138,7 @@ class StoreView:
 
 
 def _groups(view: View) -> dict[str, Any]:
-    found: dict[str, dict[str, Any]] = {}
+    offsets_by_group: dict[str, dict[str, Any]] = {}
     for name, group in sorted(view.groups.items()):
         pending = {tp for offsets in group.pending.values() for tp in offsets}
         tps = sorted(pending | set(group.offsets))
@@ -146,5 +146,5 @@ def _groups(view: View) -> dict[str, Any]:
         rows = {str(tp): [value.offset if value is not None else None, tp in pending] for tp, value in values.items()}
         rows = {tp: row for tp, row in rows.items() if row != [None, False]}
         if rows:
-            found[name] = rows
-    return found
+            offsets_by_group[name] = rows
+    return offsets_by_group

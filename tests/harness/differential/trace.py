@@ -63,12 +63,12 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     """The changes that turn ``before`` into ``after``."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
-        known = before.get(key)
-        if isinstance(value, dict) and isinstance(known, dict):
-            inner = changes(known, value)
+        earlier = before.get(key)
+        if isinstance(value, dict) and isinstance(earlier, dict):
+            inner = changes(earlier, value)
             if inner:
                 patch[key] = inner
-        elif key not in before or known != value:
+        elif key not in before or earlier != value:
             patch[key] = value
     return patch
 
@@ -80,8 +80,8 @@ def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
         if value is None:
             result.pop(key, None)
         elif isinstance(value, dict):
-            known = result.get(key)
-            result[key] = merged(known if isinstance(known, dict) else {}, value)
+            earlier = result.get(key)
+            result[key] = merged(earlier if isinstance(earlier, dict) else {}, value)
         else:
             result[key] = value
     return result

@@ -41,7 +41,9 @@ class Upkeep:
         self._removed = self._removed or op["op"] in {"clean", "compact", "delete_records", "retain"}
         if "state" not in expected:
             return
-        self._expected, self._actual = (told.get("state", {}).get("partitions", {}) for told in (expected, actual))
+        self._expected, self._actual = (
+            observed.get("state", {}).get("partitions", {}) for observed in (expected, actual)
+        )
         for name, log in self._expected.items() if self._from_broker else ():
             ours = self._actual.get(name)
             if op["op"] == "clean" and log["uncommitted"]:
@@ -61,92 +63,96 @@ class Upkeep:
 
     # The records ------------------------------------------------------------------------------------------------------
 
-    def dropped(self, found: Difference) -> bool:
+    def dropped(self, difference: Difference) -> bool:
         """Only aborted records below the LSO, or entries of the index, are missing, and nothing was added."""
-        if not self._removed or found.path[-1] not in {"aborted", "uncommitted"}:
+        if not self._removed or difference.path[-1] not in {"aborted", "uncommitted"}:
             return False
-        missing = [row for row in found.expected if row not in found.actual]
-        if [row for row in found.expected if row not in missing] != found.actual:
+        missing = [row for row in difference.expected if row not in difference.actual]
+        if [row for row in difference.expected if row not in missing] != difference.actual:
             return False
-        if found.path[-1] == "aborted":
-            start = self._actual[found.path[-2]]["log_start"]
+        if difference.path[-1] == "aborted":
+            start = self._actual[difference.path[-2]]["log_start"]
             return self._compacted or all(marker < start for _, _, marker, _ in missing)
-        log = self._expected[found.path[-2]]
+        log = self._expected[difference.path[-2]]
         return self._compacted and all(row[0] < log["lso"] and row not in log["committed"] for row in missing)
 
-    def markers(self, found: Difference) -> bool:
+    def markers(self, difference: Difference) -> bool:
         """Kafka has some of the markers only."""
-        if not (self._from_broker and self._removed and found.path[-1] == "markers"):
+        if not (self._from_broker and self._removed and difference.path[-1] == "markers"):
             return False
-        rest = iter(found.actual)
-        return all(item in rest for item in found.expected)
+        rest = iter(difference.actual)
+        return all(item in rest for item in difference.expected)
 
-    def tombstones(self, found: Difference) -> bool:
+    def tombstones(self, difference: Difference) -> bool:
         """Kafka has more tombstones: those that a clean of it left out, and nothing of their keys before them."""
-        surplus = self._surplus(found)
-        return bool(surplus) and all(self._is_late(row, found) for row in surplus)
+        surplus = self._surplus(difference)
+        return bool(surplus) and all(self._is_late(row, difference) for row in surplus)
 
-    def active_segment(self, found: Difference) -> bool:
+    def active_segment(self, difference: Difference) -> bool:
         """Kafka has more records: those that its active segment superseded at the time of the last clean."""
-        surplus = self._surplus(found)
-        if not surplus or found.path[-2] not in self._active:
+        surplus = self._surplus(difference)
+        if not surplus or difference.path[-2] not in self._active:
             return False
-        offset, key, _ = self._active[found.path[-2]]
-        return all((row[1] == key and row[0] < offset) or self._is_late(row, found) for row in surplus)
+        offset, key, _ = self._active[difference.path[-2]]
+        return all((row[1] == key and row[0] < offset) or self._is_late(row, difference) for row in surplus)
 
-    def _is_late(self, row: Row, found: Difference) -> bool:
-        before = any(other[1] == row[1] and other[0] < row[0] for other in found.actual)
-        return row[0] in self._late.get(found.path[-2], ()) and not before
+    def _is_late(self, row: Row, difference: Difference) -> bool:
+        before = any(other[1] == row[1] and other[0] < row[0] for other in difference.actual)
+        return row[0] in self._late.get(difference.path[-2], ()) and not before
 
-    def _surplus(self, found: Difference) -> list[Row]:
+    def _surplus(self, difference: Difference) -> list[Row]:
         """The rows that only Kafka has, if there are no others."""
-        if not (self._from_broker and self._compacted and found.path[-1] in RECORDS):
+        if not (self._from_broker and self._compacted and difference.path[-1] in RECORDS):
             return []
-        surplus = [row for row in found.expected if row not in found.actual]
-        return surplus if [row for row in found.expected if row not in surplus] == found.actual else []
+        surplus = [row for row in difference.expected if row not in difference.actual]
+        return surplus if [row for row in difference.expected if row not in surplus] == difference.actual else []
 
     # The log start ----------------------------------------------------------------------------------------------------
 
-    def gap(self, found: Difference) -> bool:
+    def gap(self, difference: Difference) -> bool:
         """No record is between the two log starts."""
-        logs = self._logs(found)
-        if logs is None or found.path[-1] != "log_start":
+        logs = self._logs(difference)
+        if logs is None or difference.path[-1] != "log_start":
             return False
         low, high = sorted(log["log_start"] for log in logs)
         return not any(low <= row[0] < high for log in logs for row in log["uncommitted"])
 
-    def marker(self, found: Difference) -> bool:
+    def marker(self, difference: Difference) -> bool:
         """Kafka's log begins with a marker, which is younger than the records around it."""
-        logs = self._logs(found)
+        logs = self._logs(difference)
         if logs is None or logs[0]["log_start"] >= logs[1]["log_start"]:
             return False
-        return _same_above(found, logs) and any(row[0] == logs[0]["log_start"] for row in logs[0]["markers"])
+        return _same_above(difference, logs) and any(row[0] == logs[0]["log_start"] for row in logs[0]["markers"])
 
-    def undecided(self, found: Difference) -> bool:
+    def undecided(self, difference: Difference) -> bool:
         """Kafka has deleted records of an open transaction; here they were kept at that time."""
-        logs = self._logs(found)
-        if logs is None or found.path[-2] not in self._undecided:
+        logs = self._logs(difference)
+        if logs is None or difference.path[-2] not in self._undecided:
             return False
-        of_lso = found.path[-1] == "lso" and logs[0]["lso"] == logs[0]["log_start"]
-        return of_lso or _same_above(found, logs)
+        of_lso = difference.path[-1] == "lso" and logs[0]["lso"] == logs[0]["log_start"]
+        return of_lso or _same_above(difference, logs)
 
-    def joined(self, found: Difference) -> bool:
+    def joined(self, difference: Difference) -> bool:
         """Kafka's retention has deleted more: a clean here has joined the oldest records with younger ones."""
-        logs = self._logs(found)
+        logs = self._logs(difference)
         later = logs is not None and self._compacted and logs[0]["log_start"] > logs[1]["log_start"]
-        return logs is not None and later and _same_above(found, logs)
+        return logs is not None and later and _same_above(difference, logs)
 
-    def _logs(self, found: Difference) -> tuple[Log, Log] | None:
+    def _logs(self, difference: Difference) -> tuple[Log, Log] | None:
         """The logs in Kafka and here, for a difference in a partition after records were removed."""
-        if not (self._from_broker and self._removed) or found.path[:2] != ("state", "partitions"):
+        if not (self._from_broker and self._removed) or difference.path[:2] != ("state", "partitions"):
             return None
-        name = found.path[2]
-        return (self._expected[name], self._actual[name]) if len(found.path) == 4 and name in self._actual else None
+        name = difference.path[2]
+        return (
+            (self._expected[name], self._actual[name]) if len(difference.path) == 4 and name in self._actual else None
+        )
 
 
-def _same_above(found: Difference, logs: tuple[Log, Log]) -> bool:
+def _same_above(difference: Difference, logs: tuple[Log, Log]) -> bool:
     """Whether a difference is one of log starts, or of records below the higher one."""
     high = max(log["log_start"] for log in logs)
-    if found.path[-1] in RECORDS:
-        return [row for row in found.expected if row[0] >= high] == [row for row in found.actual if row[0] >= high]
-    return found.path[-1] == "log_start"
+    if difference.path[-1] in RECORDS:
+        return [row for row in difference.expected if row[0] >= high] == [
+            row for row in difference.actual if row[0] >= high
+        ]
+    return difference.path[-1] == "log_start"

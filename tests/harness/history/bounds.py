@@ -42,10 +42,10 @@ def regressions(index: Index) -> Iterator[Anomaly]:
                         highest[key, name] = (value, earlier)
         for key, bounds in snapshot.bounds.items():
             for name, kind in _NAMES:
-                found = highest.get((key, name))
-                if found is not None and getattr(bounds, name) < found[0]:
-                    detail = f"{name} was {found[0]} and is {getattr(bounds, name)}"
-                    yield anomaly(kind, detail, found[1], op, key=key)
+                earlier_bound = highest.get((key, name))
+                if earlier_bound is not None and getattr(bounds, name) < earlier_bound[0]:
+                    detail = f"{name} was {earlier_bound[0]} and is {getattr(bounds, name)}"
+                    yield anomaly(kind, detail, earlier_bound[1], op, key=key)
 
 
 def stuck(index: Index) -> Iterator[Anomaly]:

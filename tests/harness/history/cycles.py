@@ -22,13 +22,13 @@ def cycles(index: Index) -> Iterator[Anomaly]:
     ww, wr = _write_order(index), _reads(index)
     process, realtime = _processes(index), _realtime(index)
     for kind, edges in (("G0", ww), ("G1c", wr)):
-        found = list(_components(edges))
-        for component in found:
+        components = list(_components(edges))
+        for component in components:
             yield _cycle(index, kind, component)
-        known = set(itertools.chain.from_iterable(found))
+        reported = set(itertools.chain.from_iterable(components))
         for suffix, more in (("process", process), ("realtime", realtime)):
             for component in _components(edges + more):
-                if known.isdisjoint(component):
+                if reported.isdisjoint(component):
                     yield _cycle(index, f"{kind}-{suffix}", component)
     for component in _components(ww + wr):
         members = set(component)
@@ -45,7 +45,7 @@ def _cycle(index: Index, kind: str, component: list[int]) -> Anomaly:
 def _write_order(index: Index) -> list[_Edge]:
     edges = []
     for key, order in index.orders.items():
-        writers = [found[0].index for value in order.values if (found := index.writers.get((key, value))) is not None]
+        writers = [sent[0].index for value in order.values if (sent := index.writers.get((key, value))) is not None]
         edges += [(one, two) for one, two in itertools.pairwise(writers) if one != two]
     return edges
 
@@ -55,9 +55,9 @@ def _reads(index: Index) -> list[_Edge]:
     for op in index.operations:
         if op.type is Type.OK and op.committed_reads:
             for key, _, value in observed(op):
-                found = index.writers.get((key, value))
-                if found is not None and found[0] is not op:
-                    edges.add((found[0].index, op.index))
+                sent = index.writers.get((key, value))
+                if sent is not None and sent[0] is not op:
+                    edges.add((sent[0].index, op.index))
     return list(edges)
 
 

@@ -200,9 +200,9 @@ def history_of(
     events: Iterable[Event], decisions: Iterable[Decision] | None = None, compacted: Iterable[str] = ()
 ) -> History:
     """The history of these events: each invocation with its end, by time. Events of one process come in order."""
-    found = sorted(_operations(events), key=lambda pair: pair[0].time)
+    operations = sorted(_operations(events), key=lambda pair: pair[0].time)
     return History(
-        tuple(_joined(index, *pair) for index, pair in enumerate(found)),
+        tuple(_joined(index, *pair) for index, pair in enumerate(operations)),
         None if decisions is None else tuple(decisions),
         frozenset(compacted),
     )

@@ -136,20 +136,20 @@ class Index:
 
     def _orders(self) -> dict[str, KeyOrder]:
         """Also stores in ``seen`` the values that observers associate with an offset of a key."""
-        found: dict[str, dict[int, dict[Value, None]]] = {}
+        values_by_offset: dict[str, dict[int, dict[Value, None]]] = {}
         for (key, value), (op, send) in self.writers.items():
             if send.offset is None:
                 continue
             self.seen.setdefault(key, {}).setdefault(send.offset, {})[value] = None
             if self.committed_send(op, send):
-                found.setdefault(key, {}).setdefault(send.offset, {})[value] = None
+                values_by_offset.setdefault(key, {}).setdefault(send.offset, {})[value] = None
         for op in self.operations:
             for key, offset, value in observed(op):
                 self.seen.setdefault(key, {}).setdefault(offset, {})[value] = None
                 if op.committed_reads:
-                    found.setdefault(key, {}).setdefault(offset, {})[value] = None
+                    values_by_offset.setdefault(key, {}).setdefault(offset, {})[value] = None
         orders = {}
-        for key, by_offset in found.items():
+        for key, by_offset in values_by_offset.items():
             order = orders[key] = KeyOrder()
             for offset, values in sorted(by_offset.items()):
                 for value in values:

@@ -37,8 +37,8 @@ def polls(index: Index) -> Iterator[Anomaly]:
         for item in op.value:
             if isinstance(item, Assign):
                 reader.subscribed = op.f == "subscribe"
-                kept = set(item.keys) - set(item.moved)
-                reader.last = {key: last for key, last in reader.last.items() if key in kept}
+                staying = set(item.keys) - set(item.moved)
+                reader.last = {key: last for key, last in reader.last.items() if key in staying}
         yield from _between(index, op, reader)
 
 
@@ -84,13 +84,13 @@ def _step(index: Index, key: str, before: tuple[int, Value], after: tuple[int, V
 
 def polled(op: Operation) -> dict[str, Records]:
     """All records of an operation's polls by key, in order; keys without a record are not in it."""
-    found: dict[str, list[tuple[int, Value]]] = {}
+    by_key: dict[str, list[tuple[int, Value]]] = {}
     for item in op.value:
         if isinstance(item, Poll):
             for key, records in item.records.items():
                 if records:
-                    found.setdefault(key, []).extend(records)
-    return {key: tuple(records) for key, records in found.items()}
+                    by_key.setdefault(key, []).extend(records)
+    return {key: tuple(records) for key, records in by_key.items()}
 
 
 def sends(index: Index) -> Iterator[Anomaly]:
@@ -113,9 +113,9 @@ def sends(index: Index) -> Iterator[Anomaly]:
 
 def _sent(index: Index, op: Operation) -> Iterable[tuple[str, list[int]]]:
     """The places in the version order of an operation's sends by key, where they are known."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for send in op.sends:
         number = index.orders.get(send.key, _EMPTY).first.get(send.value)
         if number is not None:
-            found.setdefault(send.key, []).append(number)
-    return found.items()
+            places.setdefault(send.key, []).append(number)
+    return places.items()

@@ -53,13 +53,13 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
         for value, last in order.last.items():
             if last > bound or index.read((key, value)) or index.gone(key, order.offsets[last]):
                 continue
-            found = index.writers.get((key, value))
-            if found is None or not index.committed(found[0]):
+            sent = index.writers.get((key, value))
+            if sent is None or not index.committed(sent[0]):
                 continue
-            writer = found[0]
+            writer = sent[0]
             detail = f"{value!r} at {order.offsets[last]} was never read, a later one was; {writer}"
             yield anomaly("lost-write", detail, writer, key=key)
-            yield from _torn(index, writer, found[1])
+            yield from _torn(index, writer, sent[1])
 
 
 def unseen(index: Index) -> Iterator[Anomaly]:

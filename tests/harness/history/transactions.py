@@ -18,7 +18,7 @@ def torn(index: Index) -> Iterator[Anomaly]:
     """
     for op, snapshot in _snapshots(index):
         places = _places(snapshot)
-        writers = {found[0].index: found[0] for place in places if (found := index.writers.get(place)) is not None}
+        writers = {sent[0].index: sent[0] for place in places if (sent := index.writers.get(place)) is not None}
         for writer in writers.values():
             if not atomic(writer) or writer.type is Type.FAIL:
                 continue
@@ -83,7 +83,7 @@ def _output_may_be(
 
 def _made(index: Index) -> dict[_Input, dict[int, list[tuple[Operation, Send]]]]:
     """For each group and key that jobs consume: the records that were made of each offset."""
-    found: dict[_Input, dict[int, list[tuple[Operation, Send]]]] = {}
+    made: dict[_Input, dict[int, list[tuple[Operation, Send]]]] = {}
     for op in index.operations:
         inputs = _inputs(op)
         for send in op.sends:
@@ -91,17 +91,17 @@ def _made(index: Index) -> dict[_Input, dict[int, list[tuple[Operation, Send]]]]
                 continue
             for group, keys in inputs.items():
                 if send.source[0] in keys:
-                    found.setdefault((group, send.source[0]), {}).setdefault(send.source[1], []).append((op, send))
-    return found
+                    made.setdefault((group, send.source[0]), {}).setdefault(send.source[1], []).append((op, send))
+    return made
 
 
 def _inputs(op: Operation) -> dict[str, set[str]]:
     """The keys whose offsets go with the operation, by group."""
-    found: dict[str, set[str]] = {}
+    inputs: dict[str, set[str]] = {}
     for item in op.value:
         if isinstance(item, Offsets):
-            found.setdefault(item.group, set()).update(item.offsets)
-    return found
+            inputs.setdefault(item.group, set()).update(item.offsets)
+    return inputs
 
 
 def consumed(index: Index) -> Iterator[Anomaly]:
@@ -148,8 +148,8 @@ def epochs(index: Index) -> Iterator[Anomaly]:
         if item.what == "init":
             lowest = max(lowest, -1 if init is None else init.epoch + 1)
         if item.epoch < lowest:
-            what = f"{item.what} of {item.transactional_id!r} at entry {item.position}"
-            detail = f"{what} has epoch {item.epoch}, which must be {lowest} at least"
+            decision = f"{item.what} of {item.transactional_id!r} at entry {item.position}"
+            detail = f"{decision} has epoch {item.epoch}, which must be {lowest} at least"
             yield anomaly("epoch-regression", detail)
         last[identity] = (item, commit) if item.what == "init" else (init, item)
 
@@ -163,10 +163,10 @@ def zombies(index: Index) -> Iterator[Anomaly]:
     for op in index.operations:
         if not atomic(op) or op.f == "init" or not index.committed(op):
             continue
-        asked = op.invoked if op.committing is None else op.committing
+        requested = op.invoked if op.committing is None else op.committing
         others = inits.get(op.transactional_id or "", [])
         for other in others:
-            if other.completed is not None and other.completed < asked and _newer(other, op, others):
+            if other.completed is not None and other.completed < requested and _newer(other, op, others):
                 yield anomaly("zombie-commit", f"{op} committed after {other}", other, op)
 
 

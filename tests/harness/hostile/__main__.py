@@ -19,10 +19,10 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.getLogger("txnstore").setLevel(logging.CRITICAL)  # A damaged checkpoint is a warning in each reader.
-    chosen = (case for case in cases(given.cases, given.seed) if given.kind in (None, case.kind))
-    return report(((case.kind, run_case(case)) for case in chosen), given.seed)
+    chosen = (case for case in cases(arguments.cases, arguments.seed) if arguments.kind in (None, case.kind))
+    return report(((case.kind, run_case(case)) for case in chosen), arguments.seed)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,11 @@ def sealed(document: dict[str, Any]) -> bytes:
     return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def _places(found: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+def _places(document: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """The paths of all values inside of a document."""
-    inside: Any = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    inside: Any = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
     return [place, *(path for name, item in inside for path in _places(item, (*place, name)))]
 
 

@@ -49,8 +49,8 @@ class Watched(MemoryStore):
         return super().get(key, start, end)
 
     def _watch(self, key: str) -> None:
-        known = key == "store.json" or key.startswith(("topics/", "chains/", "_probe"))
-        if not known or ".." in key.split("/") or _CONTROL.search(key):
+        in_layout = key == "store.json" or key.startswith(("topics/", "chains/", "_probe"))
+        if not in_layout or ".." in key.split("/") or _CONTROL.search(key):
             self.wrong.add(key)
 
     def delete(self, keys: Any) -> None:
@@ -94,10 +94,10 @@ def guarded(step: str, call: Callable[[], Any], note: Note) -> Any:
 def read_all(store: Store, topic: str, note: Note) -> dict[str, list[Any]]:
     """The rows of a topic as each reader shows them, sorted; without readers that raised."""
     readers = {"scan": _scan, "sql": _sql, "consume": _consume, "spark": _spark}
-    found = {
+    rows_by_reader = {
         name: guarded(f"{name} {topic[:40]!r}", partial(read, store, topic), note) for name, read in readers.items()
     }
-    return {name: rows for name, rows in found.items() if rows is not None}
+    return {name: rows for name, rows in rows_by_reader.items() if rows is not None}
 
 
 def _scan(store: Store, topic: str) -> list[Any]:

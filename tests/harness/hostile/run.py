@@ -62,51 +62,51 @@ def _checkpoint(rng: random.Random, name: str, note: Note) -> str:
 
 def _names(rng: random.Random, name: str, note: Note) -> str:
     """Names of topics, groups, members and transactional ids, metadata, keys and headers, through the interface."""
-    given = {what: text(rng) for what in ("topic", "group", "id", "member", "metadata", "header", "key", "topic2")}
+    texts = {step: text(rng) for step in ("topic", "group", "id", "member", "metadata", "header", "key", "topic2")}
     with watched(name, {}) as bucket, create(bucket.url) as store:
         store.create_topic("t")
-        for what in ("topic", "topic2"):
-            guarded("create_topic", lambda what=what: store.create_topic(given[what]), note)  # type: ignore[misc]
+        for step in ("topic", "topic2"):
+            guarded("create_topic", lambda step=step: store.create_topic(texts[step]), note)  # type: ignore[misc]
         names = [topic.name for topic in store.topics()]
         calls: dict[str, Callable[[], Any]] = {
-            "transaction": lambda: _transaction(store, given, names),
-            "consumer": lambda: _group(store, given),
-            "transaction of an id": lambda: store.transaction(given["id"]),
-            "group": lambda: store.group(given["group"]),
-            "scan": lambda: store.scan(given["topic"]).to_table(),
-            "delete": lambda: _delete(store, given),
+            "transaction": lambda: _transaction(store, texts, names),
+            "consumer": lambda: _group(store, texts),
+            "transaction of an id": lambda: store.transaction(texts["id"]),
+            "group": lambda: store.group(texts["group"]),
+            "scan": lambda: store.scan(texts["topic"]).to_table(),
+            "delete": lambda: _delete(store, texts),
         }  # fmt: skip
-        for what, call in calls.items():
-            guarded(what, call, note)
+        for step, call in calls.items():
+            guarded(step, call, note)
         if not store.verify(deep=True).ok:
             note("verify", "finds violations")
         for arguments in (
-            ("txn", "show", given["id"]),
-            ("group", "show", given["group"]),
-            ("topic", "show", given["topic"]),
+            ("txn", "show", texts["id"]),
+            ("group", "show", texts["group"]),
+            ("topic", "show", texts["topic"]),
         ):
             if "\x00" not in arguments[2] and not arguments[2].startswith("-"):
                 command(bucket.url, (arguments[0], arguments[1], "--", arguments[2]), note)
         command(bucket.url, ("consume", "t"), note)
         use(bucket, note)
-    return repr(given)
+    return repr(texts)
 
 
-def _transaction(store: Store, given: dict[str, str], topics: list[str]) -> None:
-    with store.producer(given["id"]) as producer, producer.transaction() as txn:
+def _transaction(store: Store, texts: dict[str, str], topics: list[str]) -> None:
+    with store.producer(texts["id"]) as producer, producer.transaction() as txn:
         for topic in topics:
-            headers = [(given["header"], given["key"].encode("utf-8", "surrogatepass"))]
-            txn.send(topic, b"x", key=given["key"].encode("utf-8", "surrogatepass"), headers=headers)
-        txn.send_offsets({TopicPartition("t", 0): OffsetAndMetadata(1, given["metadata"])}, given["group"])
+            headers = [(texts["header"], texts["key"].encode("utf-8", "surrogatepass"))]
+            txn.send(topic, b"x", key=texts["key"].encode("utf-8", "surrogatepass"), headers=headers)
+        txn.send_offsets({TopicPartition("t", 0): OffsetAndMetadata(1, texts["metadata"])}, texts["group"])
 
 
-def _delete(store: Store, given: dict[str, str]) -> None:
-    if given["topic2"] not in ("t", given["topic"]):
-        store.delete_topic(given["topic2"])
+def _delete(store: Store, texts: dict[str, str]) -> None:
+    if texts["topic2"] not in ("t", texts["topic"]):
+        store.delete_topic(texts["topic2"])
 
 
-def _group(store: Store, given: dict[str, str]) -> None:
-    with store.consumer(["t"], group=given["group"], group_instance_id=given["member"]) as consumer:
+def _group(store: Store, texts: dict[str, str]) -> None:
+    with store.consumer(["t"], group=texts["group"], group_instance_id=texts["member"]) as consumer:
         consumer.poll()
         consumer.commit()
 
@@ -133,15 +133,15 @@ def _round_trip(store: Store, bucket: Watched, table: pa.Table, note: Note) -> N
             producer.flush()
 
     failed: list[str] = []
-    guarded("write", write, lambda step, what: failed.append(what))
+    guarded("write", write, lambda step, problem: failed.append(problem))
     if failed:
         note("write", failed[0])
-    found = store.scan("t").to_table().select(table.column_names)
-    if store.offsets("t", 0).high_watermark == table.num_rows and not found.equals(table.cast(found.schema)):
+    scanned = store.scan("t").to_table().select(table.column_names)
+    if store.offsets("t", 0).high_watermark == table.num_rows and not scanned.equals(table.cast(scanned.schema)):
         note("scan", "is not what was written")
     counts = {reader: len(answer) for reader, answer in read_all(store, "t", note).items()}
-    if set(counts.values()) != {found.num_rows} or len(counts) < 4:
-        note("read", f"of {found.num_rows} rows: {counts}")
+    if set(counts.values()) != {scanned.num_rows} or len(counts) < 4:
+        note("read", f"of {scanned.num_rows} rows: {counts}")
     use(bucket, note)
 
 
@@ -162,5 +162,5 @@ def run_case(case: Case) -> list[Finding]:
     """Make the store, use it, and return what is wrong."""
     noted: list[tuple[str, str]] = []
     rng = random.Random(f"{case.seed} {case.kind}")
-    hostile = _RUN[case.kind](rng, f"hostile-{case.seed}", lambda step, what: noted.append((step, what)))
-    return [Finding(case, hostile, step, what) for step, what in noted]
+    hostile = _RUN[case.kind](rng, f"hostile-{case.seed}", lambda step, problem: noted.append((step, problem)))
+    return [Finding(case, hostile, step, problem) for step, problem in noted]

@@ -43,15 +43,15 @@ def _type(rng: random.Random, depth: int) -> pa.DataType:
 
 def _name(rng: random.Random) -> str:
     """A name of a column; one that is UTF-8, which Arrow itself asks for."""
-    found = text(rng) if rng.random() < 0.3 else f"c{rng.randrange(1000)}"
-    return found.encode("utf-8", "replace").decode()
+    name = text(rng) if rng.random() < 0.3 else f"c{rng.randrange(1000)}"
+    return name.encode("utf-8", "replace").decode()
 
 
 def _deep(depth: int) -> pa.DataType:
-    found: pa.DataType = pa.int64()
+    nested: pa.DataType = pa.int64()
     for level in range(depth):
-        found = pa.list_(found) if level % 2 else pa.struct([pa.field("a", found)])
-    return found
+        nested = pa.list_(nested) if level % 2 else pa.struct([pa.field("a", nested)])
+    return nested
 
 
 def schema(rng: random.Random) -> pa.Schema:

@@ -31,8 +31,8 @@ VALUES: tuple[Any, ...] = (
 
 def text(rng: random.Random) -> str:
     """A text; sometimes two of them together."""
-    found = rng.choice(TEXTS)
-    return found + rng.choice(TEXTS) if rng.random() < 0.2 else found
+    chosen = rng.choice(TEXTS)
+    return chosen + rng.choice(TEXTS) if rng.random() < 0.2 else chosen
 
 
 def value(rng: random.Random, instead: Any) -> Any:

@@ -22,18 +22,20 @@ def main() -> int:
     parser.add_argument("--mean", type=float, default=Settings.mean, help="seconds between two interrupts")
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--places", action="store_true", help="where the interrupts struck")
-    given = parser.parse_args()
-    left, seed, ok = given.interrupts, given.seed, True
-    while left > 0 and ok:  # Stores of some thousand records, so that a step stays short.
+    arguments = parser.parse_args()
+    remaining, seed, ok = arguments.interrupts, arguments.seed, True
+    while remaining > 0 and ok:  # Stores of some thousand records, so that a step stays short.
         with tempfile.TemporaryDirectory(prefix="interrupts-") as folder:
-            url = f"{folder}/store" if given.store == "local" else f"memory://{folder}"
-            report = interrupt(Settings(min(left, 500), seed, url, given.chains, tuple(given.only), given.mean))
+            url = f"{folder}/store" if arguments.store == "local" else f"memory://{folder}"
+            report = interrupt(
+                Settings(min(remaining, 500), seed, url, arguments.chains, tuple(arguments.only), arguments.mean)
+            )
         sys.stdout.writelines(line + "\n" for line in report.lines())
-        if given.places:
+        if arguments.places:
             for name, count in sorted(report.places.items(), key=lambda item: -item[1])[:60]:
                 sys.stdout.write(f"{count:6} {name}\n")
         sys.stdout.flush()
-        ok, left, seed = report.ok, left - max(1, report.sent), seed + 1
+        ok, remaining, seed = report.ok, remaining - max(1, report.sent), seed + 1
     return 0 if ok else 1
 
 

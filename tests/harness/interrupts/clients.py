@@ -34,18 +34,18 @@ class Ledger:
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def count(self, what: str) -> None:
+    def count(self, step: str) -> None:
         """Count a step."""
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.counts[step] = self.counts.get(step, 0) + 1
 
-    def judge(self, found: list[str]) -> None:
+    def judge(self, read: list[str]) -> None:
         """Compare with the values that a reader found."""
-        values = set(found)
-        if len(values) != len(found):
-            self.problems.append(f"doubled: {sorted(value for value in values if found.count(value) > 1)[:5]}")
-        for what, wrong in [("lost", self.stored - values), ("refused, and stored", self.refused & values)]:
+        values = set(read)
+        if len(values) != len(read):
+            self.problems.append(f"doubled: {sorted(value for value in values if read.count(value) > 1)[:5]}")
+        for problem, wrong in [("lost", self.stored - values), ("refused, and stored", self.refused & values)]:
             if wrong:
-                self.problems.append(f"{what}: {sorted(wrong)[:5]} ({len(wrong)} records)")
+                self.problems.append(f"{problem}: {sorted(wrong)[:5]} ({len(wrong)} records)")
         if strange := {value for value in values - self.sent if value.startswith("m-")}:
             self.problems.append(f"never sent: {sorted(strange)[:5]}")
         for whole in self.undecided:
@@ -95,8 +95,8 @@ class Client:
 class Idempotent(Client):
     """An idempotent producer: sends rows and tables, waits for some, flushes, is closed and opened again."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.producer: Producer | None = None
         self.waiting: list[tuple[list[str], Any]] = []
 
@@ -192,8 +192,8 @@ class Idempotent(Client):
 class Transactional(Client):
     """A transactional producer: every step is a transaction, with records, and offsets of the consumer's group."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.producer: Producer | None = None
 
     def step(self) -> None:

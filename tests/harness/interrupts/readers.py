@@ -17,8 +17,8 @@ from txnstore.sql.interrupts import raise_interrupt
 class Reader(Client):
     """A consumer of a group: polls, commits, and is closed and opened again; no record is skipped or read twice."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.consumer: Consumer | None = None
         #: The offsets that this consumer has returned, by partition, and where the next one may begin.
         self.read: dict[int, list[int]] = {}
@@ -114,10 +114,10 @@ class Queries(Client):
 
     def run(self, query: str) -> list[tuple[str]]:
         """The rows of a query. DuckDB itself, which evaluates the relation here, reports an interrupt as its error."""
-        kept = self.rng.random() < 0.8
-        found = self.store.sql(query) if kept else self.store.duckdb().sql(query)
+        shared = self.rng.random() < 0.8
+        relation = self.store.sql(query) if shared else self.store.duckdb().sql(query)
         try:
-            return found.fetchall()
+            return relation.fetchall()
         except (RuntimeError, duckdb.Error) as error:
             raise_interrupt(error)
             raise

@@ -64,7 +64,7 @@ class Report:
     def lines(self) -> Iterator[str]:
         """The report."""
         yield f"interrupts: {self.sent:,} at {len(self.places)} functions; seed {self.settings.seed}"
-        yield "steps: " + ", ".join(f"{count} {what}" for what, count in sorted(self.ledger.counts.items()))
+        yield "steps: " + ", ".join(f"{count} {step}" for step, count in sorted(self.ledger.counts.items()))
         yield (
             f"records: {self.records:,} stored; acknowledged {len(self.ledger.stored):,}, refused "
             f"{len(self.ledger.refused):,}, unknown {len(self.ledger.unknown):,}; {self.beside:,} of another thread"
@@ -148,9 +148,9 @@ def _judge(store: Store, ledger: Ledger, running: dict[str, Client], beside: Bes
     except (StorageError, TxnStoreError) as error:
         ledger.problems.append(f"the end: {error!r}")
         return
-    found = [value.decode() for value in table["value"].to_pylist()]
-    ledger.judge(found)
-    if lost := set(beside.acknowledged) - set(found):
+    values = [value.decode() for value in table["value"].to_pylist()]
+    ledger.judge(values)
+    if lost := set(beside.acknowledged) - set(values):
         ledger.problems.append(f"lost of the other thread: {sorted(lost)[:5]}")
     visible: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     for partition, offset in zip(table["_partition"].to_pylist(), table["_offset"].to_pylist(), strict=True):

@@ -72,9 +72,9 @@ class Interrupts:
     def until_done(self, call: Callable[[], T]) -> T:
         """Call until it ends without an interrupt; the third repetition is not interrupted."""
         for _ in range(3):
-            done, found = self.once(call)
+            done, result = self.once(call)
             if done:
-                return found  # type: ignore[return-value]
+                return result  # type: ignore[return-value]
         return call()
 
     def _handle(self, _: int, frame: FrameType | None) -> None:

@@ -53,8 +53,8 @@ class ClientProducer:
     @property
     def identity(self) -> tuple[int, int]:
         """Producer id and epoch."""
-        found = self._machine.field(self._manager, "producerIdAndEpoch")
-        return self._machine.field(found, "producerId"), self._machine.field(found, "epoch")
+        identity = self._machine.field(self._manager, "producerIdAndEpoch")
+        return self._machine.field(identity, "producerId"), self._machine.field(identity, "epoch")
 
     def begin(self) -> None:
         self._client.beginTransaction()
@@ -132,7 +132,7 @@ class ClientProducer:
 
     def _settled(self) -> dict[str, list[int]]:
         futures, self._futures = self._futures, []
-        found: dict[str, list[int]] = {}
+        by_partition: dict[str, list[int]] = {}
         for partition, future in futures:
-            found.setdefault(partition, []).append(future.get().offset())
-        return found
+            by_partition.setdefault(partition, []).append(future.get().offset())
+        return by_partition

@@ -46,13 +46,13 @@ API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 def release_of(jars: Path) -> str:
     """``4.4.0``: the Kafka release of a folder with jars, from their names. Raises ``ValueError`` if there is none."""
-    found = [jar.stem.removeprefix("kafka-clients-") for jar in jars.glob("kafka-clients-*.jar")]
-    if len(found) != 1:
+    files = [jar.stem.removeprefix("kafka-clients-") for jar in jars.glob("kafka-clients-*.jar")]
+    if len(files) != 1:
         msg = (
-            f"{jars} is not the libs folder of a Kafka release: {len(found)} files in it are called kafka-clients-*.jar"
+            f"{jars} is not the libs folder of a Kafka release: {len(files)} files in it are called kafka-clients-*.jar"
         )
         raise ValueError(msg)
-    return found[0]
+    return files[0]
 
 
 class Cluster:
@@ -154,17 +154,17 @@ class VirtualMachine:
 
     def properties(self, values: Mapping[str, str]) -> Any:
         """The configuration of a client."""
-        found = self.java.util.Properties()
+        configuration = self.java.util.Properties()
         for key, value in values.items():
-            found.put(key, value)
-        return found
+            configuration.put(key, value)
+        return configuration
 
     def array(self, of: Any, items: list[Any]) -> Any:
         """A Java array."""
-        found = self.gateway.new_array(of, len(items))
+        array = self.gateway.new_array(of, len(items))
         for number, item in enumerate(items):
-            found[number] = item
-        return found
+            array[number] = item
+        return array
 
     def field(self, thing: Any, name: str) -> Any:
         """The value of a private field."""
@@ -173,21 +173,21 @@ class VirtualMachine:
         return field.get(thing)
 
 
-def again(what: str, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+def again(expectation: str, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Repeats with short pauses; then raises a :class:`TimeoutError` that names the missing event."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
         time.sleep(0.02)
-    msg = f"{what}, and did not in {seconds:.0f} s"
+    msg = f"{expectation}, and did not in {seconds:.0f} s"
     raise TimeoutError(msg)
 
 
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports
 
 

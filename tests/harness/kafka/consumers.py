@@ -47,18 +47,18 @@ class ClientConsumer:
 
     def poll(self) -> dict[str, Any]:
         """All records up to the ends of the partitions that are not paused."""
-        found: dict[str, list[Any]] = {}
+        by_partition: dict[str, list[Any]] = {}
         for _ in again("the consumer should read to the end"):
-            self.poll_once(found)
+            self.poll_once(by_partition)
             if self.at_end():
                 break
-        return dict(sorted(found.items()))
+        return dict(sorted(by_partition.items()))
 
-    def poll_once(self, found: dict[str, list[Any]]) -> None:
+    def poll_once(self, by_partition: dict[str, list[Any]]) -> None:
         """Add the records of one poll, by partition."""
         pause = self._machine.java.time.Duration.ofMillis(50)
         for record in self._client.poll(pause).iterator():
-            found.setdefault(f"{record.topic()}-{record.partition()}", []).append(self._row(record))
+            by_partition.setdefault(f"{record.topic()}-{record.partition()}", []).append(self._row(record))
 
     def assigned(self) -> list[str]:
         """The partitions that it has now."""
@@ -94,10 +94,10 @@ class ClientConsumer:
         self._client.commitSync(positions)
 
     def offsets_for_times(self, times: dict[str, int]) -> dict[str, Any]:
-        asked = self._machine.java.util.HashMap()
+        query = self._machine.java.util.HashMap()
         for name, time in times.items():
-            asked.put(self._tp(name), time)
-        answer = self._client.offsetsForTimes(asked)
+            query.put(self._tp(name), time)
+        answer = self._client.offsetsForTimes(query)
         rows = {name: answer.get(self._tp(name)) for name in times}
         return {name: [row.offset(), row.timestamp()] if row is not None else None for name, row in rows.items()}
 
@@ -126,20 +126,20 @@ class ClientConsumers(ConsumerOperations[ClientConsumer]):
         self.consumers[op["consumer"]] = ClientConsumer(self.running, op)
 
     def op_poll(self, op: Op) -> dict[str, Any]:
-        found = self.consumers[op["consumer"]]
-        return self.op_poll_all({"op": "poll_all", "group": found.group}) if found.topics else found.poll()
+        consumer = self.consumers[op["consumer"]]
+        return self.op_poll_all({"op": "poll_all", "group": consumer.group}) if consumer.topics else consumer.poll()
 
     def op_poll_all(self, op: Op) -> dict[str, Any]:
         """All members poll until each partition of their topics has one owner, which has read to its end."""
-        found: dict[str, Any] = {}
+        by_partition: dict[str, Any] = {}
         members = self._sharing(op["group"])
         for _ in again(f"the members of {op['group']!r} should read to the end"):
             for member in members:
-                member.poll_once(found)
+                member.poll_once(by_partition)
             owned = [name for member in members for name in member.assigned()]
-            wanted = [name for name in self.partitions() if topic_partition(name)[0] in members[0].topics]
-            if sorted(owned) == sorted(wanted) and all(member.at_end() for member in members):
-                return dict(sorted(found.items()))
+            subscribed = [name for name in self.partitions() if topic_partition(name)[0] in members[0].topics]
+            if sorted(owned) == sorted(subscribed) and all(member.at_end() for member in members):
+                return dict(sorted(by_partition.items()))
         return {}
 
     def op_commit_all(self, op: Op) -> None:
@@ -151,4 +151,4 @@ class ClientConsumers(ConsumerOperations[ClientConsumer]):
         raise NotImplementedError
 
     def _sharing(self, group: str) -> list[ClientConsumer]:
-        return [found for found in self.consumers.values() if found.group == group and found.topics]
+        return [consumer for consumer in self.consumers.values() if consumer.group == group and consumer.topics]

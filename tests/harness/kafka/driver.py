@@ -100,20 +100,20 @@ class BrokerDriver(ClientConsumers):
 
     def look_again(self) -> dict[str, Any]:
         """An observation, whatever the last operation was."""
-        found: dict[str, Any] = self._names.shown(retried(self._view.observe))
-        return found
+        observation: dict[str, Any] = self._names.shown(retried(self._view.observe))
+        return observation
 
     def _name(self, exception: Any) -> str:
         """Kafka's name of an exception: that of the first in the chain of causes that has one."""
-        errors, found = self.machine.kafka.common.protocol.Errors, exception
-        while found is not None:
-            kind = str(found.getClass().getSimpleName())
-            name = CLIENT_ERRORS.get(kind) or str(errors.forException(found).name())
-            text = str(found.getMessage())
-            name = next((told for end, told in MESSAGES.items() if text.endswith(end)), name)
+        errors, cause = self.machine.kafka.common.protocol.Errors, exception
+        while cause is not None:
+            kind = str(cause.getClass().getSimpleName())
+            name = CLIENT_ERRORS.get(kind) or str(errors.forException(cause).name())
+            text = str(cause.getMessage())
+            name = next((error_name for end, error_name in MESSAGES.items() if text.endswith(end)), name)
             if name != "UNKNOWN_SERVER_ERROR":
                 return name
-            found = found.getCause()
+            cause = cause.getCause()
         return str(exception.toString())
 
     # The application --------------------------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ class BrokerDriver(ClientConsumers):
 
     def op_set_epoch(self, op: Op) -> None:
         """Repeat inits up to the epoch."""
-        known = self._view.describe(op["id"])
+        description = self._view.describe(op["id"])
         while (missing := op["epoch"] - self._view.describe(op["id"]).producerEpoch()) > 0:
-            self._requests.init(op["id"], known.transactionTimeoutMs(), None, times=missing)
+            self._requests.init(op["id"], description.transactionTimeoutMs(), None, times=missing)
 
     def partitions(self) -> list[str]:
         """The partitions of the existing topics."""
@@ -235,9 +235,11 @@ class BrokerDriver(ClientConsumers):
                 return
 
     def _timed_out(self, name: str) -> bool:
-        found = self._view.describe(name)
-        started = found.transactionStartTimeMs()
-        return bool(started.isPresent() and started.getAsLong() + found.transactionTimeoutMs() < time.time() * 1000)
+        description = self._view.describe(name)
+        started = description.transactionStartTimeMs()
+        return bool(
+            started.isPresent() and started.getAsLong() + description.transactionTimeoutMs() < time.time() * 1000
+        )
 
     def op_restart(self, op: Op) -> None:
         self.cluster.restart()
@@ -266,10 +268,10 @@ class BrokerDriver(ClientConsumers):
 
     def op_committed(self, op: Op) -> int | None:
         tp = op["partition"]
-        found = self._requests.committed(op["group"], [tp], require_stable=op.get("require_stable", True))[tp]
-        if isinstance(found, str):
-            raise BrokerError(found)
-        return found
+        stored = self._requests.committed(op["group"], [tp], require_stable=op.get("require_stable", True))[tp]
+        if isinstance(stored, str):
+            raise BrokerError(stored)
+        return stored
 
     def op_describe_producers(self, op: Op) -> list[list[Any]]:
         return self._view.producers(op["partition"])

@@ -40,13 +40,13 @@ class ClassicGroups:
         """``JoinGroup`` of a member, and of all others in a rebalance; returns the new generation."""
         present = self._present.setdefault(group, [])
         present[:] = [
-            other for other in present if instance is None or self._members.told(group, other).instance != instance
+            other for other in present if instance is None or self._members.claim_of(group, other).instance != instance
         ]
-        self._members.tell(group, name, Claim(instance=instance))
+        self._members.update(group, name, Claim(instance=instance))
         self._topics[group, name] = list(topics)
         self._rebalance(group, {name: self._join(group, name)})
         present.append(name)
-        return {"generation": self._members.told(group, name).generation}
+        return {"generation": self._members.claim_of(group, name).generation}
 
     def leave(self, group: str, claim: Claim) -> None:
         """``LeaveGroup`` of one member, after which the others join again."""
@@ -77,7 +77,9 @@ class ClassicGroups:
             for name in [name for name, pending in waiting.items() if pending.ready(0.02)]:
                 with waiting.pop(name) as pending:
                     answer = pending.answer().data()
-                self._members.tell(group, name, replace(self._members.told(group, name), member_id=answer.memberId()))
+                self._members.update(
+                    group, name, replace(self._members.claim_of(group, name), member_id=answer.memberId())
+                )
                 if self._requests.error(answer.errorCode()) == "MEMBER_ID_REQUIRED":
                     waiting[name] = self._join(group, name)
                 else:
@@ -90,13 +92,13 @@ class ClassicGroups:
             self._sync(group, name, answer)
 
     def _join(self, group: str, name: str) -> Pending:
-        kind, told = self._message.JoinGroupRequestData, self._members.told(group, name)
+        kind, claim = self._message.JoinGroupRequestData, self._members.claim_of(group, name)
         consumer = self._machine.kafka.clients.consumer
         subscription = consumer.ConsumerPartitionAssignor.Subscription(self._topics[group, name])
         written = consumer.internals.ConsumerProtocol.serializeSubscription(subscription)
         protocols = kind.JoinGroupRequestProtocolCollection()
         protocols.add(kind.JoinGroupRequestProtocol().setName("range").setMetadata(bytes(written.array())))
-        data = kind().setGroupId(group).setMemberId(told.member_id).setGroupInstanceId(told.instance)
+        data = kind().setGroupId(group).setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
         data.setSessionTimeoutMs(SESSION_TIMEOUT_MS).setRebalanceTimeoutMs(REBALANCE_TIMEOUT_MS)
         data.setProtocolType("consumer").setProtocols(protocols)
         return self._requests.post(self._api.JoinGroupRequest.Builder(data).build(JOIN_GROUP))
@@ -104,7 +106,7 @@ class ClassicGroups:
     def _must_join(self, group: str, name: str) -> bool:
         """``Heartbeat``: whether a member has to join again."""
         try:
-            self.heartbeat(group, self._members.told(group, name))
+            self.heartbeat(group, self._members.claim_of(group, name))
         except BrokerError as error:
             if error.name != "REBALANCE_IN_PROGRESS":
                 raise
@@ -113,14 +115,14 @@ class ClassicGroups:
 
     def _sync(self, group: str, name: str, joined: Any) -> None:
         """``SyncGroup`` with empty assignments, which do not matter for a commit."""
-        told = replace(self._members.told(group, name), generation=joined.generationId())
-        data = self._message.SyncGroupRequestData().setGroupId(group).setGenerationId(told.generation)
-        data.setMemberId(told.member_id).setGroupInstanceId(told.instance)
+        claim = replace(self._members.claim_of(group, name), generation=joined.generationId())
+        data = self._message.SyncGroupRequestData().setGroupId(group).setGenerationId(claim.generation)
+        data.setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
         data.setProtocolType(joined.protocolType()).setProtocolName(joined.protocolName())
         self._requests.check(
             self._requests.send(self._api.SyncGroupRequest.Builder(data).build(SYNC_GROUP)).data().errorCode()
         )
-        self._members.tell(group, name, told)
+        self._members.update(group, name, claim)
 
 
 class ConsumerGroups:
@@ -138,11 +140,11 @@ class ConsumerGroups:
     def join(self, group: str, name: str, instance: str | None, topics: Mapping[str, int]) -> None:
         """The first heartbeat of a member, and those of all others. The value of the epoch is not compared."""
         for other in self._present(group):
-            told = self._members.told(group, other)
-            if instance is not None and told.instance == instance:
-                self._heartbeat(group, replace(told, generation=LEAVING_FOR_A_WHILE), [])
+            claim = self._members.claim_of(group, other)
+            if instance is not None and claim.instance == instance:
+                self._heartbeat(group, replace(claim, generation=LEAVING_FOR_A_WHILE), [])
                 del self._owned[group, other]
-        self._members.tell(group, name, Claim(str(uuid.uuid4()), 0, instance))
+        self._members.update(group, name, Claim(str(uuid.uuid4()), 0, instance))
         self._owned[group, name], self._topics[group, name] = [], dict(topics)
         self._settle(group)
 
@@ -167,15 +169,15 @@ class ConsumerGroups:
             if not names or self._settled(group, names):
                 return
             for name in names:
-                told = self._members.told(group, name)
-                answer = self._heartbeat(group, told, self._owned[group, name], list(self._topics[group, name]))
-                self._members.tell(group, name, replace(told, generation=answer.memberEpoch()))
+                claim = self._members.claim_of(group, name)
+                answer = self._heartbeat(group, claim, self._owned[group, name], list(self._topics[group, name]))
+                self._members.update(group, name, replace(claim, generation=answer.memberEpoch()))
                 if answer.assignment() is not None:
                     self._owned[group, name] = list(answer.assignment().topicPartitions())
 
     def _settled(self, group: str, names: list[str]) -> bool:
         owned = sum(len(list(row.partitions())) for name in names for row in self._owned[group, name])
-        epochs = {self._members.told(group, name).generation for name in names}
+        epochs = {self._members.claim_of(group, name).generation for name in names}
         topics = {topic: count for name in names for topic, count in self._topics[group, name].items()}
         return len(epochs) == 1 and epochs != {0} and owned == sum(topics.values())
 

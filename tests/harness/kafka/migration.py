@@ -36,11 +36,11 @@ def main(jars: Path, connector: Path) -> int:
             runpy.run_path(str(_EXAMPLE))["migrate"](spark, broker.cluster.address, url, _TOPIC)
         spark.stop()
         with txnstore.open(url) as store:
-            found = _records(store)
-    if found != expected:
-        sys.stderr.write(f"expected {expected}\nfound {found}\n")
+            migrated = _records(store)
+    if migrated != expected:
+        sys.stderr.write(f"expected {expected}\nfound {migrated}\n")
         return 1
-    sys.stdout.write(f"{len(found)} records of Kafka {broker.cluster.version} migrated once by two runs\n")
+    sys.stdout.write(f"{len(migrated)} records of Kafka {broker.cluster.version} migrated once by two runs\n")
     return 0
 
 

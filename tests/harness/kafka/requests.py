@@ -48,10 +48,10 @@ class Requests:
             self._api.FindCoordinatorRequest.CoordinatorType.GROUP,
         ):
             data = self._message.FindCoordinatorRequestData().setKeyType(kind.id()).setCoordinatorKeys(["any"])
-            for found in (
+            for coordinator in (
                 self.send(self._api.FindCoordinatorRequest.Builder(data).build(FIND_COORDINATOR)).data().coordinators()
             ):
-                self.check(found.errorCode())
+                self.check(coordinator.errorCode())
 
     def init(
         self, transactional_id: str | None, timeout_ms: int, expected: tuple[int, int] | None, times: int = 1
@@ -96,8 +96,8 @@ class Requests:
         topics.add(topic_data)
         data = self._message.ProduceRequestData().setTransactionalId(transactional_id).setAcks(-1).setTimeoutMs(10_000)
         request = self._api.ProduceRequest(data.setTopicData(topics), PRODUCE)
-        for found in self.send(request).data().responses().iterator():
-            for answer in found.partitionResponses():
+        for response in self.send(request).data().responses().iterator():
+            for answer in response.partitionResponses():
                 self.check(answer.errorCode())
                 return int(answer.baseOffset())
         raise BrokerError("UNKNOWN_SERVER_ERROR")
@@ -168,20 +168,20 @@ class Requests:
         for name in partitions:
             topic, number = topic_partition(name)
             topics.setdefault(topic, []).append(number)
-        asked = [
+        queries = [
             kind.OffsetFetchRequestTopics().setName(topic).setPartitionIndexes(numbers)
             for topic, numbers in topics.items()
         ]
-        data = kind().setGroups([kind.OffsetFetchRequestGroup().setGroupId(group).setTopics(asked)])
+        data = kind().setGroups([kind.OffsetFetchRequestGroup().setGroupId(group).setTopics(queries)])
         request = self._api.OffsetFetchRequest.Builder.forTopicNames(data.setRequireStable(require_stable), False)
-        found: dict[str, int | str | None] = {}
+        offsets: dict[str, int | str | None] = {}
         for one in self.send(request.build(OFFSET_FETCH)).data().groups():
             self.check(one.errorCode())
             for topic in one.topics():
                 for row in topic.partitions():
                     name, offset = f"{topic.name()}-{row.partitionIndex()}", row.committedOffset()
-                    found[name] = self.error(row.errorCode()) or (offset if offset >= 0 else None)
-        return found
+                    offsets[name] = self.error(row.errorCode()) or (offset if offset >= 0 else None)
+        return offsets
 
     def delete_records(self, partition: str, offset: int) -> int:
         """``DeleteRecords``: the first offset from then on."""
@@ -189,10 +189,10 @@ class Requests:
         topic, number = topic_partition(partition)
         row = kind.DeleteRecordsPartition().setPartitionIndex(number).setOffset(offset)
         data = kind().setTopics([kind.DeleteRecordsTopic().setName(topic).setPartitions([row])]).setTimeoutMs(10_000)
-        for found in (
+        for response in (
             self.send(self._api.DeleteRecordsRequest.Builder(data).build(DELETE_RECORDS)).data().topics().iterator()
         ):
-            for answer in found.partitions().iterator():
+            for answer in response.partitions().iterator():
                 self.check(answer.errorCode())
                 return int(answer.lowWatermark())
         raise BrokerError("UNKNOWN_SERVER_ERROR")

@@ -23,8 +23,8 @@ WITHOUT_EFFECT = "follower.replication.throttled.replicas"
 
 def settings_of(config: Mapping[str, str]) -> dict[str, str]:
     """The settings of a new topic, for a broker: a topic of the language is at rest."""
-    known = {SEGMENT_BYTES if name == "segment.bytes" else name: value for name, value in config.items()}
-    return {**REST, **known} if known else {}
+    settings = {SEGMENT_BYTES if name == "segment.bytes" else name: value for name, value in config.items()}
+    return {**REST, **settings} if settings else {}
 
 
 class Upkeep:
@@ -89,9 +89,9 @@ class Upkeep:
         """The cleaner checkpoint of a partition. The file has two lines before the partitions: version and number."""
         file = self._running.cluster.data / "cleaner-offset-checkpoint"
         lines = file.read_text().splitlines()[2:] if file.exists() else []
-        found = dict(line.rsplit(" ", 1) for line in lines)
+        checkpoints = dict(line.rsplit(" ", 1) for line in lines)
         topic, _, number = name.rpartition("-")
-        return int(found.get(f"{topic} {number}", 0))
+        return int(checkpoints.get(f"{topic} {number}", 0))
 
     def _first_uncleanable(self, name: str, start: int, lag_ms: int) -> int:
         """The LSO, the active segment, or the first new segment with a record that is too young (CMP-02)."""
@@ -138,18 +138,18 @@ class Upkeep:
             for name, value in change.items():
                 entry = api.ConfigEntry(name, value)
                 ops.add(api.AlterConfigOp(entry, api.AlterConfigOp.OpType.SET))
-            asked = self._running.machine.java.util.HashMap()
-            asked.put(self._resource(topic), ops)
-            self._running.admin.incrementalAlterConfigs(asked).all().get()
+            request = self._running.machine.java.util.HashMap()
+            request.put(self._resource(topic), ops)
+            self._running.admin.incrementalAlterConfigs(request).all().get()
             for _ in again(f"the broker should know the settings of {topic}"):
-                known = self._config(topic)
-                if all(known.get(name) == value for name, value in change.items()):
+                applied = self._config(topic)
+                if all(applied.get(name) == value for name, value in change.items()):
                     break
 
     def _config(self, topic: str) -> dict[str, str]:
         resource = self._resource(topic)
-        found = self._running.admin.describeConfigs([resource]).values().get(resource).get()
-        return {str(entry.name()): str(entry.value()) for entry in found.entries().iterator()}
+        description = self._running.admin.describeConfigs([resource]).values().get(resource).get()
+        return {str(entry.name()): str(entry.value()) for entry in description.entries().iterator()}
 
     def _resource(self, topic: str) -> Any:
         config = self._running.machine.kafka.common.config.ConfigResource

@@ -56,14 +56,14 @@ class BrokerView:
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the broker does not know it."""
         self.admin.deleteTopics([name]).all().get()
-        self.partitions = [known for known in self.partitions if topic_partition(known)[0] != name]
+        self.partitions = [partition for partition in self.partitions if topic_partition(partition)[0] != name]
         for _ in again(f"the broker should forget topic {name!r}"):
             if name not in set(self.admin.listTopics().names().get()):
                 return
 
     def delete_topics(self) -> None:
         """Delete all topics."""
-        for name in {topic_partition(known)[0] for known in self.partitions}:
+        for name in {topic_partition(partition)[0] for partition in self.partitions}:
             self.delete_topic(name)
 
     def observe(self) -> dict[str, Any]:
@@ -99,8 +99,8 @@ class BrokerView:
 
     def transactional_ids(self, state: str | None = None) -> list[str]:
         """All transactional ids, or those in a state."""
-        found = sorted(str(listing.transactionalId()) for listing in self.admin.listTransactions().all().get())
-        mine = [name for name in found if name.endswith(self._suffix)]
+        listed = sorted(str(listing.transactionalId()) for listing in self.admin.listTransactions().all().get())
+        mine = [name for name in listed if name.endswith(self._suffix)]
         return [name for name in mine if state is None or self._state(name) == state]
 
     def describe(self, name: str) -> Any:
@@ -112,13 +112,13 @@ class BrokerView:
 
     def transaction(self, name: str) -> dict[str, Any]:
         """The columns of a trace; Kafka does not describe the groups."""
-        found = self.describe(name)
-        partitions = [f"{tp.topic()}-{tp.partition()}" for tp in found.topicPartitions()]
+        description = self.describe(name)
+        partitions = [f"{tp.topic()}-{tp.partition()}" for tp in description.topicPartitions()]
         return {
-            "state": _upper(found.state().toString()),
-            "producer_id": self._ids.number(found.producerId()),
-            "epoch": found.producerEpoch(),
-            "timeout_ms": found.transactionTimeoutMs(),
+            "state": _upper(description.state().toString()),
+            "producer_id": self._ids.number(description.producerId()),
+            "epoch": description.producerEpoch(),
+            "timeout_ms": description.transactionTimeoutMs(),
             "partitions": sorted(tp for tp in partitions if not tp.startswith("__")),
         }
 
@@ -128,12 +128,12 @@ class BrokerView:
         """Of each partition the first offset (``earliest``), or the end that an isolation level sees (``latest``)."""
         spec = getattr(self._admin_api.OffsetSpec, which)
         tps = {name: self._tp(name) for name in self.partitions}
-        asked = self._machine.java.util.HashMap()
+        query = self._machine.java.util.HashMap()
         for tp in tps.values():
-            asked.put(tp, spec())
+            query.put(tp, spec())
         level = getattr(self._machine.kafka.common.IsolationLevel, isolation.upper())
-        found = self.admin.listOffsets(asked, self._admin_api.ListOffsetsOptions(level))
-        return {name: int(found.partitionResult(tp).get().offset()) for name, tp in tps.items()}
+        answer = self.admin.listOffsets(query, self._admin_api.ListOffsetsOptions(level))
+        return {name: int(answer.partitionResult(tp).get().offset()) for name, tp in tps.items()}
 
     def end_offsets(self, isolation: str) -> dict[str, int]:
         """The end of each partition that an isolation level sees."""
@@ -154,14 +154,14 @@ class BrokerView:
         consumer, tp = self._readers[isolation], self._tp(name)
         consumer.assign([tp])
         consumer.seek(tp, start)
-        found: list[list[Any]] = []
+        rows: list[list[Any]] = []
         pause = self._machine.java.time.Duration.ofMillis(200)
         for _ in again(f"{isolation} should read {name} up to {end}"):
-            found += [[record.offset(), record.key(), record.value()] for record in consumer.poll(pause).iterator()]
+            rows += [[record.offset(), record.key(), record.value()] for record in consumer.poll(pause).iterator()]
             # Beyond the end, a poll fails as soon as the broker has answered.
             if start <= end <= consumer.position(tp):
                 break
-        return found
+        return rows
 
     def _end_of_batches(self, name: str, limit: int) -> int:
         """Where the batches below an offset end. A consumer comes no further, if a clean has removed those after it."""
@@ -172,10 +172,12 @@ class BrokerView:
         """Producer id, epoch, last sequence, first offset of the open transaction."""
         tp = self._tp(name)
         rows = []
-        for known in self.admin.describeProducers([tp]).partitionResult(tp).get().activeProducers():
-            opened = known.currentTransactionStartOffset()
+        for producer in self.admin.describeProducers([tp]).partitionResult(tp).get().activeProducers():
+            opened = producer.currentTransactionStartOffset()
             first = opened.getAsLong() if opened.isPresent() else None
-            rows.append([self._ids.number(known.producerId()), known.producerEpoch(), known.lastSequence(), first])
+            rows.append(
+                [self._ids.number(producer.producerId()), producer.producerEpoch(), producer.lastSequence(), first]
+            )
         return sorted(rows, key=lambda row: row[0])
 
     def _markers(self, name: str) -> list[list[Any]]:
@@ -193,9 +195,9 @@ class BrokerView:
     def _group(self, name: str) -> dict[str, list[Any]]:
         if not self.partitions:
             return {}
-        known = self._requests.committed(name, self.partitions, require_stable=False)
+        offsets = self._requests.committed(name, self.partitions, require_stable=False)
         stable = self._requests.committed(name, self.partitions, require_stable=True)
-        rows = {tp: [offset, isinstance(stable[tp], str)] for tp, offset in known.items()}
+        rows = {tp: [offset, isinstance(stable[tp], str)] for tp, offset in offsets.items()}
         return {tp: row for tp, row in sorted(rows.items()) if row != [None, False]}
 
 

@@ -88,11 +88,11 @@ class Broker:
         """Delete a topic, and what groups have committed for it."""
         if f"{name}-0" not in self.logs:
             raise RefusedError("UNKNOWN_TOPIC_OR_PARTITION")
-        gone = [partition for partition in self.logs if partition.rpartition("-")[0] == name]
-        for partition in gone:
+        deleted = [partition for partition in self.logs if partition.rpartition("-")[0] == name]
+        for partition in deleted:
             del self.logs[partition]
         for group in self.groups.values():
-            group.log = [item for item in group.log if not isinstance(item, Write) or item.partition not in gone]
+            group.log = [item for item in group.log if not isinstance(item, Write) or item.partition not in deleted]
 
     def of_topic(self, name: str) -> list[Log]:
         """The logs of a topic."""
@@ -265,10 +265,10 @@ class Broker:
 
     def committed(self, group: str, partition: str, *, require_stable: bool) -> int | None:
         """The committed offset; with ``require_stable`` an undecided one is an error (OFF-09, KIP-447)."""
-        known = self.groups.get(group, Group())
-        if require_stable and known.unstable(partition):
+        state = self.groups.get(group, Group())
+        if require_stable and state.unstable(partition):
             raise RefusedError("UNSTABLE_OFFSET_COMMIT")
-        return known.committed(partition)
+        return state.committed(partition)
 
     def _check_offsets(self, item: Offsets, *, transactional: bool) -> None:
         if item.group not in self.groups and item.claim.generation >= 0:

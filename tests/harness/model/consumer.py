@@ -46,13 +46,13 @@ class Consumer:
 
     def seek(self, partition: str, offset: int) -> None:
         """Continue at an offset."""
-        found = self.assigned[partition]
-        found.offset, found.want = offset, None
+        position = self.assigned[partition]
+        position.offset, position.want = offset, None
 
     def seek_to(self, partition: str, end: str) -> None:
         """Continue at the ``earliest`` or ``latest`` offset."""
-        found = self.assigned[partition]
-        found.offset, found.want = None, end
+        position = self.assigned[partition]
+        position.offset, position.want = None, end
 
     def pauses(self, partition: str, *, paused: bool) -> None:
         """Whether polls leave a partition out."""
@@ -63,22 +63,24 @@ class Consumer:
         if self.group is None or self.group not in self.broker.groups:
             return False
         group = self.broker.groups[self.group]
-        asked = (tp for tp, found in self.assigned.items() if found.offset is None and found.want is None)
-        return any(group.unstable(tp) for tp in asked)
+        undetermined = (
+            tp for tp, position in self.assigned.items() if position.offset is None and position.want is None
+        )
+        return any(group.unstable(tp) for tp in undetermined)
 
     def position(self, partition: str) -> int:
         """The next offset to read."""
-        found = self.assigned[partition]
-        found.offset, found.want = self._located(partition), None
-        return found.offset
+        position = self.assigned[partition]
+        position.offset, position.want = self._located(partition), None
+        return position.offset
 
     def _located(self, partition: str) -> int:
-        found, known = self.assigned[partition], None
-        if found.offset is not None:
-            return found.offset
-        if found.want is None and self.group is not None and self.group in self.broker.groups:
-            known = self.broker.groups[self.group].committed(partition)
-        return self._end(partition, found.want or self.reset) if known is None else known
+        position, committed = self.assigned[partition], None
+        if position.offset is not None:
+            return position.offset
+        if position.want is None and self.group is not None and self.group in self.broker.groups:
+            committed = self.broker.groups[self.group].committed(partition)
+        return self._end(partition, position.want or self.reset) if committed is None else committed
 
     def strays(self, partition: str) -> bool:
         """Whether its position is outside of the log, so that the next poll applies the policy."""
@@ -91,9 +93,9 @@ class Consumer:
 
     def _in_range(self, partition: str) -> int:
         """The position of a poll, which applies the policy to one outside of the log."""
-        found, position, log = self.assigned[partition], self.position(partition), self.broker.logs[partition]
+        assigned, position, log = self.assigned[partition], self.position(partition), self.broker.logs[partition]
         if not log.start <= position <= log.end:
-            found.offset = position = self._end(partition, self.reset, error="OFFSET_OUT_OF_RANGE")
+            assigned.offset = position = self._end(partition, self.reset, error="OFFSET_OUT_OF_RANGE")
         return position
 
     def _end(self, partition: str, which: str, error: str = "NO_OFFSET") -> int:
@@ -106,31 +108,31 @@ class Consumer:
         """All records from the positions on, by partition: the offset, and what a record consists of."""
         for tp in self.assigned:
             self.position(tp)
-        found: dict[str, list[list[Any]]] = {}
+        polled: dict[str, list[list[Any]]] = {}
         for tp, position in self.assigned.items():
             if position.paused:
                 continue
             start, log = self._in_range(tp), self.broker.logs[tp]
             rows = [[offset, *record] for offset, record in log.records(self.isolation) if offset >= start]
             if rows:
-                found[tp] = rows
+                polled[tp] = rows
             position.offset = max(start, log.limit(self.isolation))
-        return dict(sorted(found.items()))
+        return dict(sorted(polled.items()))
 
     def commit(self, offsets: dict[str, int] | None = None) -> None:
         """Commit positions, by default those of all partitions that have one."""
         if offsets is None:
-            offsets = {tp: found.offset for tp, found in self.assigned.items() if found.offset is not None}
+            offsets = {tp: position.offset for tp, position in self.assigned.items() if position.offset is not None}
         if offsets and self.group is not None:
             self.broker.commit_offsets(Offsets(self.group, offsets, self.member))
 
     def offsets_for_times(self, times: dict[str, int]) -> dict[str, list[int] | None]:
         """Offset and time of the first visible record at or after each time."""
-        found: dict[str, list[int] | None] = {}
+        offsets: dict[str, list[int] | None] = {}
         for tp, time in times.items():
             rows = self.broker.logs[tp].records(self.isolation)
-            found[tp] = next(([offset, record[2]] for offset, record in rows if record[2] >= time), None)
-        return found
+            offsets[tp] = next(([offset, record[2]] for offset, record in rows if record[2] >= time), None)
+        return offsets
 
     def close(self) -> None:
         """Commit if that is automatic."""

@@ -97,7 +97,14 @@ class Group:
             raise RefusedError("UNKNOWN_MEMBER_ID")
 
     def _static(self, instance: str | None) -> str | None:
-        return next((name for name, known in self.members.items() if instance is not None and known == instance), None)
+        return next(
+            (
+                name
+                for name, member_instance in self.members.items()
+                if instance is not None and member_instance == instance
+            ),
+            None,
+        )
 
     def outcome(self, place: int) -> str | None:
         """The outcome of the write at this index of the log; None while it is undecided."""

@@ -89,13 +89,13 @@ class Log:
 
     def open_transactions(self) -> dict[int, int]:
         """The first offset of each producer id's transaction that has no marker yet."""
-        found: dict[int, int] = {}
+        first_offsets: dict[int, int] = {}
         for batch in self.batches:
             if batch.marker:
-                found.pop(batch.producer_id, None)
+                first_offsets.pop(batch.producer_id, None)
             elif batch.transactional:
-                found.setdefault(batch.producer_id, batch.base)
-        return found
+                first_offsets.setdefault(batch.producer_id, batch.base)
+        return first_offsets
 
     @property
     def last_stable_offset(self) -> int:
@@ -149,13 +149,13 @@ class Log:
         """Refuse a batch, or return the one that it repeats (SEQ-01 to SEQ-09)."""
         if producer_id == NO_PRODUCER:
             return None
-        known = self.epoch_of(producer_id)
-        if known is None:
+        current = self.epoch_of(producer_id)
+        if current is None:
             # The state of an idempotent producer may have expired, so any sequence is accepted (SEQ-08).
             expected = 0 if transactional else sequence
-        elif epoch < known:
+        elif epoch < current:
             raise RefusedError("INVALID_PRODUCER_EPOCH")
-        elif epoch > known:
+        elif epoch > current:
             expected = 0
         else:
             window = self.window(producer_id)
@@ -192,7 +192,7 @@ class Log:
         """The records that a reader gets from an offset on; an offset outside of the log is an error (LSO-12)."""
         if not self.start <= offset <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
-        return [found for found in self.visible(isolation) if found[0] >= offset]
+        return [record for record in self.visible(isolation) if record[0] >= offset]
 
     def delete_before(self, offset: int) -> None:
         """Move the log start, if it is above the present one; -1 is the end.
@@ -225,14 +225,18 @@ class Log:
         committed = [(at, record) for at, record in self.records("read_committed") if at < limit]
         newest = {record[0]: at for at, record in committed if record[0] is not None}
         horizon = now + int(self.config.get("delete.retention.ms", DAY_MS))
-        kept = {at for at, record in committed if newest.get(record[0]) == at and self.horizons.get(at, now + 1) > now}
+        staying = {
+            at for at, record in committed if newest.get(record[0]) == at and self.horizons.get(at, now + 1) > now
+        }
         for at, record in committed:
-            if at in kept and record[1] is None:
+            if at in staying and record[1] is None:
                 self.horizons.setdefault(at, horizon)
         for batch in self.batches:
             if batch.records and batch.end <= limit:
                 places = range(batch.base, batch.end)
-                batch.records = [item if at in kept else None for at, item in zip(places, batch.records, strict=True)]
+                batch.records = [
+                    item if at in staying else None for at, item in zip(places, batch.records, strict=True)
+                ]
         self.aborted = [entry for entry in self.aborted if self._has_records(entry)]
         self.cleaned = max(self.cleaned, limit)
 

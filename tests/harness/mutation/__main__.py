@@ -21,17 +21,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--most", type=int, help="the number of tests for each mutant; default: all that reach it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    mutants, unreached = drawn(given.seed, given.count, measured(given.jobs))
+    arguments = parser.parse_args()
+    mutants, unreached = drawn(arguments.seed, arguments.count, measured(arguments.jobs))
     counts: Counter[str] = Counter()
-    for mutant, outcome in outcomes(mutants, given.jobs, given.most):
+    for mutant, outcome in outcomes(mutants, arguments.jobs, arguments.most):
         counts[outcome] += 1
         sys.stderr.write(f"\r{counts.total()} of {len(mutants)}")
         if outcome == "survived":
             sys.stdout.write(f"\rsurvived: {mutant}\n")
             sys.stdout.flush()
     each = f"{counts['killed']} killed, {counts['survived']} survived"
-    sys.stdout.write(f"{counts.total()} mutants of seed {given.seed}: {each}; {unreached} others have no test\n")
+    sys.stdout.write(f"{counts.total()} mutants of seed {arguments.seed}: {each}; {unreached} others have no test\n")
     return 1 if counts["survived"] else 0
 
 

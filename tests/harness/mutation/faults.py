@@ -62,9 +62,9 @@ class Fault:
 @cache
 def faults_of(source: str) -> list[Fault]:
     """All faults that can be put into a source, in the order of its text."""
-    found = _Faults(source)
-    found.visit(ast.parse(source))
-    return sorted(found.faults, key=lambda fault: (fault.start, fault.end, fault.kind, fault.after))
+    visitor = _Faults(source)
+    visitor.visit(ast.parse(source))
+    return sorted(visitor.faults, key=lambda fault: (fault.start, fault.end, fault.kind, fault.after))
 
 
 class _Faults(ast.NodeVisitor):

@@ -45,9 +45,9 @@ class Reach:
         A line that runs when its module is imported belongs to all tests that reach the module.
         """
         contexts = self._contexts.get(str(file), {})
-        for known in range(line, max(0, line - _LONGEST), -1):
-            if known in contexts:
-                tests = _tests_of(contexts[known]) or {test for each in contexts.values() for test in _tests_of(each)}
+        for reached in range(line, max(0, line - _LONGEST), -1):
+            if reached in contexts:
+                tests = _tests_of(contexts[reached]) or {test for each in contexts.values() for test in _tests_of(each)}
                 return sorted(tests, key=lambda test: (self._sizes[test], test))
         return []
 

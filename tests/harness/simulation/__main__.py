@@ -31,8 +31,8 @@ def show(run: Run, *, trace: bool) -> None:
         lines = [(step.at, 0, str(step)) for step in run.trace]
         for operation in run.history:
             error = f"  {operation.error}" if operation.error else ""
-            what = f"{operation.type} {operation.f} {operation.value}{error}"
-            text = f"{operation.time:>9} {operation.process:<14} == {what}"
+            operation_text = f"{operation.type} {operation.f} {operation.value}{error}"
+            text = f"{operation.time:>9} {operation.process:<14} == {operation_text}"
             lines.append((operation.time, 1, text))
         for _, _, line in sorted(lines, key=lambda item: item[:2]):
             print(line)

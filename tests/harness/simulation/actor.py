@@ -96,19 +96,19 @@ class Actor(ABC):
         """Report a chain that its process has read to the end without the entries that existed before that."""
         for chain in process.store._connection.chains:
             if chain.state.sequence < heads.get(chain.number, 0):
-                known = f"{process.name} takes entry {chain.state.sequence} of chain {chain.number} for the head"
-                self.world.anomalies.append(f"stale-view: {known}, after {heads[chain.number]}")
+                stale = f"{process.name} takes entry {chain.state.sequence} of chain {chain.number} for the head"
+                self.world.anomalies.append(f"stale-view: {stale}, after {heads[chain.number]}")
 
-    def unexpected(self, process: Process, what: str, error: BaseException) -> None:
+    def unexpected(self, process: Process, step: str, error: BaseException) -> None:
         """Report an error that no client should see."""
-        self.world.anomalies.append(f"unexpected-error: {process.name} {what}: {type(error).__name__}: {error}")
+        self.world.anomalies.append(f"unexpected-error: {process.name} {step}: {type(error).__name__}: {error}")
 
     def check_expected(
-        self, process: Process, what: str, error: TxnStoreError, expected: Sequence[type[TxnStoreError]]
+        self, process: Process, step: str, error: TxnStoreError, expected: Sequence[type[TxnStoreError]]
     ) -> None:
         """Report an error that this call should not raise here. Damage that the world has made ends the process."""
         if self.world.explains(error):
             process.storage.crash()
             raise SimulatedCrash(f"{process.name} ends: {error}") from error
         if not isinstance(error, (StorageError, *expected)) or isinstance(error, CorruptionError):
-            self.unexpected(process, what, error)
+            self.unexpected(process, step, error)

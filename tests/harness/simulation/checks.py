@@ -29,14 +29,14 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
             if micro[0] != "send":
                 continue
             offset, value = micro[2] if isinstance(micro[2], tuple) else (None, micro[2])
-            found = [record for record in places.get(value, ()) if journal.committed(record)]
-            landed.append(len(found))
-            if len(found) > 1:
-                yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
-            if found and (_name(found[0].key) != micro[1] or offset not in (None, found[0].offset)):
-                yield f"wrong-offset: {operation.process} got {micro}, but it is at {found[0]}"
-        wanted = _WANTED[operation.type]
-        if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
+            records = [record for record in places.get(value, ()) if journal.committed(record)]
+            landed.append(len(records))
+            if len(records) > 1:
+                yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in records]}"
+            if records and (_name(records[0].key) != micro[1] or offset not in (None, records[0].offset)):
+                yield f"wrong-offset: {operation.process} got {micro}, but it is at {records[0]}"
+        expected = _WANTED[operation.type]
+        if landed and (len(set(landed)) > 1 or not set(landed) <= expected):
             yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
 
 
@@ -161,11 +161,11 @@ def ends(history: Iterable[Operation]) -> Iterator[str]:
         if operation.type == "invoke":
             before[operation.process] = dict(highest)
         elif operation.type == "ok":
-            for key, found in operation.value.items():
-                known = before[operation.process].get(key, (0, 0, 0))
-                if any(now < was for now, was in zip(found, known, strict=True)):
-                    yield f"end-regression: {operation.process} saw {found} of {key} after {known}"
-                highest[key] = tuple(map(max, found, highest.get(key, (0, 0, 0))))
+            for key, bounds in operation.value.items():
+                earlier = before[operation.process].get(key, (0, 0, 0))
+                if any(now < was for now, was in zip(bounds, earlier, strict=True)):
+                    yield f"end-regression: {operation.process} saw {bounds} of {key} after {earlier}"
+                highest[key] = tuple(map(max, bounds, highest.get(key, (0, 0, 0))))
 
 
 def deletions(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
@@ -216,17 +216,17 @@ def settled(store: Store, journal: Journal, final: dict[str, Any]) -> Iterator[s
     for txn in state.transactions.values():
         if txn.state.name not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
             yield f"stuck-transaction: {txn.transactional_id!r} is {txn.state.name}"
-    found, topics = dict(final["read_committed"]), list(TOPICS)
+    readable, topics = dict(final["read_committed"]), list(TOPICS)
     if PASSING in state.topics:
         topics.append(PASSING)
-        found |= scanned(store.scan(PASSING).to_table())
+        readable |= scanned(store.scan(PASSING).to_table())
     for topic in topics:
         for tp, _ in state.partitions_of(topic):
             key = life(*tp, state.topics[topic].topic_id) if topic == PASSING else str(tp)
             log = [record for record in journal.logs.get(key, []) if record.offset >= journal.starts.get(key, 0)]
             must = [(r.offset, r.value) for r in log if journal.committed(r)]
-            if found.get(str(tp), []) != must:
-                yield f"unseen-or-strange: {key} holds {found.get(str(tp), [])}, committed is {must}"
+            if readable.get(str(tp), []) != must:
+                yield f"unseen-or-strange: {key} holds {readable.get(str(tp), [])}, committed is {must}"
 
 
 def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
@@ -244,9 +244,9 @@ def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
     }
     for key, log in journal.logs.items():
         for record in log if key.startswith((f"{Copy.source}-", f"{Member.source}-")) else ():
-            wanted = journal.committed(record) and record.offset < positions.get(key, 0)
+            expected = journal.committed(record) and record.offset < positions.get(key, 0)
             copied = count.pop((key, record.offset), 0)
-            if copied != wanted:
+            if copied != expected:
                 yield f"not-exactly-once: {record} was copied {copied} times; the group is at {positions.get(key)}"
     for (key, offset), copied in count.items():
         if copied:

@@ -71,19 +71,19 @@ def _compare(store: Store, journal: Journal, partitions: int, when: str) -> Iter
         name = f"{KEYED}-{number}"
         log = [record for record in journal.logs.get(name, ()) if journal.committed(record)]
         true = {record.offset: (record.record_key, record.value) for record in log}
-        left = {
+        present = {
             row["_offset"]: (row["key"], int(row["value"]) if row["value"] is not None else None)
             for row in table.to_pylist()
             if row["_partition"] == number
         }
-        for offset in sorted(left):
-            if true.get(offset) != left[offset]:
-                yield f"clean-changed: {name}@{offset} is {left[offset]} {when}, was {true.get(offset)}"
+        for offset in sorted(present):
+            if true.get(offset) != present[offset]:
+                yield f"clean-changed: {name}@{offset} is {present[offset]} {when}, was {true.get(offset)}"
         clean_until = connection_of(store).view().partitions[TopicPartition(KEYED, number)].clean_until
-        yield from (f"{each} in {name} {when}" for each in _lost(log, left, clean_until))
+        yield from (f"{each} in {name} {when}" for each in _lost(log, present, clean_until))
 
 
-def _lost(log: list[Written], left: dict[int, tuple[bytes | None, int | None]], clean_until: int) -> Iterator[str]:
+def _lost(log: list[Written], present: dict[int, tuple[bytes | None, int | None]], clean_until: int) -> Iterator[str]:
     """What is missing, and what should be gone. Above the checkpoint a clean may remove superseded records, too.
 
     The newest record below the checkpoint stays even if a newer one follows above: that one was undecided, or not yet
@@ -93,11 +93,11 @@ def _lost(log: list[Written], left: dict[int, tuple[bytes | None, int | None]], 
     newest_clean = {record.record_key: record.offset for record in log if record.offset < clean_until}
     for record in log:
         if record.offset >= clean_until:
-            missing = newest[record.record_key] == record.offset and record.offset not in left
+            missing = newest[record.record_key] == record.offset and record.offset not in present
         else:
             is_newest = newest_clean[record.record_key] == record.offset
-            missing = is_newest and record.value is not None and record.offset not in left
-            if record.offset in left and not is_newest:
+            missing = is_newest and record.value is not None and record.offset not in present
+            if record.offset in present and not is_newest:
                 yield f"clean-kept: {record.record_key!r}@{record.offset} below the checkpoint {clean_until}"
         if missing:
             yield f"clean-lost: {record.record_key!r}@{record.offset}"

@@ -51,7 +51,7 @@ class Creates:
         self._undecided.pop(key, None)
         return created
 
-    def found(self, key: str) -> None:
+    def settle(self, key: str) -> None:
         """An object with this name was read. That settles it: a create that is on its way will be refused.
 
         A process whose store was deleted, and has a hole, cannot fold what it found, and offers the name again.

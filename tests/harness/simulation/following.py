@@ -72,11 +72,11 @@ class Follower(TransactionalActor):
 
         name, history = self.client, self.world.history
         history.invoke(name, "txn", [], self.identity(producer))
-        known, why = self.transact(Process(name, process.store, process.storage), producer, body)
-        if known is Known.COMMITTED:
+        outcome, why = self.transact(Process(name, process.store, process.storage), producer, body)
+        if outcome is Known.COMMITTED:
             history.ok(name)
             self.world.followed.add((_GROUP, _PARTITION, topic_id))
-        elif known is Known.ABORTED:
+        elif outcome is Known.ABORTED:
             history.fail(name, why)
         else:
             history.info(name, why)

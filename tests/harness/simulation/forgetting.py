@@ -45,9 +45,9 @@ class Forgetter(Actor):
     def live(self, process: Process) -> None:
         wait_ms = boundary.WAIT_MS
         while self.next_operation():
-            for what in (self._checkpoints, self._vacuum):
+            for operation in (self._checkpoints, self._vacuum):
                 try:
-                    what(process)
+                    operation(process)
                 except TxnStoreError as error:
                     self.check_expected(process, "maintenance", error, refusals(self.world))
             self.world.scheduler.sleep(self.rng.choice((wait_ms + 1, int(GRACE * 500), int(GRACE * 1000) + 1)))

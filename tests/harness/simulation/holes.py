@@ -46,15 +46,15 @@ class Holes:
         #: By chain: the end of the last hole; the last proof of the head; the first GET of an entry after that.
         self._ends: dict[int, int] = {}
         self._proved: dict[int, int] = {}
-        self._asked: dict[int, int] = {}
+        self._first_gets: dict[int, int] = {}
         self._since_proof: set[int] = set()
         #: The chains and numbers of entries that the process did not find when it asked last.
         self._absent: set[tuple[int, int]] = set()
 
-    def asked(self, key: str) -> None:
+    def get_begins(self, key: str) -> None:
         """A GET begins."""
         if entry_sequence(key) is not None:
-            self._asked.setdefault(_chain(key), self._scheduler.now)
+            self._first_gets.setdefault(_chain(key), self._scheduler.now)
 
     def offered(self, key: str) -> None:
         """A create begins: if it succeeds, the process knows the head."""
@@ -105,13 +105,13 @@ class Holes:
     def _may_begin(self, chain: int) -> bool:
         """Whether the current look reads three names, and finds all others of these that exist when it asks."""
         proved = self._proved.get(chain)
-        looks = proved is None or self._asked.get(chain, proved) - proved > _TRUST_MS
+        looks = proved is None or self._first_gets.get(chain, proved) - proved > _TRUST_MS
         alone = chain not in self._since_proof and self._scheduler.now >= self._ends.get(chain, 0)
         return looks and alone  # Three holes in one look would be a head.
 
     def _know(self, chain: int) -> None:
         self._proved[chain] = self._scheduler.now
-        self._asked.pop(chain, None)
+        self._first_gets.pop(chain, None)
         self._since_proof.discard(chain)
 
 

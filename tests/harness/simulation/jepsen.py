@@ -80,7 +80,7 @@ def _micro_ops(operation: Operation, copied: dict[int, Copied], deleted: dict[in
     elif operation.f in ("assign", "subscribe"):
         yield Assign(tuple(operation.value))
     elif operation.type == "ok" and operation.f == "ends":
-        yield Snapshot({key: Bounds(*found) for key, found in operation.value.items()})
+        yield Snapshot({key: Bounds(*ends) for key, ends in operation.value.items()})
     elif operation.type == "ok" and operation.f == "snapshot":
         yield _snapshot(operation.value)
 

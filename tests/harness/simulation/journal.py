@@ -59,12 +59,12 @@ class Journal:
 
     def places(self) -> dict[int, list[Written]]:
         """The records of each value."""
-        found: dict[int, list[Written]] = {}
+        places: dict[int, list[Written]] = {}
         for log in self.logs.values():
             for record in log:
                 if record.value is not None:
-                    found.setdefault(record.value, []).append(record)
-        return found
+                    places.setdefault(record.value, []).append(record)
+        return places
 
 
 def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
@@ -194,13 +194,13 @@ def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> 
             f"zombie-end: {event.transactional_id} {txn}, current {newest.get(event.transactional_id)}"
         )
     journal.outcomes[txn] = event.outcome
-    what = "commit" if event.outcome is Outcome.COMMIT else "abort"
-    journal.decisions.append(Decision(what, event.transactional_id, *txn, len(journal.decisions)))
+    outcome = "commit" if event.outcome is Outcome.COMMIT else "abort"
+    journal.decisions.append(Decision(outcome, event.transactional_id, *txn, len(journal.decisions)))
     _newer(journal, newest, event.transactional_id, (event.next_producer_id, event.next_epoch), "end")
 
 
-def _newer(journal: Journal, newest: dict[str, TxnId], name: str, txn: TxnId, what: str) -> None:
+def _newer(journal: Journal, newest: dict[str, TxnId], name: str, txn: TxnId, event: str) -> None:
     """Each granted identity is higher than all before it (JEP-20)."""
     if txn <= newest.get(name, (-1, -1)):
-        journal.anomalies.append(f"epoch-regression: {what} of {name!r} granted {txn} after {newest[name]}")
+        journal.anomalies.append(f"epoch-regression: {event} of {name!r} granted {txn} after {newest[name]}")
     newest[name] = txn

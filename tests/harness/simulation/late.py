@@ -49,15 +49,15 @@ class Straggler(PassingProducer):
 
     def _transaction(self, process: Process, producer: Producer) -> Known:
         self._open = {}
-        known = super()._transaction(process, producer)
+        outcome = super()._transaction(process, producer)
         for chain, command in self._open.items():
             # Without topic ids, the markers of a commit may follow its data to a recreated topic: a duplicate.
-            if known is Known.ABORTED or _names_topics(command):
+            if outcome is Known.ABORTED or _names_topics(command):
                 self._kept.append((chain, command))
         self.pause(self.rng.choice((100, 1_000, 20_000)))
         for chain, command in self.rng.sample(self._kept, min(_AT_ONCE, len(self._kept))):
             self._submit_late(process, chain, command)
-        return known
+        return outcome
 
     def _send(
         self,

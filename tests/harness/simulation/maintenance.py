@@ -21,11 +21,13 @@ class Tidy(Actor):
     def live(self, process: Process) -> None:
         store = process.store
         while self.next_operation():
-            what: Callable[[], object] = self.rng.choice((store.compact, lambda: store.vacuum(GRACE), store.checkpoint))
+            operation: Callable[[], object] = self.rng.choice(
+                (store.compact, lambda: store.vacuum(GRACE), store.checkpoint)
+            )
             if self.rng.random() < 0.3:
-                what = partial(self._clear, store)
+                operation = partial(self._clear, store)
             try:
-                what()
+                operation()
             except TxnStoreError as error:
                 self.check_expected(process, "maintenance", error, refusals(self.world))
             self.breathe()
@@ -77,5 +79,5 @@ class Shortener(Actor):
         above = self.rng.choice((ends.last_stable, ends.last_stable, ends.high_watermark + 1))
         offset = self.rng.choice((-1, self.rng.randint(0, above), self.rng.randint(min(ends.log_start, above), above)))
         start = process.store.delete_records({tp: offset})[tp]
-        known = self.world.shortened
-        known[str(tp)] = max(start, known.get(str(tp), 0))
+        starts = self.world.shortened
+        starts[str(tp)] = max(start, starts.get(str(tp), 0))

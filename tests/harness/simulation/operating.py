@@ -68,8 +68,8 @@ class Operator(Actor):
     def live(self, process: Process) -> None:
         """It has no process."""
 
-    def _note(self, what: str) -> None:
-        self.world.trace.append(Step(self.world.scheduler.now, self.name, "", what, "", OPERATED))
+    def _note(self, operation: str) -> None:
+        self.world.trace.append(Step(self.world.scheduler.now, self.name, "", operation, "", OPERATED))
 
     def _wait(self) -> None:
         self.pause(self.rng.choice((500, 20_000, 3_000_000)))

@@ -37,8 +37,8 @@ class Topics(Actor):
 
     def live(self, process: Process) -> None:
         while self.next_operation():
-            what = self.rng.choice((self._delete, self._delete, self._create, self._create_again))
-            what(process)
+            operation = self.rng.choice((self._delete, self._delete, self._create, self._create_again))
+            operation(process)
             self.breathe()
             if self.rng.random() < 0.5:
                 self.pause(60_000)  # So that transactions of other actors span several lives of the topic.

@@ -25,24 +25,24 @@ def returned(world: World, store: Store) -> Iterator[str]:
     oldest = max(chain.boundaries.last().timestamp for chain in connection_of(store).chains)
     certain = max(_first(store, chain, states) for chain, states in enumerate(chains))
     times = [[state.timestamp for state in states[1:]] for states in chains]
-    for number, known in enumerate(times):
-        if known != sorted(known):
+    for number, chain_times in enumerate(times):
+        if chain_times != sorted(chain_times):
             yield f"time-goes-back: in chain {number}"
-    moments = sorted({time for known in times for time in known})
+    moments = sorted({time for chain_times in times for time in chain_times})
     for moment in rng.sample(moments, min(_MOMENTS, len(moments))):
         try:
-            found = store.snapshot(timestamp=moment)
+            snapshot = store.snapshot(timestamp=moment)
         except TxnStoreError as error:
             if moment >= certain and not _is_ahead(world, store, chains, moment):
                 yield f"past-refused: {moment}, which is not before {certain}: {error}"
             continue
         if moment < oldest:
             yield f"past-found: {moment} is before {oldest}, the last boundary"
-        heads = tuple(bisect_right(known, moment) for known in times)
-        if found.heads != heads:
-            yield f"wrong-moment: {found.heads} at {moment}, which is {heads}"
+        heads = tuple(bisect_right(chain_times, moment) for chain_times in times)
+        if snapshot.heads != heads:
+            yield f"wrong-moment: {snapshot.heads} at {moment}, which is {heads}"
         again = store.snapshot(entry=heads)
-        for state, same, states in zip(found.view.states, again.view.states, chains, strict=True):
+        for state, same, states in zip(snapshot.view.states, again.view.states, chains, strict=True):
             if not state == same == states[same.sequence]:
                 yield f"wrong-past: chain {state.chain} at entry {same.sequence} of {len(states) - 1}"
 

@@ -90,8 +90,8 @@ class Power:
     def eras(self, history: Iterable[Operation]) -> Iterator[tuple[Mapping[str, bytes] | None, list[Operation]]]:
         """The operations of the processes of each era, with what was written until its end if that differs."""
         operations = sorted(history, key=self._era)  # Stable.
-        for era, found in groupby(operations, self._era):
-            yield self.losses[era].archive if era < len(self.losses) else None, list(found)
+        for era, of_era in groupby(operations, self._era):
+            yield self.losses[era].archive if era < len(self.losses) else None, list(of_era)
 
     def lasting(self, history: Iterable[Operation]) -> list[Operation]:
         """The operations; reads that may have seen what was taken back later have failed."""

@@ -43,8 +43,8 @@ class TransactionalProducer(TransactionalActor):
         history = self.world.history
         sends = [("send", f"{topic}-{number}", value) for topic, number, value in plan]
         history.invoke(process.name, "txn", sends, self.identity(producer))
-        known, why = self.transact(process, producer, lambda: self._send(process, producer, plan, futures))
-        if known is Known.COMMITTED:
+        outcome, why = self.transact(process, producer, lambda: self._send(process, producer, plan, futures))
+        if outcome is Known.COMMITTED:
             landed = zip(plan, (future.result().offset for future in futures), strict=True)
             history.ok(
                 process.name,
@@ -53,11 +53,11 @@ class TransactionalProducer(TransactionalActor):
                     for (topic, number, value), offset in landed
                 ],
             )
-        elif known is Known.ABORTED:
+        elif outcome is Known.ABORTED:
             history.fail(process.name, why)
         else:
             history.info(process.name, why)
-        return known
+        return outcome
 
     def _plan(self) -> list[tuple[str, int, int]]:
         partitions = self.world.settings.partitions

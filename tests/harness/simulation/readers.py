@@ -148,11 +148,11 @@ class Copy(TransactionalActor):
             if self.rng.random() < 0.1:
                 self.change_of_mind()
 
-        known, why = self.transact(process, producer, body)
-        if known is Known.COMMITTED:
+        outcome, why = self.transact(process, producer, body)
+        if outcome is Known.COMMITTED:
             history.ok(process.name)
             return None
-        if known is Known.ABORTED:
+        if outcome is Known.ABORTED:
             history.fail(process.name, why)
         else:
             history.info(process.name, why)
@@ -197,50 +197,50 @@ class Scanner(Actor):
         history.invoke(process.name, "snapshot")
         heads = dict(self.world.bucket.heads)
         try:
-            found = look(store)
+            content = look(store)
         except (StorageError, SnapshotExpiredError, CorruptionError) as error:
             if isinstance(error, CorruptionError) and not self.world.explains(error):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
             return
         self.check_fresh(process, heads)
-        history.ok(process.name, found)
+        history.ok(process.name, content)
 
 
 def look(store: Store, isolations: Sequence[IsolationLevel] = ("read_committed", "read_uncommitted")) -> dict[str, Any]:
     """The content of one snapshot: the records under these isolation levels, the ends of the logs, the groups."""
     snapshot = store.snapshot()
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for isolation in isolations:
         tables = (store.scan(topic, isolation, snapshot=snapshot).to_table() for topic in TOPICS)
-        found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
+        content[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
     state = snapshot.view
-    found["ends"] = {
+    content["ends"] = {
         str(tp): (log.last_stable_offset, log.high_watermark, dict(sorted_items(log.open_txns)), log.log_start)
         for tp, log in sorted(state.partitions.items())
         if tp.topic in TOPICS
     }
-    found["groups"] = {
+    content["groups"] = {
         name: {str(tp): value.value.offset for tp, value in sorted(group.offsets.items())}
         for name, group in sorted(state.groups.items())
     }
-    found["unstable"] = sorted(name for name, group in state.groups.items() if any(map(len, group.pending.values())))
-    return found
+    content["unstable"] = sorted(name for name, group in state.groups.items() if any(map(len, group.pending.values())))
+    return content
 
 
 def polled(records: Iterable[Record]) -> Polled:
     """The records of a poll, by partition."""
-    found: Polled = {}
+    by_partition: Polled = {}
     for record in records:
         assert isinstance(record.value, bytes)
-        found.setdefault(f"{record.topic}-{record.partition}", []).append((record.offset, int(record.value)))
-    return found
+        by_partition.setdefault(f"{record.topic}-{record.partition}", []).append((record.offset, int(record.value)))
+    return by_partition
 
 
 def scanned(table: pa.Table) -> Polled:
     """The records of a scan, by partition."""
-    found: Polled = {}
+    by_partition: Polled = {}
     columns = (table[name].to_pylist() for name in ("_topic", "_partition", "_offset", "value"))
     for topic, number, offset, value in zip(*columns, strict=True):
-        found.setdefault(f"{topic}-{number}", []).append((offset, int(value)))
-    return found
+        by_partition.setdefault(f"{topic}-{number}", []).append((offset, int(value)))
+    return by_partition

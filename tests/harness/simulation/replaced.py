@@ -91,10 +91,10 @@ class Tenant(Actor):
     def live(self, process: Process) -> None:
         store_id = process.store.store_id
         while self.next_operation():
-            what = self.rng.choice((self._send, self._send, self._read, self._vacuum))
+            operation = self.rng.choice((self._send, self._send, self._read, self._vacuum))
             began = self.world.scheduler.now
             try:
-                what(process.store)
+                operation(process.store)
             except TxnStoreError as error:
                 if store_id not in self.site.deleted:
                     # What a process writes to a deleted store is that of another one from then on.
@@ -105,7 +105,7 @@ class Tenant(Actor):
                 self._producer = None
             else:
                 if began > self.site.deleted.get(store_id, began) + CONFIRM_MS:
-                    text = f"{process.name} {what.__name__} at {began}"
+                    text = f"{process.name} {operation.__name__} at {began}"
                     self.world.anomalies.append(f"store-was-deleted: {text}, at {self.site.deleted[store_id]}")
             self.breathe()
             if self.rng.random() < 0.5:
@@ -122,9 +122,9 @@ class Tenant(Actor):
 
     def _read(self, store: Store) -> None:
         store_id, before = store.store_id, list(self.site.acknowledged[store.store_id])
-        found = _values(store)
+        values = _values(store)
         if store_id not in self.site.deleted:
-            self.world.anomalies += _compared(store_id, found, before, self.site.sent[store_id])
+            self.world.anomalies += _compared(store_id, values, before, self.site.sent[store_id])
 
     def _vacuum(self, store: Store) -> None:
         """Without a grace period: uploads that are under way may expire, registered ones never."""
@@ -146,6 +146,6 @@ def _values(store: Store) -> list[int]:
     return [int(value) for value in store.scan(_TOPIC).to_table()["value"].to_pylist()]
 
 
-def _compared(store_id: str, found: list[int], must: list[int], may: set[int]) -> Iterator[str]:
-    if len(set(found)) < len(found) or not set(must) <= set(found) <= may:
-        yield f"wrong-records: {store_id} has {found}; acknowledged are {must}, sent {sorted(may)}"
+def _compared(store_id: str, values: list[int], must: list[int], may: set[int]) -> Iterator[str]:
+    if len(set(values)) < len(values) or not set(must) <= set(values) <= may:
+        yield f"wrong-records: {store_id} has {values}; acknowledged are {must}, sent {sorted(may)}"

@@ -116,16 +116,16 @@ class Scheduler:
     def drain(self) -> None:
         """Run the remaining actions after the last task has ended, in order: late writes arrive."""
         while self._heap:
-            at, _, _, what = heapq.heappop(self._heap)
+            at, _, _, action = heapq.heappop(self._heap)
             self.now = max(self.now, at)
-            if callable(what):
-                what()
+            if callable(action):
+                action()
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
-    def _push(self, ms: int, what: Task | Callable[[], None]) -> None:
+    def _push(self, ms: int, action: Task | Callable[[], None]) -> None:
         self._pushed += 1
-        heapq.heappush(self._heap, (self.now + ms, self._rng.random(), self._pushed, what))
+        heapq.heappush(self._heap, (self.now + ms, self._rng.random(), self._pushed, action))
 
     def _give_up(self, task: Task) -> None:
         if not self._stopping and self._hand_over(task):
@@ -140,16 +140,16 @@ class Scheduler:
         if self.steps > self._max_steps and self._error is None:
             self._error = TooManySteps(f"no end after {self._max_steps} steps")
         while self._heap and self._error is None:
-            at, _, _, what = heapq.heappop(self._heap)
+            at, _, _, action = heapq.heappop(self._heap)
             self.now = max(self.now, at)
-            if isinstance(what, Task):
-                if what is own:
+            if isinstance(action, Task):
+                if action is own:
                     return False
-                self.current = what
-                what.baton.release()
+                self.current = action
+                action.baton.release()
                 return True
             self.current = None
-            what()
+            action()
             if all(task.done for task in self._tasks):
                 break
         self.current = None

@@ -47,13 +47,13 @@ def shared(world: World, store: Store) -> Iterator[str]:
         yield from _claims(world.bucket, chain)
     for _ in range(2):
         with closing(store.compact_rounds(rounds=1)) as rounds:
-            found = next(rounds)
+            latest = next(rounds)
         # The time of a claim from a wrong clock may seem to be that of now, once.
         world.scheduler.now += _LONGEST
-        if not found.claimed:
+        if not latest.claimed:
             break
-    if found.claimed or found.error is not None:
-        yield f"claimed-without-end: {found.claimed} of {found.due} partitions, error {found.error}"
+    if latest.claimed or latest.error is not None:
+        yield f"claimed-without-end: {latest.claimed} of {latest.due} partitions, error {latest.error}"
 
 
 def _claims(bucket: Bucket, chain: int) -> Iterator[str]:

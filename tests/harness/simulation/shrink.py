@@ -23,7 +23,7 @@ def shrink(settings: Settings) -> Run:
     smaller: Run | None = run
     while smaller is not None:
         run = smaller
-        smaller = next((found for candidate in _smaller(run.settings) if (found := _fails(candidate))), None)
+        smaller = next((failing for candidate in _smaller(run.settings) if (failing := _fails(candidate))), None)
     return run
 
 

@@ -204,8 +204,8 @@ class Bucket(MemoryStore):
             if change.is_entry:
                 del self.archive[key]
         for chain in {keys.chain_number(key) or 0 for key, change in changes.items() if change.is_entry}:
-            left = (key for key in self.archive if keys.chain_number(key) == chain)
-            self.heads[chain] = max((keys.entry_sequence(key) or 0 for key in left), default=0)
+            remaining = (key for key in self.archive if keys.chain_number(key) == chain)
+            self.heads[chain] = max((keys.entry_sequence(key) or 0 for key in remaining), default=0)
         return changes
 
     def _may_go(self, key: str) -> bool:
@@ -215,7 +215,7 @@ class Bucket(MemoryStore):
             return True
         chain = key.rpartition("entries/")[0]
         limit = self.now_ms() - boundary.WAIT_MS
-        found = [
+        boundaries = [
             decode(boundary.BoundaryDocument, item.key, self.get(item.key)).sequence
             for item in self.list(f"{chain}boundaries/")
             if item.modified_ms <= limit
@@ -223,7 +223,7 @@ class Bucket(MemoryStore):
         saved = [item.key for item in self.list(f"{chain}checkpoints/")]
         saved += [key for key in self.lost if key.startswith(f"{chain}checkpoints/")]  # Lost after the vacuum's list.
         heads = [keys.checkpoint_sequence(key) or 0 for key in saved]
-        return sequence <= max(found, default=0) and sum(head >= sequence for head in heads) > 1
+        return sequence <= max(boundaries, default=0) and sum(head >= sequence for head in heads) > 1
 
     def put(self, key: str, data: bytes) -> None:
         if keys.has_segments(key):
@@ -277,9 +277,9 @@ class SimulatedStorage:
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         if self.holes is not None:
-            self.holes.asked(key)
+            self.holes.get_begins(key)
         data = self._read("get", key, lambda: self._get(key, start, end))
-        self.creates.found(key)
+        self.creates.settle(key)
         return data
 
     def _get(self, key: str, start: int | None, end: int | None) -> bytes:

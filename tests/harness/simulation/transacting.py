@@ -119,10 +119,10 @@ class TransactionalActor(Actor):
         """The body of a transaction decides to abort it."""
         raise _Changed
 
-    def _refused(self, process: Process, producer: Producer, what: str, error: TxnStoreError) -> Verdict:
+    def _refused(self, process: Process, producer: Producer, step: str, error: TxnStoreError) -> Verdict:
         failed = isinstance(error, InvalidTxnStateError) and isinstance(error.__cause__, StorageError)
         if not failed:  # An upload that failed has ended the transaction before.
-            self.check_expected(process, what, error, self.refusals)
+            self.check_expected(process, step, error, self.refusals)
         if error.fatal:
             self.usable = False
             return Known.ABORTED, error

@@ -205,8 +205,8 @@ class World:
 
 def _blamed(lost: str) -> tuple[str, ...]:
     """What an error names whose cause is a lost object: the object, or the folders of others that it blames."""
-    chain, found, _ = lost.partition("boundaries/")
-    if found:
+    chain, separator, _ = lost.partition("boundaries/")
+    if separator:
         return lost, f"{chain}entries/"  # Entries that were deleted are missing.
     if keys.index_range(lost) is not None:
         return (f"{lost.rpartition('/')[0]}/",)  # No checkpoint that names the index file is complete.

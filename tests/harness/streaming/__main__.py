@@ -28,12 +28,14 @@ def main() -> int:
     parser.add_argument("--server-kills", action="store_true", help=f"kill and restart {' or '.join(PROGRAMS)} too")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the moments and targets of the kills")
     parser.add_argument("--records", type=int, default=Settings.records)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     ok = True
-    for kind in KINDS if given.kind == "all" else (given.kind,):
+    for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
         folder = Path(tempfile.mkdtemp(prefix=f"streaming-{kind}-"))
-        targets = (*TARGETS, "server") if given.server_kills else TARGETS
-        settings = Settings(folder, kind, given.kills, given.records, given.seed, store=given.store, targets=targets)
+        targets = (*TARGETS, "server") if arguments.server_kills else TARGETS
+        settings = Settings(
+            folder, kind, arguments.kills, arguments.records, arguments.seed, store=arguments.store, targets=targets
+        )
         report = torture(settings)
         sys.stdout.writelines(f"{kind}: {line}\n" for line in [*report.lines(), str(folder)])
         ok = ok and report.ok

@@ -91,18 +91,18 @@ def torture(settings: Settings) -> Report:
     home.mkdir()
     link_spark_home(home)
     with ExitStack() as stack:
-        found = place(settings.store, settings.folder / "store", stack)
-        store = stack.enter_context(txnstore.create(found.url, storage_options=found.options or None))
+        chosen = place(settings.store, settings.folder / "store", stack)
+        store = stack.enter_context(txnstore.create(chosen.url, storage_options=chosen.options or None))
         for name in ("in", "out", "odd"):
             store.create_topic(name, partitions=2)
-        return _Torture(settings, found, store, home).run()
+        return _Torture(settings, chosen, store, home).run()
 
 
 class _Torture:
     """The lives of one pipeline."""
 
-    def __init__(self, settings: Settings, found: Place, store: Store, home: Path) -> None:
-        self._settings, self._place, self._store, self._home = settings, found, store, home
+    def __init__(self, settings: Settings, chosen: Place, store: Store, home: Path) -> None:
+        self._settings, self._place, self._store, self._home = settings, chosen, store, home
         self._rng, self._report = random.Random(settings.seed), Report()
 
     def run(self) -> Report:
@@ -123,9 +123,9 @@ class _Torture:
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the pipeline."""
         self._report.starts += 1
-        settings, found = self._settings, self._place
+        settings, chosen = self._settings, self._place
         checkpoint = settings.folder / f"checkpoint-{self._report.checkpoints}"
-        pipeline = Pipeline(settings.kind, found.url, found.options, str(checkpoint), str(self._home))
+        pipeline = Pipeline(settings.kind, chosen.url, chosen.options, str(checkpoint), str(self._home))
         command = [sys.executable, "-m", "tests.harness.streaming.driver", pipeline.to_json()]
         with (settings.folder / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=_ROOT, stdout=log, stderr=log, start_new_session=True)
@@ -176,11 +176,11 @@ def _wait(process: subprocess.Popen[bytes], store: Store, rng: random.Random, lo
 
 def _kill(session: int, target: str) -> bool:
     """Kill processes of a session; whether there was one."""
-    found = dict(_processes(session))
+    processes = dict(_processes(session))
     chosen = {
-        "everything": list(found),
-        "JVM": [pid for pid, name in found.items() if name.startswith("java")],
-        "Python": [pid for pid, name in found.items() if name.startswith("python") and pid != session],
+        "everything": list(processes),
+        "JVM": [pid for pid, name in processes.items() if name.startswith("java")],
+        "Python": [pid for pid, name in processes.items() if name.startswith("python") and pid != session],
     }[target]
     for pid in chosen:
         with suppress(ProcessLookupError):

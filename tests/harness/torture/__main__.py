@@ -24,9 +24,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
     parser.add_argument("--server-kills", action="store_true", help=f"kill and restart {' or '.join(PROGRAMS)} too")
-    given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
-    settings = Settings(folder, given.duration, given.store, given.chains, given.seed, server_kills=given.server_kills)
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="torture-"))
+    settings = Settings(
+        folder,
+        arguments.duration,
+        arguments.store,
+        arguments.chains,
+        arguments.seed,
+        server_kills=arguments.server_kills,
+    )
     report = torture(settings)
     sys.stdout.writelines(line + "\n" for line in report.lines())
     return 0 if report.ok else 1

@@ -64,7 +64,7 @@ class Archivist(threading.Thread):
     def deleted(self) -> int:
         """The number of entries that do not exist any more, up to the oldest one of each chain that does."""
         oldest = [self._objects.list(self._keys.entries(chain), limit=1) for chain in self._read]
-        return sum((entry_sequence(found[0].key) or 1) - 1 for found in oldest if found)
+        return sum((entry_sequence(listed[0].key) or 1) - 1 for listed in oldest if listed)
 
     def _follow(self) -> None:
         for chain in self._read:
@@ -83,5 +83,5 @@ def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision]:
         if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
             yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
         elif isinstance(event, TxnPrepared):
-            what = event.outcome.name.lower()
-            yield Decision(what, event.transactional_id, event.producer_id, event.epoch, position)
+            outcome = event.outcome.name.lower()
+            yield Decision(outcome, event.transactional_id, event.producer_id, event.epoch, position)

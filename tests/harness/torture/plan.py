@@ -75,12 +75,12 @@ class Task:
 
 def polled(records: list[txnstore.Record]) -> Poll:
     """Records of a poll in the form of the history."""
-    found: dict[str, list[tuple[int, Value]]] = {}
+    by_partition: dict[str, list[tuple[int, Value]]] = {}
     for record in records:
         assert isinstance(record.value, bytes)
         key = str(TopicPartition(record.topic, record.partition))
-        found.setdefault(key, []).append((record.offset, record.value.decode()))
-    return Poll({key: tuple(items) for key, items in found.items()})
+        by_partition.setdefault(key, []).append((record.offset, record.value.decode()))
+    return Poll({key: tuple(items) for key, items in by_partition.items()})
 
 
 def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
@@ -103,11 +103,11 @@ def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
 
 
 def _records(store: txnstore.Store, snapshot: StoreSnapshot) -> dict[str, Records]:
-    found: dict[str, list[tuple[int, Value]]] = {}
+    by_partition: dict[str, list[tuple[int, Value]]] = {}
     for topic in (INPUT, OUTPUT):
         for tp, _ in snapshot.view.partitions_of(topic):
-            found[str(tp)] = []
+            by_partition[str(tp)] = []
         table = store.scan(topic, columns=["_partition", "_offset", "value"], snapshot=snapshot).to_table()
         for partition, offset, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            found[f"{topic}-{partition}"].append((offset, value.decode()))
-    return {key: tuple(items) for key, items in found.items()}
+            by_partition[f"{topic}-{partition}"].append((offset, value.decode()))
+    return {key: tuple(items) for key, items in by_partition.items()}

@@ -99,16 +99,16 @@ def torture(settings: Settings) -> Report:
     """Run it. The folder keeps the histories, the logs of the processes and a local store."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        found = place(settings.store, settings.folder / "store", stack)
+        chosen = place(settings.store, settings.folder / "store", stack)
         stack.enter_context(short_history(LEASE_MS))
-        store = stack.enter_context(txnstore.create(found.url, settings.chains, found.options or None))
+        store = stack.enter_context(txnstore.create(chosen.url, settings.chains, chosen.options or None))
         archivist = Archivist(store)
         archivist.start()
         stack.callback(archivist.end)
         store.create_topic(INPUT, partitions=settings.partitions)
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
-        tasks = _tasks(settings, found.url, found.options)
-        nemesis = Nemesis(tasks, settings.seed, found.server if settings.server_kills else None)
+        tasks = _tasks(settings, chosen.url, chosen.options)
+        nemesis = Nemesis(tasks, settings.seed, chosen.server if settings.server_kills else None)
         try:
             nemesis.run(settings.duration, settings.least, settings.least_faults)
             nemesis.finish()

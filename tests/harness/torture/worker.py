@@ -251,12 +251,12 @@ def consume(worker: Worker) -> None:
 def _returned(store: txnstore.Store, pinned: Snapshot) -> Snapshot:
     """A snapshot of now, after the entries of an earlier one have led back to it; else the process fails."""
     try:
-        found = store.snapshot(entry=pinned.heads)
+        snapshot = store.snapshot(entry=pinned.heads)
     except InvalidConfigError as error:
         if "history" not in str(error):
             raise
         return store.snapshot()  # They were deleted.
-    if found != pinned:
+    if snapshot != pinned:
         msg = f"entries {pinned.heads} do not lead to the state that was seen after them"
         raise RuntimeError(msg)
     return store.snapshot()

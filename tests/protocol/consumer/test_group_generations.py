@@ -72,7 +72,7 @@ def test_off_07_each_part_of_a_membership_is_checked(world: World, transactional
     """OFF-06, OFF-07: as in Kafka's tests IllegalGenerationId, UnknownMemberId and FencedInstanceId."""
     join(world, "a", instance_id="one")
     current = join(world, "a2", instance_id="one")
-    assert current.told.generation == 1, "a static member comes back without a rebalance"
+    assert current.membership.generation == 1, "a static member comes back without a rebalance"
     client = world.client("id")
 
     def refuse(error: type[TxnStoreError], generation: int, member_id: str, instance_id: str | None) -> None:
@@ -184,5 +184,5 @@ def test_con_17_the_generation_only_grows(world: World) -> None:
 def test_joining_again_unchanged_is_a_heartbeat(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(first, second)
-    assert world.do(first.command) == first.told
+    assert world.do(first.command) == first.membership
     assert group(world).generation == 2

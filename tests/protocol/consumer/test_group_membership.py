@@ -42,14 +42,14 @@ def world() -> World:
 
 def test_first_member_gets_all_partitions_immediately(world: World) -> None:
     first = join(world, "a")
-    assert (first.numbers, first.told.generation) == ([0, 1, 2, 3], 1)
+    assert (first.numbers, first.membership.generation) == ([0, 1, 2, 3], 1)
     assert world.last_events() == ["MemberJoined", "GroupRebalanced"]
 
 
 def test_partition_moves_after_owner_releases_it(world: World) -> None:
     """No barrier: the old member reads on what stays with it, and the new one waits for what it gets."""
     first, second = join(world, "a"), join(world, "b")
-    assert second.told.generation == 2
+    assert second.membership.generation == 2
     assert second.numbers == []
     assert first.look().numbers == [0, 1]
     assert second.beat().numbers == [], "it has not been given back yet"
@@ -72,7 +72,7 @@ def test_member_keeps_partition_that_it_does_not_know_yet(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     stale = second.heartbeat()
     first.beat()
-    second.told = world.do(stale)
+    second.membership = world.do(stale)
     assert second.numbers == [2, 3]
 
 
@@ -81,7 +81,7 @@ def test_leaving_member_releases_partitions_immediately(world: World) -> None:
     assert settle(first, second) == [[0, 1], [2, 3]]
     first.leave()
     assert second.look().numbers == [0, 1, 2, 3]
-    assert second.told.generation == 3
+    assert second.membership.generation == 3
 
 
 def test_leaving_twice_has_no_effect(world: World) -> None:
@@ -120,7 +120,7 @@ def test_expired_lease_can_be_renewed_until_removal(world: World) -> None:
     world.now += 10 * SESSION
     first.commit({T0: 1})
     assert first.beat().numbers == [0, 1, 2, 3]
-    assert first.told.generation == 1
+    assert first.membership.generation == 1
 
 
 def test_an_offset_commit_renews_the_lease(world: World) -> None:
@@ -172,7 +172,7 @@ def test_member_with_new_topics_releases_other_partitions(world: World) -> None:
     second = join(world, "b")
     settle(first, second)
     second.command = JoinGroup("g", "b", (("u", 2),), session_timeout_ms=SESSION)
-    second.told = world.do(second.command)
+    second.membership = world.do(second.command)
     assert settle(first, second) == [[0, 1, 2, 3], [0, 1]]
 
 
@@ -192,7 +192,7 @@ def test_static_member_gets_its_partitions_back(world: World) -> None:
     old, other = join(world, "a", instance_id="one"), join(world, "b")
     settle(old, other)
     new = join(world, "a2", instance_id="one")
-    assert (new.numbers, new.told.generation) == ([0, 1], 2)
+    assert (new.numbers, new.membership.generation) == ([0, 1], 2)
     assert world.last_events() == ["MemberJoined"]
     assert world.refuse(FencedInstanceError, old.heartbeat()).abortable
     world.refuse(FencedInstanceError, CommitOffsets(old.offsets({T0: 1})))
@@ -204,7 +204,7 @@ def test_static_member_returns_after_expiry_before_removal(world: World) -> None
     old = join(world, "a", instance_id="one")
     world.now += SESSION + 10
     new = join(world, "a2", instance_id="one")
-    assert (new.numbers, new.told.generation) == (old.numbers, 1)
+    assert (new.numbers, new.membership.generation) == (old.numbers, 1)
 
 
 def test_expired_static_member_is_replaced(world: World) -> None:

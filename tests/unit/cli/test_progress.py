@@ -40,13 +40,13 @@ def _drawing() -> list[threading.Thread]:
 
 def test_a_long_command_shows_its_share_or_its_detail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", share := _Terminal("50 %"))
-    with progress.shown("sending", total=10, delay=0) as advance:
+    with progress.progress_bar("sending", total=10, delay=0) as advance:
         advance(5)
         assert share.drawn.wait(120)
         assert len(_drawing()) == 1
     assert "sending" in share.written
     monkeypatch.setattr(sys, "stderr", detail := _Terminal("7 requests"))
-    with progress.shown("opening [the store]", detail=lambda: "7 requests", delay=0):
+    with progress.progress_bar("opening [the store]", detail=lambda: "7 requests", delay=0):
         assert detail.drawn.wait(120)
     assert "opening [the store]" in detail.written
     assert not _drawing()
@@ -54,7 +54,7 @@ def test_a_long_command_shows_its_share_or_its_detail(monkeypatch: pytest.Monkey
 
 def test_a_command_that_fails_ends_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", _Terminal(""))
-    with pytest.raises(KeyboardInterrupt), progress.shown("sending", delay=600):
+    with pytest.raises(KeyboardInterrupt), progress.progress_bar("sending", delay=600):
         raise KeyboardInterrupt
     assert not _drawing()
 

@@ -202,7 +202,7 @@ def test_no_partition_has_two_readers(steps: list[tuple[str, int]]) -> None:
     readers.step("join", 0)
     for kind, number in steps:
         readers.step(kind, number)
-        read = [tp for peer in readers.live() for tp in peer.told.assigned]
+        read = [tp for peer in readers.live() for tp in peer.membership.assigned]
         assert len(read) == len(set(read)), (kind, number, read)
     for peer in readers.live():
         if peer.member_id in group(readers.world).members:  # The first one may have been the end of others.
