@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from txnstore.cli.logs import shown
+from txnstore.cli.logs import printed_logs
 from txnstore.cli.output import Output
 from txnstore.cli.values import parse_json
 from txnstore.phrases import size
@@ -68,15 +68,15 @@ class App:
             return open_on(objects, read_only=read_only)
 
     def connect(self) -> Connection:
-        """Connect to the store that was chosen, read-only: for commands that show what is behind it."""
-        connection = self.unread()
+        """Connect to the chosen store, read-only, and load it: for commands that show parts of it."""
+        connection = self.unloaded()
         with self.progress("opening the store"):
             connection.load()
         return connection
 
     @contextmanager
     def operations(self) -> Iterator[Store]:
-        """The operations of the store, to look at it: read-only, and without an import of Arrow."""
+        """The store for commands that only describe it: read-only, and without an import of Arrow."""
         from txnstore.store import Store
 
         with self.connect() as connection:
@@ -91,8 +91,8 @@ class App:
         with self.progress("opening the store"):
             return Store(open_to_read(objects))
 
-    def unread(self, *, read_only: bool = True) -> Connection:
-        """The same before anything of the store is read: it may be too damaged to open."""
+    def unloaded(self, *, read_only: bool = True) -> Connection:
+        """A connection through which nothing was read yet: the store may be too damaged to open."""
         from txnstore.connection import Connection
 
         return Connection(self.objects(), read_only=read_only)
@@ -124,7 +124,7 @@ class App:
 _KAFKA = {"describe": "show", "describe-producers": "producers", "describe-transactions": "show"}
 
 
-class Nouns(click.Group):
+class NounGroup(click.Group):
     """The commands of a noun; one under Kafka's name is refused with ours."""
 
     def resolve_command(
@@ -188,7 +188,7 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
     if value:
         app = context.ensure_object(App)
         if not app.debug:
-            context.with_resource(shown())
+            context.with_resource(printed_logs())
         app.debug = True
 
 

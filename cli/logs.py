@@ -23,7 +23,7 @@ class FieldFormatter(logging.Formatter):
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def printed_logs() -> Iterator[None]:
     """Show all records of txnstore on standard error while the block runs."""
     logger, handler = logging.getLogger("txnstore"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter())

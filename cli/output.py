@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
-from txnstore.cli.progress import Advance, shown
+from txnstore.cli.progress import Advance, progress_bar
 
 if TYPE_CHECKING:
     from txnstore.core.blocked import BlockedPartition
@@ -145,7 +145,7 @@ class Output:
         if hidden or self.as_json or not sys.stderr.isatty():
             yield lambda done, total=None: None
             return
-        with shown(activity, total, detail) as advance:
+        with progress_bar(activity, total, detail) as advance:
             yield advance
 
 
@@ -154,7 +154,7 @@ def _layout(
 ) -> list[str]:
     from txnstore.cli.tables import Column, layout
 
-    shown = [
+    laid_out = [
         Column(
             title=column if verbatim else column.replace("_", " "),
             cells=[display(row.get(column)) for row in rows],
@@ -162,7 +162,7 @@ def _layout(
         )
         for column in columns
     ]
-    return layout(shown, _width(stream), drop_empty=not verbatim)
+    return layout(laid_out, _width(stream), drop_empty=not verbatim)
 
 
 def _width(stream: TextIO) -> int | None:

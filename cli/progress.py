@@ -23,7 +23,7 @@ class Advance(Protocol):
 
 
 @contextmanager
-def shown(
+def progress_bar(
     activity: str, total: float | None = None, detail: Callable[[], str] | None = None, *, delay: float = DELAY
 ) -> Iterator[Advance]:
     """Show a bar on standard error while the block runs, once it has run for ``delay`` seconds.

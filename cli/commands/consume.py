@@ -61,7 +61,7 @@ def consume(
     isolation: IsolationLevel,
     follow: bool,
     form: str,
-    **shown: bool,
+    **columns: bool,
 ) -> None:
     """Print the records of TOPIC up to its current end. The members of a group share the partitions.
 
@@ -81,7 +81,7 @@ def consume(
             _assign(app, consumer, topic, partitions, total, first)
             for records in _polls(app, consumer, limit, follow=follow):
                 for record in records:
-                    app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, shown)) + b"\n")
+                    app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, columns)) + b"\n")
                 app.out.flush()
                 count += len(records)
                 if group is not None:
@@ -177,15 +177,15 @@ def as_values(record: Record) -> dict[str, Any]:
     }
 
 
-def _text(record: Record, shown: dict[str, bool]) -> bytes:
+def _text(record: Record, columns: dict[str, bool]) -> bytes:
     parts = []
-    if shown["timestamps"]:
+    if columns["timestamps"]:
         parts.append((instant(record.timestamp) or "").encode())
-    if shown["offsets"]:
+    if columns["offsets"]:
         parts.append(f"{record.topic}-{record.partition}:{record.offset}".encode())
-    if shown["headers"]:
+    if columns["headers"]:
         parts.append(b",".join(name.encode() + b":" + _bytes(value) for name, value in record.headers))
-    if shown["keys"]:
+    if columns["keys"]:
         parts.append(_bytes(record.key))
     return b"\t".join([*parts, _bytes(record.value)])
 

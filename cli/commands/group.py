@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, Nouns, pass_app, shared_options
+from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import parse_position
 
@@ -21,7 +21,7 @@ _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pen
 _RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
-@click.group(cls=Nouns)
+@click.group(cls=NounGroup)
 def group() -> None:
     """List, show, reset and delete consumer groups."""
 

@@ -176,7 +176,7 @@ def _vacuum_foreign(app: App, foreign: tuple[str, ...], *, dry_run: bool, yes: b
     from txnstore.compactor import vacuum as delete_unreferenced
 
     must_ask = asks("delete the chains of another store", yes=yes, dry_run=dry_run)
-    with app.unread(read_only=dry_run) as connection:
+    with app.unloaded(read_only=dry_run) as connection:
         if must_ask:
             with app.progress("listing objects"):
                 plan = delete_unreferenced(connection, dry_run=True, foreign=foreign)
@@ -298,7 +298,7 @@ def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]
     if engine == "spark" and not deep:
         raise click.UsageError("--engine spark needs --deep: only data is read by Spark")
     start_engine(engine, spark_conf, used=deep)
-    with app.unread() as connection, app.progress("verifying"):
+    with app.unloaded() as connection, app.progress("verifying"):
         report = Store(connection).verify(deep=deep, engine=engine)
     app.out.result(
         "No violations found" if report.ok else counted(len(report.violations), "violation"),

@@ -46,14 +46,14 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
     """
     from txnstore.compactor import plan_repairs, repair
 
-    with app.unread() as connection, app.progress("looking for damage"):
+    with app.unloaded() as connection, app.progress("looking for damage"):
         plan = plan_repairs(connection, chains, identity=identity, deep=deep)
     if plan.stores:
         app.out.plan(_stores(plan.stores), _STORE_COLUMNS)
     app.out.plan(_rows(plan), _COLUMNS)
     if plan.repairs and not dry_run:
         _confirm(plan, yes=yes)
-        with app.unread(read_only=False) as connection, app.progress("repairing"):
+        with app.unloaded(read_only=False) as connection, app.progress("repairing"):
             repair(connection, plan)
     outcome: dict[str, Any] = {
         "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],

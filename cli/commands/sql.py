@@ -136,8 +136,8 @@ def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReade
     if app.out.as_json:
         app.out.rows(rows, names)
         return
-    shown = _first(rows, max_rows)
-    app.out.rows(shown, names, empty="No rows", verbatim=True)
+    first_rows = _first(rows, max_rows)
+    app.out.rows(first_rows, names, empty="No rows", verbatim=True)
     if next(rows, None) is not None:
         app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
 

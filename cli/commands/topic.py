@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, Nouns, parse_pairs, pass_app, shared_options
+from txnstore.cli.context import App, NounGroup, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import column
 from txnstore.phrases import counted
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LIST_COLUMNS = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
 
 
-@click.group(cls=Nouns)
+@click.group(cls=NounGroup)
 def topic() -> None:
     """Create, list, show, alter and delete topics."""
 

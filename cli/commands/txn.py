@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
-from txnstore.cli.context import App, Nouns, pass_app, shared_options
+from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
 from txnstore.core.routing import chain_of_producer
@@ -31,7 +31,7 @@ _HANGING_COLUMNS = [
 ]  # fmt: skip
 
 
-@click.group(cls=Nouns)
+@click.group(cls=NounGroup)
 def txn() -> None:
     """Show transactions, abort hanging ones, fence producers."""
 
@@ -66,18 +66,18 @@ def show(app: App, transactional_id: str) -> None:
     with app.operations() as store:
         txn = store.transaction(transactional_id)
     opened = [_without_tp(asdict(item), item.tp) for item in txn.open]
-    shown = {
+    described = {
         **asdict(txn),
         "state": txn.state.name,
         "partitions": _names(txn.partitions),
         "started_at": instant(txn.started_at),
         "updated_at": instant(txn.updated_at),
     }
-    del shown["open"]
+    del described["open"]
     if app.out.as_json:
-        app.out.record({**shown, "open": opened})
+        app.out.record({**described, "open": opened})
         return
-    app.out.record({**shown, "versions": txn.versions or None})
+    app.out.record({**described, "versions": txn.versions or None})
     app.out.rows(opened, _OPEN_COLUMNS)
 
 

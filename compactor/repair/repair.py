@@ -70,20 +70,20 @@ def plan_repairs(
         assert identified.loss is not None
         return RepairPlan(lost=(identified.loss,), stores=stores)
     foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
-    each = _chains(connection, document)
+    chain_repairs = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
-        surveys = list(workers.map(_survey, each))
+        surveys = list(workers.map(_survey, chain_repairs))
     if repair is None and all(survey.sound for survey in surveys) and _opens_whole(connection):
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
         plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
         return _looked_through(connection, plan, deep=deep)
-    items = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
+    items = [item for chain, survey in zip(chain_repairs, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
-        _check_places(each)
+        _check_places(chain_repairs)
         items.insert(0, repair)
     repairs = tuple(item for item in items if isinstance(item, Repair))
     losses = tuple(item for item in items if isinstance(item, Loss))
-    names, states = Keys(document.store_id), [chain.state for chain in each]
+    names, states = Keys(document.store_id), [chain.state for chain in chain_repairs]
     losses += _missing_heads(connection, names, states)
     losses += lost_segments(connection.objects, names, states)
     plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
@@ -210,9 +210,9 @@ def _lost_now(connection: Connection) -> tuple[Loss, ...]:
     return losses and lost_segments(connection.objects, connection.keys, connection.view().states)
 
 
-def _check_places(each: list[ChainRepairs]) -> None:
+def _check_places(chain_repairs: list[ChainRepairs]) -> None:
     """Refuse a number of chains with which something would be in the wrong chain."""
-    for chain in each:
+    for chain in chain_repairs:
         subject = misplaced(chain.state)
         if subject is not None:
             state = chain.state
