@@ -64,12 +64,14 @@ def plan_repairs(
     """
     if chains is not None:
         check_integer("chains", chains, 1, MAX_CHAINS)
+    # 1. Which store this is: without its document nothing else can be read.
     identified = identify(connection, chains, identity)
     document, repair, stores = identified.document, identified.repair, identified.stores
     if document is None:
         assert identified.loss is not None
         return RepairPlan(lost=(identified.loss,), stores=stores)
     foreign = tuple(item.store_id for item in stores if item.store_id != document.store_id)
+    # 2. A survey of each chain. Of a sound store, only lost objects are looked for.
     chain_repairs = _chains(connection, document)
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, chain_repairs))
@@ -77,6 +79,7 @@ def plan_repairs(
         missing = _missing_heads(connection, Keys(document.store_id), connection.view().states)
         plan = RepairPlan(lost=missing + _lost_now(connection), stores=stores, foreign=foreign)
         return _looked_through(connection, plan, deep=deep)
+    # 3. What the entries and checkpoints of each chain rebuild, and what they lack.
     items = [item for chain, survey in zip(chain_repairs, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(chain_repairs)
@@ -86,6 +89,7 @@ def plan_repairs(
     names, states = Keys(document.store_id), [chain.state for chain in chain_repairs]
     losses += _missing_heads(connection, names, states)
     losses += lost_segments(connection.objects, names, states)
+    # 4. The plan is tried on a copy in memory: the store must open after it.
     plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
     plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan
     return plan if identified.proven or plan.opens or repair is None else _withheld(plan, repair, document.chains)

@@ -84,15 +84,24 @@ class ChainVerifier:
         self._objects, self._pool, self._keys, self._chain, self._loaded = objects, pool, keys, chain, loaded
         self._label = f"chain {chain}, " if chains > 1 else ""
         self._findings = ChainFindings()
+        #: The fold up to the last entry that was read; None after damage, until the next sound checkpoint.
         self._state: State | None = first_state(chain, chains)
+        #: The hash of the last entry, which the next one must contain; None: it cannot be checked.
         self._previous: str | None = ""
+        #: The states are checked at every entry whose number is a multiple of this.
         self._interval = 1
+        #: The violations of states so far: one that persists is reported once.
         self._seen: set[str] = set()
+        #: The keys of the index files that exist.
         self._index: set[str] = set()
+        #: The newest checkpoint that could be read, and the logs at the ends of its index files: the next one shares
+        #: most of them, and does not read them again.
         self._newest_sound = 0
+        self._edges: list[Edge] = []
+        #: The entry of the last boundary: entries up to it may have been deleted.
         self._first = 0
         self._hint = LatestDocument()
-        self._edges: list[Edge] = []
+        #: The checkpoints that name missing index files, with the message: damage only if no newer one is sound.
         self._incomplete: dict[int, str] = {}
 
     def run(self) -> ChainFindings:

@@ -27,7 +27,7 @@ STREAMS = (
     ),
     Mutant(
         "a fenced run continues with the epoch of another query of its group",
-        microbatch.known_identity,
+        microbatch.identity_of_run,
         "or not batch.is_of_last_transaction(txn)",
         "",
         test=_COMMITS + "test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one",
@@ -55,7 +55,7 @@ STREAMS = (
     ),
     Mutant(
         "a query of Spark 4.1 that is started again reads from where its options say",
-        stream.Stream.plan_unasked,
+        stream.Stream.plan_without_start,
         "positions.following(start, self._logs, until=end.end)",
         "positions.replayed(end, self._logs)",
         test="unit/spark/test_stream.py::test_a_restarted_query_goes_on_from_the_start_of_its_plan",

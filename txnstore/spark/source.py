@@ -22,7 +22,7 @@ from txnstore.segment.schema import is_reserved
 from txnstore.spark import tables, types
 from txnstore.spark.failures import line_first
 from txnstore.spark.options import column_options, read_options, sink_options, stream_options, write_options
-from txnstore.spark.reads.planning import check_starts, known_view, projection_schema
+from txnstore.spark.reads.planning import check_starts, loaded_view, projection_schema
 from txnstore.spark.reads.reader import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.spark.streams.sink import TxnStoreStreamWriter
@@ -50,7 +50,7 @@ class TxnStoreSource(DataSource):
         check_options(self.options)
         options = column_options(self.options)
         with open_reader(options.location) as connection:
-            view = known_view(connection, options)
+            view = loaded_view(connection, options)
             schema = projection_schema(view, options)
             check_starts(view, options)
         if not options.system_columns and options.columns is None:

@@ -12,8 +12,8 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.registry import open_store
 
-#: The number of connections that a process keeps.
-_KEPT = 8
+#: The number of connections that a process caches.
+_CACHED = 8
 _ADVICE = (
     "A write needs permission to create and delete objects: change the credentials in the options storage.*, or those "
     "of the driver and the executors."
@@ -38,24 +38,24 @@ def open_location(location: Location) -> Connection:
     return connection
 
 
-def kept_connection(location: Location) -> Connection:
-    """The same, kept in this process: Spark plans and commits each micro-batch in a process that it uses again.
+def cached_connection(location: Location) -> Connection:
+    """The same, cached in this process: Spark plans and commits each micro-batch in a process that it uses again.
 
     Its view is refreshed, with one GET for each chain. A store that was created again at this URL is opened again.
     """
     key = json.dumps([location.url, location.storage_options], sort_keys=True, default=repr)
     with _lock:
         connection = _connections.pop(key, None)
-        if connection is not None and not _is_there(connection):
+        if connection is not None and not _exists(connection):
             connection = None
         connection = connection or open_location(location)
         _connections[key] = connection
-        while len(_connections) > _KEPT:
+        while len(_connections) > _CACHED:
             _connections.pop(next(iter(_connections))).close()
         return connection
 
 
-def _is_there(connection: Connection) -> bool:
+def _exists(connection: Connection) -> bool:
     try:
         connection.view()
     except (StoreNotFoundError, StorageRefusedError):  # The latter also for credentials that have expired.
@@ -70,5 +70,5 @@ def open_reader(location: Location) -> Connection:
 
 
 def open_objects(location: Location) -> ObjectStore:
-    """The objects of the store alone, without a request: for tasks, which are given all they need."""
+    """The objects of the store alone, without a request: for tasks, which get all they need."""
     return open_store(location.url, dict(location.storage_options))

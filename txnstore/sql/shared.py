@@ -168,18 +168,24 @@ class _Database:
         self.main = open_database(self.files, access)
         self.files.add(empty_inspection_files(_folder(0)))
         self.main.execute(_inspection_statements())
-        #: The view of the last call, its topics by the lower-case names of their views, and the schemas that show it.
+        #: The view of the store that the last call showed.
         self._view: View | None = None
+        #: Its topics by the lower-case names of their views, each with that name as it is written.
         self._topics: dict[str, tuple[str, Topic]] = {}
+        #: The schemas that show topics of this view; empty again when the view changes.
         self._current: dict[tuple[str, Isolation], str] = {}
+        #: The newest view of each topic: still right for a later view of the store in which the topic has not changed.
         self._newest: dict[tuple[str, Isolation], _TopicView] = {}
+        #: The schema of each view that was created, by name and SELECT: an earlier snapshot may be shown again.
         self._schemas: dict[tuple[str, str], str] = {}
         #: The characters of all views, and of the newest ones.
         self._written = self._live = 0
+        #: The view of the store whose inspection tables are in the folder with the number ``_states``.
         self._inspected: View | None = None
+        self._states = 0
         #: The names in each query that only selects; a database serves a limited number of them.
         self._names: dict[str, set[str]] = {}
-        self._states = self._calls = 0
+        self._calls = 0
 
     def is_outdated(self) -> bool:
         """Whether most of the database belongs to earlier states or calls."""

@@ -22,7 +22,7 @@ MUTANTS = {
     "clean_above_the_lso": ("clean", "min([self.last_stable_offset,", "min([self.end,"),
     "aborted_records_supersede": ("clean", 'self.records("read_committed")', 'self.records("read_uncommitted")'),
     "the_oldest_record_stays": ("clean", "record in committed if record[0]", "record in committed[::-1] if record[0]"),
-    "aborted_records_stay": ("clean", "if at in staying else None", "if at in staying or batch.transactional else None"),
+    "aborted_records_stay": ("clean", "in staying else", "in staying or batch.transactional else"),
     "tombstones_go_at_once": ("clean", "self.horizons.get(at, now + 1) > now", "record[1] is not None"),
     "tombstones_stay": ("clean", "and self.horizons.get(at, now + 1) > now", ""),
     "each_clean_moves_the_horizon": ("clean", "self.horizons.setdefault(at, horizon)", "self.horizons[at] = horizon"),

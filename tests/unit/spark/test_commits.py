@@ -24,9 +24,9 @@ from txnstore.errors import InvalidConfigError, ProducerFencedError, UnknownTopi
 from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark.options import Location, sink_options
-from txnstore.spark.stores import kept_connection
+from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.commits import commit_micro_batch, is_committed
-from txnstore.spark.streams.microbatch import MicroBatch, known_identity, transactional_id
+from txnstore.spark.streams.microbatch import MicroBatch, identity_of_run, transactional_id
 from txnstore.spark.streams.positions import Position
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -182,9 +182,9 @@ def test_a_run_that_is_granted_an_epoch_is_followed_by_no_older_one(store: Store
     store.producer("spark-q").close()
     txn = connect().view().transactions["spark-q"]
     with pytest.raises(ProducerFencedError, match="run run-1 of query q is fenced"):
-        known_identity(txn, MicroBatch("q", "run-1", 1))
-    assert known_identity(txn, MicroBatch("q", "run-2", 1)) is None
-    assert known_identity(None, MicroBatch("q", "run-1", 1)) is None
+        identity_of_run(txn, MicroBatch("q", "run-1", 1))
+    assert identity_of_run(txn, MicroBatch("q", "run-2", 1)) is None
+    assert identity_of_run(None, MicroBatch("q", "run-1", 1)) is None
 
 
 def test_versions_order_micro_batches_before_runs() -> None:
@@ -213,12 +213,12 @@ def test_a_kept_connection_notices_another_store_at_its_url(local_store_url: str
     """Spark uses a process again, also for a store that was created again; a refresh is all that it costs."""
     location = Location(local_store_url)
     with create(local_store_url) as first:
-        kept = kept_connection(location)
-        assert kept_connection(location) is kept
+        kept = cached_connection(location)
+        assert cached_connection(location) is kept
         assert kept.store_id == connection_of(first).store_id
     shutil.rmtree(tmp_path / "store")
     with create(local_store_url) as second:
-        assert kept_connection(location).store_id == connection_of(second).store_id
+        assert cached_connection(location).store_id == connection_of(second).store_id
 
 
 # Offsets of the source ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from txnstore.spark.reads.planning import (
     check_starts,
     group,
     in_groups,
-    known_view,
+    loaded_view,
     plan,
     projection_schema,
     view_to_read,
@@ -239,7 +239,7 @@ def test_an_earlier_snapshot_is_read_as_it_was(clock: ManualClock) -> None:
     entries = connection.chain.refresh().sequence
     view = view_to_read(connection, options)
     assert (view.sequence, connection.chain.refresh().sequence) == (heads[0], entries)
-    assert known_view(connection, options).sequence == heads[0]
+    assert loaded_view(connection, options).sequence == heads[0]
     assert [field.name for field in projection_schema(view, options)] == ["a"]
     assert "b" not in projection_schema(view, replace(options, columns=None)).names
     assert [part.limit for each in plan(connection, view, options) for part in each.slices] == [1]

@@ -329,19 +329,21 @@ def test_the_pauses_of_an_idle_stream_grow_and_end_with_a_record() -> None:
 
 def unasked(stream: Stream, start: Position, end: Position) -> list[tuple[str, int, int]]:
     return [
-        (str(part.tp), part.start, part.limit) for group in stream.plan_unasked(start, end) for part in group.slices
+        (str(part.tp), part.start, part.limit)
+        for group in stream.plan_without_start(start, end)
+        for part in group.slices
     ]
 
 
 def test_without_a_start_a_stream_follows_what_it_has_planned(store: Store, clock: ManualClock) -> None:
     read = stream(store)
-    first = read.next_unasked()
+    first = read.next_without_start()
     assert unasked(read, read.initial(), first) == [("t-0", 0, 10)]
     later(clock)
-    assert read.next_unasked() == first
+    assert read.next_without_start() == first
     append(store, 2)
     later(clock)
-    second = read.next_unasked()
+    second = read.next_without_start()
     assert second.start == first.end
     assert unasked(read, first, second) == [("t-0", 10, 12)]
     assert unasked(read, second, second) == []
@@ -356,11 +358,11 @@ def test_a_restarted_query_goes_on_from_the_start_of_its_plan(
     committed = before.following(before.initial())
     append(store, 3)
     again = stream(store, **options)
-    end = again.next_unasked()
+    end = again.next_without_start()
     assert unasked(again, committed, end) == [("t-0", 10, 13)]
     append(store, 1)
     later(clock)
-    following = again.next_unasked()
+    following = again.next_without_start()
     assert unasked(again, end, following) == [("t-0", 13, 14)]
     # The plan of a micro-batch that is repeated in a third process reads the same offsets, though there are more.
     assert unasked(stream(store), committed, end) == [("t-0", 10, 13)]
@@ -370,21 +372,21 @@ def test_a_restarted_query_without_news_runs_one_empty_micro_batch(store: Store,
     before = stream(store)
     committed = before.following(before.initial())
     again = stream(store)
-    end = again.next_unasked()
+    end = again.next_without_start()
     assert unasked(again, committed, end) == []
     later(clock)
-    assert again.next_unasked() == end
+    assert again.next_without_start() == end
 
 
 def test_the_first_micro_batch_is_repeated_with_its_own_start_also_without_being_asked(
     store: Store, clock: ManualClock
 ) -> None:
     read = stream(store, startingOffsets="latest")
-    start = read.next_unasked()
+    start = read.next_without_start()
     assert start.start == start.end
     append(store, 3)
     later(clock)
-    end = read.next_unasked()
+    end = read.next_without_start()
     append(store, 2)
     again = stream(store, startingOffsets="latest")
     assert unasked(again, again.initial(), end) == [("t-0", 10, 13)]
@@ -397,9 +399,9 @@ def test_a_start_that_retention_has_deleted_does_not_stop_a_restarted_query(stor
     append(store, 5)
     store.delete_records({A: 12})
     again = stream(store, startingOffsets='{"0": 3}')
-    end = again.next_unasked()
+    end = again.next_without_start()
     with pytest.raises(OffsetOutOfRangeError, match="offsets 10 to 11 of t-0 were deleted before they were read"):
-        again.plan_unasked(committed, end)
+        again.plan_without_start(committed, end)
     with pytest.raises(OffsetOutOfRangeError, match="offset 3 of t-0"):
         again.initial()
 
@@ -411,8 +413,8 @@ def test_a_topic_that_was_created_again_is_a_loss_of_a_restarted_query(store: St
     store.create_topic("t", partitions=2)
     append(store, 20)
     again = stream(store)
-    end = again.next_unasked()
+    end = again.next_without_start()
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' was deleted and created again"):
-        again.plan_unasked(committed, end)
+        again.plan_without_start(committed, end)
     lenient = stream(store, failOnDataLoss="false")
-    assert unasked(lenient, committed, lenient.next_unasked()) == [("t-0", 0, 20)]
+    assert unasked(lenient, committed, lenient.next_without_start()) == [("t-0", 0, 20)]

@@ -82,7 +82,7 @@ def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
-def known_view(connection: Connection, options: ReadOptions) -> View:
+def loaded_view(connection: Connection, options: ReadOptions) -> View:
     """The view of the snapshot to read, or the known one."""
     if options.snapshot is None:
         return connection.view(refresh=False)
@@ -91,7 +91,7 @@ def known_view(connection: Connection, options: ReadOptions) -> View:
 
 def view_to_read(connection: Connection, options: ReadOptions) -> View:
     """The view to read: that of the snapshot, or the known one after expired transactions that block it are ended."""
-    view = known_view(connection, options)
+    view = loaded_view(connection, options)
     if options.snapshot is not None or options.isolation is Isolation.READ_UNCOMMITTED:
         return view
     options = with_topics(view, options)

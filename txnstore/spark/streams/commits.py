@@ -12,7 +12,7 @@ from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.view import View
 from txnstore.errors import ProducerFencedError, UnknownTopicOrPartitionError
 from txnstore.spark.streams.checkpoint import planned_positions
-from txnstore.spark.streams.microbatch import MicroBatch, consumed, known_identity, overtaken, transactional_id
+from txnstore.spark.streams.microbatch import MicroBatch, consumed, identity_of_run, overtaken, transactional_id
 from txnstore.spark.writes.jobs import number, submit
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def commit_micro_batch(
         if identity is None:
             raise
         # Another process of this run may have committed since: Spark has a pool of them for all queries.
-        current = known_identity(connection.view().transactions.get(name), batch)
+        current = identity_of_run(connection.view().transactions.get(name), batch)
         if current in {None, identity}:
             raise
         ended = _commit(connection, options, batch, batches, current)
@@ -92,7 +92,7 @@ def _commit(
         return None
     _check_topics(view, batches)
     if identity is None:
-        identity = known_identity(txn, batch)
+        identity = identity_of_run(txn, batch)
     if identity is None:
         # The query may have had another transactional id: another group, or another option ``transactionalId``.
         if any(map(batch.is_committed, view.transactions.values())):

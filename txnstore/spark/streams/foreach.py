@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from txnstore.core.log.model import NewBatch
 from txnstore.errors import InvalidConfigError, InvalidTxnStateError
 from txnstore.spark.options import Location, SinkOptions
-from txnstore.spark.stores import kept_connection
+from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.commits import commit_micro_batch, is_committed
 from txnstore.spark.streams.microbatch import MicroBatch
 from txnstore.spark.workers import check_workers
@@ -62,7 +62,7 @@ class BatchTransaction:
             msg = f"micro-batch {self.batch_id} is over: append inside of the function"
             raise InvalidTxnStateError(msg)
         check_workers(frame.sparkSession)
-        connection = kept_connection(self._options.location)
+        connection = cached_connection(self._options.location)
         view = connection.view(refresh=False)
         topics = topics_to_write(view, topic, frame.schema)
         location = Location(connection.url, self._options.location.storage_options)
@@ -86,7 +86,7 @@ class BatchTransaction:
 def run(function: Callable[[BatchTransaction], object], options: SinkOptions, frame: DataFrame, batch_id: int) -> None:
     """Call the function with a micro-batch and commit what it appends, unless that is committed already."""
     batch = micro_batch(frame, batch_id)
-    connection = kept_connection(options.location)
+    connection = cached_connection(options.location)
     if is_committed(connection, options, batch):
         return
     transaction = BatchTransaction(frame, batch_id, options)

@@ -114,7 +114,7 @@ def transactional_id(configured: str | None, group: str | None, query_id: str) -
     return configured or f"spark-{query_id if group is None else group}"
 
 
-def known_identity(txn: Transaction | None, batch: MicroBatch) -> ProducerIdentity | None:
+def identity_of_run(txn: Transaction | None, batch: MicroBatch) -> ProducerIdentity | None:
     """The identity of the run, from its last micro-batch; None if it needs a new one, which fences the earlier runs.
 
     Raises:

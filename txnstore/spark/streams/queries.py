@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from txnstore.errors import InvalidConfigError
 from txnstore.spark.options import sink_options
-from txnstore.spark.stores import kept_connection
+from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.checkpoint import check_checkpoint
 from txnstore.spark.workers import check_workers
 from txnstore.spark.writes.writer import find_topics
@@ -33,7 +33,7 @@ def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWr
         msg = "this DataFrame is no stream: read it with spark.readStream, or write it with df.write"
         raise InvalidConfigError(msg)
     check_workers(frame.sparkSession)
-    connection = kept_connection(sink.location)
+    connection = cached_connection(sink.location)
     find_topics(connection, sink, frame.schema)
     if sink.group is not None and sink.checkpoint is not None:
         check_checkpoint(sink.checkpoint, sink.location)

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from txnstore.spark.failures import line_first
-from txnstore.spark.stores import kept_connection
+from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.commits import commit_micro_batch
 from txnstore.spark.streams.microbatch import MicroBatch
 from txnstore.spark.versions import StreamArrowWriter
@@ -57,7 +57,7 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         # Also where nothing but a commit follows, so that it fails for the same reason as the plan of the micro-batch.
-        connection = kept_connection(options.location)
+        connection = cached_connection(options.location)
         self._connection: Connection | None = connection
         self._topics = find_topics(connection, options, schema)
         self._begun_at = connection.view(refresh=False).timestamp
@@ -90,7 +90,7 @@ class TxnStoreStreamWriter(Sent, StreamArrowWriter):
             return  # Spark runs a task even for an empty micro-batch, so there was nothing to run at all.
         batch = MicroBatch(uploaded[0].query_id, uploaded[0].run_id, batchId)
         batches = [each for message in uploaded for each in message.batches]
-        connection = self._connection or kept_connection(self._options.location)
+        connection = self._connection or cached_connection(self._options.location)
         commit_micro_batch(connection, self._options, batch, batches)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -103,7 +103,7 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
         Spark 4.0 and 4.1 give neither a start nor a limit; the stream then goes on from what it has planned itself.
         """
         if start is None:
-            return self._stream.next_unasked().to_json()
+            return self._stream.next_without_start().to_json()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         position = positions.parse(start)
         following = self._stream.following(position, most)
@@ -119,7 +119,7 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch. Checks that the topics still have the columns of the query."""
-        plan = self._stream.plan if HAS_ADMISSION_CONTROL else self._stream.plan_unasked
+        plan = self._stream.plan if HAS_ADMISSION_CONTROL else self._stream.plan_without_start
         groups = plan(positions.parse(start), positions.parse(end))
         if not groups:
             return []

@@ -75,9 +75,13 @@ class Stream:
         self._connection = connection
         self._options = options
         self._polling = Polling(options.poll_interval_ms)
+        #: The position of a query without a checkpoint, once it was determined: a ``latest`` must not move.
         self._initial: Position | None = None
+        #: The last micro-batch that this process has planned, for versions of Spark that give no start.
         self._last: Position | None = None
+        #: Where the trigger ``availableNow`` ends; None: the stream goes on.
         self._target: dict[TopicPartition, int] | None = None
+        #: The view of the last look, and what of its logs the stream can read; they change together.
         self._view = self._unblocked(connection.view(refresh=False))
         self._logs = self._logs_of(self._view)
 
@@ -127,12 +131,12 @@ class Stream:
                 self._polling.looked(now, fresh=step.position != position)
         return self._accepted(step)
 
-    def next_unasked(self) -> Position:
+    def next_without_start(self) -> Position:
         """The next micro-batch, where Spark does not say what the query has read (4.0 and 4.1).
 
         It follows the last one of this process. The first one of a process starts at the initial position, as a new
         query does. Of a query that was started again, Spark gives the true start with the plan, to
-        :meth:`plan_unasked`; there is no other sign of it.
+        :meth:`plan_without_start`; there is no other sign of it.
 
         Raises:
             OffsetOutOfRangeError: Records were deleted before the stream read them.
@@ -205,8 +209,8 @@ class Stream:
         self._look_up_to(end)
         return self._groups(self._accepted(positions.replayed(end, self._logs)))
 
-    def plan_unasked(self, start: Position, end: Position) -> list[SliceGroup]:
-        """The same where the stream did not know the start when it gave the end: see :meth:`next_unasked`."""
+    def plan_without_start(self, start: Position, end: Position) -> list[SliceGroup]:
+        """The same where the stream did not know the start when it gave the end: see :meth:`next_without_start`."""
         self._last = end
         if start == end or start.start == start.end:
             return self.plan(start, end)  # The first micro-batch: its start is stored with its end.
