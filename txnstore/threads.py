@@ -78,7 +78,7 @@ class ForkLock:
         return (ForkLock, ())
 
 
-class _State(Enum):
+class _TaskState(Enum):
     WAITING = 1
     RUNNING = 2
     CANCELLED = 3
@@ -96,7 +96,7 @@ class Task(Future[T]):
 
     def __init__(self, call: Callable[[], T]) -> None:  # The base class would make a Condition.
         self._call: Callable[[], T] | None = call
-        self._step = _State.WAITING
+        self._step = _TaskState.WAITING
         self._runner: int | None = None
         self._lock = threading.Lock()
         self._value: T | None = None
@@ -109,15 +109,15 @@ class Task(Future[T]):
         mine = False
         try:
             with self._lock:
-                mine = self._step is _State.WAITING
+                mine = self._step is _TaskState.WAITING
                 if mine:
-                    self._step = _State.RUNNING
+                    self._step = _TaskState.RUNNING
             if mine:
                 self._perform()
                 self._end()
         except BaseException as error:  # An interrupt outside the call; a second time, because it may have hit the end.
             if mine:
-                if self._step is not _State.ENDED:
+                if self._step is not _TaskState.ENDED:
                     self._error = error
                 self._end()
             raise
@@ -137,7 +137,7 @@ class Task(Future[T]):
 
     def _end(self) -> None:
         self._runner = None
-        self._step = _State.ENDED
+        self._step = _TaskState.ENDED
         self._tell()
 
     @property
@@ -181,8 +181,8 @@ class Task(Future[T]):
         """Cancel the task if it has not begun; whether it is cancelled."""
         try:
             with self._lock:
-                if self._step is _State.WAITING:
-                    self._step = _State.CANCELLED
+                if self._step is _TaskState.WAITING:
+                    self._step = _TaskState.CANCELLED
             self._tell()
         except BaseException:
             self._tell()
@@ -191,15 +191,15 @@ class Task(Future[T]):
 
     def cancelled(self) -> bool:
         """Whether the task was cancelled."""
-        return self._step is _State.CANCELLED
+        return self._step is _TaskState.CANCELLED
 
     def running(self) -> bool:
         """Whether the call has begun and has not ended."""
-        return self._step is _State.RUNNING
+        return self._step is _TaskState.RUNNING
 
     def done(self) -> bool:
         """Whether the call has ended or the task is cancelled."""
-        return self._step is _State.ENDED or self._step is _State.CANCELLED
+        return self._step is _TaskState.ENDED or self._step is _TaskState.CANCELLED
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the exception of the call, or None."""

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.connection import Connection
 from txnstore.consumer.fetcher import Poller
 from txnstore.consumer.group import ConsumerGroup
-from txnstore.consumer.leases import Lease
+from txnstore.consumer.leases import MemberLease
 from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups import fold as groups_fold
@@ -214,35 +214,35 @@ GROUPS = (
     ),
     Mutant(
         "a heartbeat between polls releases partitions",
-        Lease.keep,
+        MemberLease.keep,
         "Heartbeat(self.group, member_id, None, instance_id=self.instance_id)",
         "Heartbeat(self.group, member_id, (), instance_id=self.instance_id)",
         test=_HEARTBEATS + "test_heartbeat_of_a_busy_member_keeps_the_partitions_that_others_wait_for",
     ),
     Mutant(
         "a consumer that does not poll stays in its group",
-        Lease.keep,
+        MemberLease.keep,
         "polled_at is not None and began - polled_at > self._max_poll_ms",
         "False",
         test=_HEARTBEATS + "test_consumer_that_does_not_poll_leaves_after_the_interval",
     ),
     Mutant(
         "a static member that does not poll leaves its group",
-        Lease._give_up,
+        MemberLease._give_up,
         "if self.instance_id is None:",
         "if True:",
         test=_HEARTBEATS + "test_static_member_that_does_not_poll_stays_until_its_lease_ends",
     ),
     Mutant(
         "a static member that polls again sends no heartbeats",
-        Lease.due,
+        MemberLease.due,
         "not self._is_timed or",
         "",
         test=_HEARTBEATS + "test_heartbeats_begin_again_with_a_poll_after_the_interval",
     ),
     Mutant(
         "a timer renews the lease beside the polls",
-        Lease.keep,
+        MemberLease.keep,
         "if began - self._renewed_at >= self._session_ms / 2:",
         "if True:",
         test=_HEARTBEATS + "test_commits_replace_heartbeats",

@@ -56,14 +56,14 @@ INLINING = (
     Mutant(
         "the largest inline.bytes of the topics of a commit counts",
         Uploader._inline,
-        "left = min(",
-        "left = max(",
+        "limit = min(",
+        "limit = max(",
         test=_INLINED + "test_a_topic_without_inlining_keeps_the_whole_commit_out_of_the_entry",
     ),
     Mutant(
         "encoded segments are not counted",
         Uploader._encode_all,
-        "if most < 0:",
+        "if limit < 0:",
         "if False:",
         test=_INLINED + "test_the_encoded_size_counts",
     ),

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.connection import Connection
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.producer import Producer
-from txnstore.producer.batches import Batch
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.records import _integers
 from txnstore.producer.sender import fenced_or_aborted
 from txnstore.producer.transaction_manager import TransactionManager
@@ -26,7 +26,7 @@ PRODUCER = (
     Mutant(
         "a refused record does not make the transaction abortable",
         TransactionManager.record_refused,
-        "self._move(Event.ABORTABLE)",
+        "self._move(ManagerEvent.ABORTABLE)",
         "pass",
         test=_FAILURES + "test_refused_record_makes_the_transaction_abortable",
     ),
@@ -75,7 +75,7 @@ PRODUCER = (
     Mutant(
         "a commit that certainly failed does not resume the transaction",
         TransactionManager.not_ended,
-        "self._move(Event.RESUME if self._prepared is None else Event.RESUME_PREPARED)",
+        "self._move(ManagerEvent.RESUME if self._prepared is None else ManagerEvent.RESUME_PREPARED)",
         "pass",
         test=_MANAGER + "test_an_unknown_end_is_repeated_and_a_certain_failure_resumes",
     ),
@@ -137,7 +137,7 @@ PRODUCER = (
     ),
     Mutant(
         "the rows of a batch are dropped before its upload",
-        Batch.table,
+        ProducerBatch.table,
         "self._pieces, self._rows = [], None",
         "self._pieces, self._rows, self._table = [], None, None",
         test="unit/producer/test_batching.py::test_taking_rows_releases_them",

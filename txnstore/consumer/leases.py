@@ -30,7 +30,7 @@ _BEATS = 3
 _RETRIES = 6
 
 
-class Lease:
+class MemberLease:
     """The lease of one consumer in its group, and its heartbeats between polls.
 
     A poll renews the lease when a third of the session timeout is over (:attr:`due`). Where no poll comes, a timer does
@@ -226,16 +226,16 @@ class Lease:
             )
 
 
-def _keep(lease: weakref.ref[Lease]) -> None:
+def _keep(lease: weakref.ref[MemberLease]) -> None:
     found = lease()
     if found is not None:
         found.keep()
 
 
-_OPEN: weakref.WeakSet[Lease] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[MemberLease] = weakref.WeakSet()
 
 
-def leave_when_collected(consumer: object, lease: Lease) -> None:
+def leave_when_collected(consumer: object, lease: MemberLease) -> None:
     """Leave the group when the consumer is collected."""
     weakref.finalize(consumer, lease.abandon).atexit = False
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from txnstore.connection import Connection
-from txnstore.consumer.leases import Lease
+from txnstore.consumer.leases import MemberLease
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.assignors import ASSIGNORS
 from txnstore.core.groups.commands import Heartbeat, JoinGroup
@@ -80,7 +80,9 @@ class GroupMembership:
         self._before_revoked = before_revoked
         self._noted: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self._timeout_ms = int(options.session_timeout * 1000)
-        self.lease = Lease(connection, group, options.instance_id, self._timeout_ms, options.max_poll_interval * 1000)
+        self.lease = MemberLease(
+            connection, group, options.instance_id, self._timeout_ms, options.max_poll_interval * 1000
+        )
         self._reset()
 
     def forget(self) -> None:

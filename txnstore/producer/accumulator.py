@@ -21,7 +21,7 @@ from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Flusher, ProducerBatch, StickyPartitioner, Upload
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,
@@ -39,12 +39,20 @@ from txnstore.validation import as_integer, check_topic_name
 
 
 class TopicBuffer:
-    """What a producer needs to know of one version of a topic, decoded once.
+    """One version of a topic as ``send`` needs it, decoded once.
 
     Attributes:
+        topic: The version.
+        writer: Its schema and settings, decoded.
+        partitions: The number of partitions.
+        tps: The partitions, by number.
+        row_format: Checks and converts rows; None for a topic without a schema.
+        max_bytes: The largest size of a record in bytes (``max.message.bytes``).
         keyed: Whether a record without a key is refused.
-        sticky: The open batch for records without a key.
-        state: The newest state of the catalog in which this version was found to be current.
+        stamped: Whether a record has its own timestamp, and not that of its append.
+        state: The newest state of the catalog that has this version, so ``send`` compares one reference. Written
+            without a lock: threads write equally good values.
+        sticky: The open batch for records without a key, or the last one; read and written with the manager's lock.
     """
 
     __slots__ = (
@@ -71,17 +79,17 @@ class TopicBuffer:
         # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
         self.stamped = not writer.config.append_time
         self.state: object = None
-        self.sticky: Batch | None = None
+        self.sticky: ProducerBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of the topic's stored schema.
+class TablePiece:
+    """Rows of a sent table, in the topic's stored schema.
 
     Attributes:
         buffer: The topic.
         rows: The rows.
-        first: The row number of the first one in the sent data.
+        first: The number of the first row in the sent data.
         shared: Whether the application may change their memory.
     """
 
@@ -100,12 +108,20 @@ Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 class RecordAccumulator:
     """The buffers of a producer, guarded by the lock of its transaction manager.
 
+    A batch is in ``_open`` until it is sealed, then in ``sealed`` until it is settled. Methods with an underscore are
+    called with the lock held, but for those that look up topics, which may make requests.
+
     Attributes:
-        buffer_bytes: The number of buffered bytes from which :meth:`Producer.send` blocks.
-        buffered: Bytes in open batches and in uploads that have not ended.
-        unstarted: Sealed batches whose upload has not started.
-        sealed: All sealed batches that are not registered, in the order in which they were sealed.
-        catalog: The chain of the catalog, as last looked up.
+        buffer_bytes: The number of buffered bytes from which :meth:`Producer.send` blocks. Constant.
+        buffered: Bytes in open batches and in uploads that have not ended: the sum of ``bytes`` of the open batches and
+            of ``size`` of the uploads with ``buffered``. Written with the lock; read without, as an estimate.
+        unstarted: Sealed batches whose upload has not started, in the order of their seals; a pack as its first upload.
+            Added to with the lock, or with the sender's turn. Any thread takes from it, by an atomic step: from then on
+            it alone starts the upload.
+        sealed: All sealed batches that are not settled, in the order of their seals, which is that of their sequence
+            numbers in each partition. Written with the lock.
+        catalog: The chain of the catalog. Replaced after each request, since a store that was closed and used again has
+            new chains; written without a lock.
     """
 
     def __init__(
@@ -113,22 +129,29 @@ class RecordAccumulator:
     ) -> None:
         self._connection = connection
         self._manager = manager
+        #: The manager's lock: whether a record is accepted and its place in a batch are decided in one step.
         self._lock = manager.lock
         self._flusher = flusher
         self._clock = connection.runtime.clock
+        #: The bytes of a batch from which it is sealed. Constant.
         self._batch_bytes = min(batch_bytes, buffer_bytes)
         self.buffer_bytes = buffer_bytes
         self.buffered = 0
         self.unstarted: deque[Upload] = deque()
         self.sealed: dict[Upload, None] = {}
-        self._open: dict[TopicPartition, Batch] = {}
+        #: The batches that take records. Their ``sealed`` is False, but for an interrupt in the middle of a seal.
+        self._open: dict[TopicPartition, ProducerBatch] = {}
+        #: Chooses partitions for records without a key.
         self._sticky = StickyPartitioner(connection.runtime.rng)
+        #: The newest version of each topic that was sent to. Written with the lock, read without.
         self._topics: dict[str, TopicBuffer] = {}
         self.catalog = connection.chain
-        self._looked = ("", 0)
+        #: The topic whose schema did not fit a row at the head of the catalog, and when that was looked up, in ms; see
+        #: ``_PAUSE_MS``. Written without a lock: at worst a request more.
+        self._unfit = ("", 0)
 
     @property
-    def waiting(self) -> bool:
+    def has_batches(self) -> bool:
         """Whether a batch is not registered yet."""
         return bool(self._open or self.sealed)
 
@@ -194,20 +217,20 @@ class RecordAccumulator:
         """Raise :class:`UnknownTopicOrPartitionError` unless the partition exists."""
         self._check_number(self._find(topic, partition), partition)
 
-    def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
+    def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[TablePiece]:
         """Divide the rows into pieces of at most half of the buffer."""
         buffer, tables = self._fitted(topic, data, partition)
-        most = max(1, self.buffer_bytes // 2)
+        piece_bytes = max(1, self.buffer_bytes // 2)
         shared = not isinstance(data, Sequence)  # Python values are copied into the table.
         first = 0
         for table in tables:
-            rows = max(1, table.num_rows * most // max(1, table.nbytes))
-            for at in range(0, max(1, table.num_rows), rows):
-                yield Piece(buffer, table.slice(at, rows), first + at, shared)
+            rows = max(1, table.num_rows * piece_bytes // max(1, table.nbytes))
+            for row in range(0, max(1, table.num_rows), rows):
+                yield TablePiece(buffer, table.slice(row, rows), first + row, shared)
             first += table.num_rows
 
     def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicBuffer, Iterator[pa.Table]]:
-        """The topic, and the rows in its schema; reads the head of the catalog if they do not fit the known schema."""
+        """The topic, and the rows in its schema. If they do not fit the cached one, reads the head of the catalog."""
         read = rereadable(data)
         while True:
             buffer = self._find(topic, partition)
@@ -218,7 +241,7 @@ class RecordAccumulator:
                 if not self._altered(buffer):
                     raise
 
-    def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
+    def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
         buffer, table = piece.buffer, piece.rows
         writer, now = buffer.writer, self._clock()
@@ -265,7 +288,7 @@ class RecordAccumulator:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     def _find(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """The topic in the newest state known; reads the head if the topic or the partition is unknown there."""
+        """The topic in the cached state of the catalog; reads its head if the topic or the partition is not there."""
         catalog = self.catalog
         state = catalog.state
         buffer = self._topics.get(topic) if type(topic) is str else None
@@ -275,14 +298,14 @@ class RecordAccumulator:
             if partition is None or (type(partition) is int and 0 <= partition < buffer.partitions):
                 return buffer
         topic = check_topic_name(topic)
-        known = state.topics.get(topic)
+        version = state.topics.get(topic)
         number = as_integer(partition)
-        if known is None or (number is not None and number >= known.partitions):
-            known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
+        if version is None or (number is not None and number >= version.partitions):
+            version = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
             self.catalog = self._connection.chain
         buffer = self._topics.get(topic)
-        if buffer is None or buffer.topic is not known:
-            buffer = TopicBuffer(topic_writer(known))
+        if buffer is None or buffer.topic is not version:
+            buffer = TopicBuffer(topic_writer(version))
             with self._lock.own:
                 self._topics[topic] = buffer
         if partition is not None:
@@ -292,14 +315,15 @@ class RecordAccumulator:
     def _altered(self, buffer: TopicBuffer) -> bool:
         """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
         name, now = buffer.topic.name, self._clock()
-        recent = self._looked[0] == name and 0 <= now - self._looked[1] < _PAUSE_MS  # Bad rows come in rows.
+        # An application that sends one row that does not fit sends many: they cost one request per pause.
+        recent = self._unfit[0] == name and 0 <= now - self._unfit[1] < _PAUSE_MS
         newest = self._connection.view(refresh=not recent).topics.get(name)
         self.catalog = self._connection.chain
         if newest is not None and newest.schema != buffer.topic.schema:
-            self._looked = ("", 0)
+            self._unfit = ("", 0)
             return True
         if not recent:
-            self._looked = (name, now)
+            self._unfit = (name, now)
         return False
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
@@ -312,8 +336,8 @@ class RecordAccumulator:
             msg = f"topic {name!r} has {count} partitions, so there is no partition {number}"
             raise UnknownTopicOrPartitionError(msg)
 
-    def _batch(self, buffer: TopicBuffer, key: bytes | None, partition: int | None, now: int) -> Batch:
-        """The open batch of the given partition, the key's, or the sticky one."""
+    def _batch(self, buffer: TopicBuffer, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
+        """The open batch of the partition: ``partition``, that of the key, or the sticky one."""
         sticky = key is None and partition is None
         if partition is None:
             name, count = buffer.topic.name, buffer.partitions
@@ -324,23 +348,25 @@ class RecordAccumulator:
             self._seal(batch)  # The topic was altered meanwhile: a batch has one schema.
             batch = None
         if batch is None:
-            batch = self._open[tp] = Batch(tp, buffer.writer, now, self._flusher)
+            batch = self._open[tp] = ProducerBatch(tp, buffer.writer, now, self._flusher)
             self._manager.begin_timeout(self._connection.runtime.monotonic())
         if sticky:
             buffer.sticky = batch
         return batch
 
-    def look_again(self) -> None:
+    def renew_catalog(self) -> None:
         """Use the current chain object of the connection: a store that was closed and used again has new ones."""
         self.catalog = self._connection.chain
 
     # Sealing ----------------------------------------------------------------------------------------------------------
 
-    def _seal(self, batch: Batch) -> None:
+    def _seal(self, batch: ProducerBatch) -> None:
         """Close the batch for records and queue its upload. Idempotent, so it can be repeated after an interrupt."""
         if not batch.sealed:
             batch.count()
             upload = Upload(batch)
+            # An interrupt before this line leaves an open batch; one after it leaves a sealed batch that is still in
+            # _open, and perhaps not in unstarted: whoever waits for the upload runs it then.
             self.sealed[upload], batch.sealed = None, True
             self.unstarted.append(upload)
         buffer = self._topics.get(batch.tp.topic)
@@ -370,8 +396,9 @@ class RecordAccumulator:
     def released(self, upload: Upload) -> None:
         """Free the buffer space of an upload that has ended. Idempotent."""
         with self._lock.own:
-            left = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
-            upload.buffered, self.buffered = False, left
+            buffered = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
+            # Both in one line, where no interrupt can come between: else the bytes would be subtracted twice, or never.
+            upload.buffered, self.buffered = False, buffered
         upload.batch.release()
 
     def forget(self, uploads: Sequence[Upload]) -> None:
@@ -397,7 +424,7 @@ class RecordAccumulator:
                 upload.abandoned = True
             return list(self.sealed)
 
-    def row_format(self, batch: Batch) -> RowFormat | None:
+    def row_format(self, batch: ProducerBatch) -> RowFormat | None:
         """The converter from rows to columns for a batch; None for a topic without a schema."""
         if batch.writer.schema is None:
             return None
@@ -412,7 +439,14 @@ class RecordAccumulator:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The row numbers of a sent table that went to one partition, computed on demand."""
+    """The row numbers of a sent table that went to one partition, computed on demand.
+
+    Attributes:
+        numbers: The partition of each row of the piece.
+        number: The partition.
+        first: The row number of the first row of the piece in the sent table.
+        skip: The rows of this partition that are in earlier parts.
+    """
 
     numbers: npt.NDArray[np.int32]
     number: int

@@ -26,11 +26,11 @@ TABLE_OVERHEAD = 1024
 class Flusher(Protocol):
     """What a batch calls when a thread waits for its outcome."""
 
-    def flush_for(self, batch: Batch) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch) -> Exception | None:
         """Flush in the calling thread; returns the error that prevented the write, or None."""
         ...
 
-    def flush_soon(self, waiter: Waiter) -> None:
+    def flush_soon(self, waiter: BatchWaiter) -> None:
         """Flush in the background, then wake the waiter with the error that prevented the write, or None."""
         ...
 
@@ -39,7 +39,7 @@ class Flusher(Protocol):
         ...
 
 
-class Waiter:
+class BatchWaiter:
     """A thread that waits for a batch. Woken when the batch is settled, or with the error that prevents its write.
 
     Uses ``SimpleQueue``, which is implemented in C: an interrupt cannot leave its lock acquired.
@@ -47,7 +47,7 @@ class Waiter:
 
     __slots__ = ("_woken", "batch")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ProducerBatch) -> None:
         self.batch = batch
         self._woken: SimpleQueue[Exception | None] = SimpleQueue()
 
@@ -103,10 +103,19 @@ class StickyPartitioner:
         return chosen + 1 if chosen >= previous else chosen
 
 
-class Batch:
-    """Records of one partition. Filled by the accumulator under the producer's lock, then sealed, uploaded, settled.
+class ProducerBatch:
+    """Records of one partition (Kafka: ``ProducerBatch``): filled, sealed, uploaded, settled.
 
-    It is settled once: with its offsets, or with an error, which is never an interrupt.
+    The accumulator fills and seals it with the manager's lock. It is settled once: with its offsets, or with an error,
+    which is never an interrupt.
+
+    Attributes:
+        tp: The partition.
+        writer: The version of the topic that its rows fit.
+        opened_at: When it was made, in milliseconds since the epoch.
+        bytes: Its estimated memory in bytes: the records with an overhead for each.
+        rows: The number of rows; 0 until the batch is sealed.
+        sealed: Whether it takes no more rows.
     """
 
     __slots__ = ("_appended", "_base", "_callbacks", "_error", "_flusher", "_pieces", "_rows", "_table", "_waiters",
@@ -117,18 +126,26 @@ class Batch:
         self.writer = writer
         self.opened_at = opened_at
         self.bytes = 0
-        self.rows = 0  # Set when the batch is sealed.
+        self.rows = 0
         self.sealed = False
         self._flusher = flusher
-        # Each with the number of its first row, so that one atomic step adds a row and fixes its number: after an
-        # interrupt the row is in the batch or not, and the rows after it have the right numbers in both cases.
+        #: The rows: lists of rows and tables, each with the number of its first row, so that one atomic step adds a row
+        #: and fixes its number: after an interrupt the row is in the batch or not, and the rows after it have the right
+        #: numbers in both cases. Empty once the rows are in ``_table``.
         self._pieces: list[tuple[int, list[Any] | pa.Table]] = []
-        self._rows: list[Any] | None = None  # The last piece, if it is a list of rows.
-        self._base = 0  # The number of its first row.
+        #: The last piece, if it is a list of rows, and the number of its first row.
+        self._rows: list[Any] | None = None
+        self._base = 0
+        #: All rows, from the first attempt to upload them until :meth:`release`.
         self._table: pa.Table | None = None
+        #: The outcome: the first of the two that is set. Written by the thread that settles, with the sender's turn or,
+        #: for a refused record, without; never reset.
         self._appended: Appended | None = None
         self._error: Exception | None = None
-        self._waiters: list[Waiter] = []
+        #: The threads that wait. Appended to by each of them, and read by the one that settles after it has set the
+        #: outcome: a waiter that it does not see, sees the outcome.
+        self._waiters: list[BatchWaiter] = []
+        #: Callbacks that have not been called. Each is taken by an atomic step, so one thread calls it.
         self._callbacks: list[Callable[[], None]] = []
 
     def add_record(self, record: Any, size: int) -> int:
@@ -167,7 +184,7 @@ class Batch:
         self.rows = self._end()
 
     def table(self, now_ms: int, row_format: RowFormat | None = None) -> pa.Table:
-        """All rows as one table. It is kept until :meth:`release`, so that an upload can be retried."""
+        """All rows as one table, which stays until :meth:`release`, so that an upload can be retried."""
         pieces = self._pieces  # Read before the table: another thread clears the pieces after it has set the table.
         table = self._table
         if table is None:
@@ -249,7 +266,7 @@ class Batch:
 
     def _wait(self, timeout: float | None) -> Exception | None:
         """Wait until the batch is settled, or for the error that prevents its write."""
-        waiter = Waiter(self)
+        waiter = BatchWaiter(self)
         self._waiters.append(waiter)  # From here on, the thread that settles the batch wakes this waiter.
         if timeout is not None and not self.settled:
             self._flusher.flush_soon(waiter)
@@ -277,18 +294,18 @@ class Upload:
 
     Attributes:
         batch: The batch.
-        size: Its size in the producer's buffer, in bytes.
+        size: Its size in the producer's buffer, in bytes. Constant.
         task: The task of the pool that runs the upload; None until it is submitted.
         new_batch: The description of the uploaded segment.
         error: The error of a failed upload.
-        abandoned: Whether the batch was given up, so that its upload is not repeated.
-        buffered: Whether it counts as part of the producer's buffer.
+        abandoned: Whether the batch was abandoned, so that its upload is not repeated.
+        buffered: Whether it counts as part of the producer's buffer. Changed with the manager's lock.
         members: The uploads in its pack, of which the first one runs for all; empty for an object of its own.
     """
 
     __slots__ = ("abandoned", "batch", "buffered", "error", "members", "new_batch", "size", "task")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ProducerBatch) -> None:
         self.batch = batch
         self.size = batch.bytes
         self.task: Future[None] | None = None
@@ -305,7 +322,7 @@ class Upload:
 
     @property
     def ended(self) -> bool:
-        """Whether it is uploaded, or failed for good."""
+        """Whether it is uploaded, or has failed."""
         return self.new_batch is not None or self.error is not None
 
     def wait(self) -> None:
@@ -317,7 +334,7 @@ class Upload:
 
     @property
     def registrable(self) -> NewBatch:
-        """What was uploaded."""
+        """The description of the uploaded segment."""
         assert self.new_batch is not None
         return self.new_batch
 
@@ -327,13 +344,13 @@ def rounds(uploads: Sequence[Upload]) -> list[list[Upload]]:
 
     A repeated append is recognised by that window, so one entry carries at most five batches per partition.
     """
-    found: list[list[Upload]] = []
+    entries: list[list[Upload]] = []
     counts: dict[TopicPartition, int] = {}
     for upload in uploads:
         tp = upload.batch.tp
-        if not found or counts.get(tp, 0) >= WINDOW:
-            found.append([])
+        if not entries or counts.get(tp, 0) >= WINDOW:
+            entries.append([])
             counts = {}
-        found[-1].append(upload)
+        entries[-1].append(upload)
         counts[tp] = counts.get(tp, 0) + 1
-    return found
+    return entries

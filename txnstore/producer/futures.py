@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnstore.errors import TxnStoreError
-from txnstore.producer.batches import Batch
+from txnstore.producer.batches import ProducerBatch
 from txnstore.segment.schema import as_milliseconds
 from txnstore.validation import check_callable, check_seconds
 
@@ -52,7 +52,7 @@ class _SendFuture(Generic[T]):
 
     __slots__ = ()
 
-    def _batches(self) -> Sequence[Batch]:
+    def _batches(self) -> Sequence[ProducerBatch]:
         raise NotImplementedError
 
     def _value(self, timeout: float | None) -> T:
@@ -116,11 +116,11 @@ class _SendFuture(Generic[T]):
         """
         check_callable("a done callback", callback)
         batches = self._batches()
-        others = [None] * (len(batches) - 1)
+        unsettled = [None] * (len(batches) - 1)  # One for each batch but the last.
 
         def settled() -> None:
             with suppress(IndexError):
-                others.pop()  # In one step: of the threads that settle the batches, the last one calls.
+                unsettled.pop()  # In one step: of the threads that settle the batches, the last one calls.
                 return
             try:
                 callback(self)
@@ -138,19 +138,19 @@ class RecordFuture(_SendFuture[RecordMetadata]):
 
     __slots__ = ("_batch", "_row", "_timestamp")
 
-    def __init__(self, batch: Batch, row: int, timestamp: int | None) -> None:
+    def __init__(self, batch: ProducerBatch, row: int, timestamp: int | None) -> None:
         self._batch = batch
         self._row = row
         self._timestamp = timestamp
 
-    def _batches(self) -> Sequence[Batch]:
+    def _batches(self) -> Sequence[ProducerBatch]:
         return (self._batch,)
 
     def _value(self, timeout: float | None) -> RecordMetadata:
-        landed = self._batch.wait(timeout)
-        moment = landed.timestamp if self._timestamp is None else self._timestamp
-        offset = landed.base_offset + self._row if landed.base_offset >= 0 else -1
-        return RecordMetadata(landed.tp.topic, landed.tp.partition, offset, moment)
+        appended = self._batch.wait(timeout)
+        moment = appended.timestamp if self._timestamp is None else self._timestamp
+        offset = appended.base_offset + self._row if appended.base_offset >= 0 else -1
+        return RecordMetadata(appended.tp.topic, appended.tp.partition, offset, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class TablePart:
         times: The event times of the rows; None: the time of the append.
     """
 
-    batch: Batch
+    batch: ProducerBatch
     first: int
     count: int
     places: Callable[[int], npt.NDArray[np.int64]]
@@ -180,20 +180,20 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
     def __init__(self, parts: Sequence[TablePart]) -> None:
         self._parts = parts
 
-    def _batches(self) -> Sequence[Batch]:
+    def _batches(self) -> Sequence[ProducerBatch]:
         return list({id(part.batch): part.batch for part in self._parts}.values())
 
     def _value(self, timeout: float | None) -> list[RecordMetadata]:
         deadline = None if timeout is None else monotonic() + timeout
-        found: dict[int, RecordMetadata] = {}
+        by_row: dict[int, RecordMetadata] = {}
         for part in self._parts:
-            landed = part.batch.wait(None if deadline is None else max(0.0, deadline - monotonic()))
-            topic, partition = landed.tp
-            base = landed.base_offset + part.first
-            moments = [landed.timestamp] * part.count
+            appended = part.batch.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+            topic, partition = appended.tp
+            base = appended.base_offset + part.first
+            moments = [appended.timestamp] * part.count
             if part.times is not None:
                 moments = as_milliseconds(part.times, "timestamp").cast(pa.int64()).to_pylist()
             for at, (row, moment) in enumerate(zip(part.places(part.count).tolist(), moments, strict=True)):
-                offset = base + at if landed.base_offset >= 0 else -1
-                found[row] = RecordMetadata(topic, partition, offset, moment)
-        return [found[row] for row in sorted(found)]
+                offset = base + at if appended.base_offset >= 0 else -1
+                by_row[row] = RecordMetadata(topic, partition, offset, moment)
+        return [by_row[row] for row in sorted(by_row)]

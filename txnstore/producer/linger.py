@@ -12,16 +12,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from txnstore.producer.batches import Batch, Waiter
+from txnstore.producer.batches import BatchWaiter, ProducerBatch
 from txnstore.threads import Task, start
 from txnstore.validation import check_seconds
 
 _LOG = logging.getLogger(__name__)
 
 #: Seconds until a failed flush is repeated.
-_AGAIN = 1.0
+_RETRY_PAUSE = 1.0
 #: Seconds that the exit of the interpreter waits for the records of producers that were not closed.
-_PATIENCE = 10.0
+_EXIT_TIMEOUT = 10.0
 _OPEN_AT_EXIT = "a producer was not closed"
 _LOST = f"{_OPEN_AT_EXIT}, and records of it were not written: %s"
 _ABORTED = f"{_OPEN_AT_EXIT}: its open transaction was aborted, with all records that were sent in it"
@@ -31,7 +31,7 @@ _NOT_ABORTED = f"{_OPEN_AT_EXIT}, and its open transaction could not be aborted,
 class Flushing(Protocol):
     """What the thread, and the exit of the interpreter, call of the sender."""
 
-    def flush_for(self, batch: Batch | None) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         """Flush; returns the error that prevented it, or None."""
         ...
 
@@ -51,7 +51,7 @@ class Flushing(Protocol):
 
 
 #: A sender to flush, and the waiter to wake afterwards; None instead of a sender ends the thread.
-_Order = tuple[Flushing | None, Waiter | None]
+_Order = tuple[Flushing | None, BatchWaiter | None]
 
 
 class Linger:
@@ -66,16 +66,22 @@ class Linger:
         again: Seconds until a failed flush is repeated.
     """
 
-    def __init__(self, sender: Flushing, seconds: float | None, again: float = _AGAIN) -> None:
+    def __init__(self, sender: Flushing, seconds: float | None, again: float = _RETRY_PAUSE) -> None:
         self._sender = weakref.ref(sender)
+        #: The orders of all threads, which the thread serves one by one.
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._seconds = seconds
         self._again = again
+        #: Whether :meth:`stop` was called; never reset.
         self._stopped = False
+        #: The process that has the thread; a forked child has none.
         self._pid = os.getpid()
+        #: What the thread runs. A task runs once, so of two threads only one serves orders.
         self.loop = Task(partial(_run, self._orders, self))
+        #: Whether the thread was started. Written without a lock: a second thread ends immediately.
         self._started = False
-        #: Whether a flush is ordered. Set before the order is queued, reset before the flush begins.
+        #: Whether a flush is ordered, so that a record need not order one; always True without a linger time. Set
+        #: before the order is queued, and reset before the flush begins: no record is added after a flush without one.
         self.woken = seconds is None
         finalizer = weakref.finalize(sender, self._orders.put, (None, None))
         finalizer.atexit = False
@@ -96,7 +102,7 @@ class Linger:
             self.woken = True
             self._orders.put((sender, None))
 
-    def demand(self, waiter: Waiter) -> None:
+    def demand(self, waiter: BatchWaiter) -> None:
         """Order a flush without delay, and wake the waiter after it."""
         self._start()
         self._orders.put((self._sender(), waiter))
@@ -133,7 +139,7 @@ class Linger:
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
-    def due(self, waiters: list[Waiter]) -> bool:
+    def due(self, waiters: list[BatchWaiter]) -> bool:
         """Wait for the linger time or the next order, whose waiter is added; returns False to end the thread."""
         if waiters:
             return True
@@ -145,7 +151,7 @@ class Linger:
             waiters.append(waiter)
         return order is not None
 
-    def flush(self, sender: Flushing, waiters: list[Waiter]) -> bool:
+    def flush(self, sender: Flushing, waiters: list[BatchWaiter]) -> bool:
         """Flush until it succeeds, with a pause between two attempts; returns False to end the thread."""
         while True:
             if self._seconds is not None:
@@ -210,7 +216,7 @@ def _finish_all() -> None:
         start(task.run, "txnstore-close")
     except RuntimeError:  # Newer versions of Python start no threads at this point.
         task.run()
-    if not task.wait(_PATIENCE):
+    if not task.wait(_EXIT_TIMEOUT):
         _LOG.warning(_LOST, "the storage did not answer", extra={"error": "the storage did not answer"})
 
 

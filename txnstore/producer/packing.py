@@ -24,25 +24,25 @@ def pack_together(uploads: Iterable[Upload], chains: int) -> list[Upload]:
     Returns:
         What remains to be started: the uploads of large batches, and the first upload of each pack.
     """
-    found: list[list[Upload]] = []
+    groups: list[list[Upload]] = []
     open_packs: dict[tuple[str, int], tuple[list[Upload], int]] = {}
     for upload in uploads:
         writer, tp = upload.batch.writer, upload.batch.tp
         if upload.members or upload.size >= writer.config.pack_bytes:
-            found.append([upload])
+            groups.append([upload])
             continue
         place = tp.topic, chain_of_partition(tp, chains)
         members, size = open_packs.get(place, ([], MAX_PACK_BYTES))
         if size + upload.size > MAX_PACK_BYTES:
             members, size = [], 0
-            found.append(members)
+            groups.append(members)
         members.append(upload)
         open_packs[place] = members, size + upload.size
-    for members in found:
+    for members in groups:
         if len(members) > 1:
             for upload in members:
                 upload.members = tuple(members)
-    return [members[0] for members in found]
+    return [members[0] for members in groups]
 
 
 def joined(batches: Sequence[tuple[bytes, NewBatch]]) -> tuple[str, bytes, list[NewBatch]]:

@@ -37,8 +37,8 @@ class PreparedTxn:
         """
         if isinstance(text, PreparedTxn):
             return text
-        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             msg = f"a prepared transaction is named '<producer id>:<epoch>', such as '7:3', not {text!r}"
             raise InvalidConfigError(msg)
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))

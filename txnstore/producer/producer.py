@@ -21,7 +21,7 @@ from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.scope import TransactionScope
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.producer.transaction_state import Event, State
+from txnstore.producer.transaction_state import ManagerEvent, ManagerState
 from txnstore.validation import check_id, check_integer, check_milliseconds
 
 _LOG = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class Producer:
         if isinstance(cast("object", offsets), Mapping) and not offsets:
             manager.check_usable()
             return
-        manager.check_send(Event.SEND_OFFSETS)
+        manager.check_send(ManagerEvent.SEND_OFFSETS)
         try:
             group_offsets = txn_offsets(offsets, group)
             for item in group_offsets.offsets:
@@ -287,7 +287,7 @@ class Producer:
             A context manager that begins a transaction, commits it at the end of the block, and aborts it if the block
             raises an exception; the block may also commit or abort it by itself.
         """
-        return TransactionScope(self, lambda: self._manager.state is not State.READY)
+        return TransactionScope(self, lambda: self._manager.state is not ManagerState.READY)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first record (API-02).

@@ -56,12 +56,12 @@ def check_record(
     return (key, value, pairs, timestamp), key, size
 
 
-def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
+def _bytes_or_none(topic: str, part: str, data: object) -> bytes | None:
     if data is None or isinstance(data, bytes):
         return data
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
-    msg = f"the {what} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
+    msg = f"the {part} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
     raise SchemaMismatchError(msg)
 
 
@@ -69,15 +69,15 @@ def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
     """The headers as pairs, in their order; a name may occur several times."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        found = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
+        checked = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         msg = f"the headers of a record of topic {topic!r} must be a mapping or pairs of name and bytes"
         raise SchemaMismatchError(msg) from None
-    for name, _ in found:
+    for name, _ in checked:
         if not isinstance(name, str) or not is_unicode(name):
             msg = f"the name of a header of topic {topic!r} must be a string of Unicode characters, not {name!r}"
             raise SchemaMismatchError(msg)
-    return found
+    return checked
 
 
 class RowFormat:
@@ -112,31 +112,31 @@ class RowFormat:
             SchemaMismatchError: The row does not fit the schema.
         """
         if type(value) is dict:
-            found = self._plain(value, now_ms)
-            if found is not None:
-                return found
+            row = self._plain(value, now_ms)
+            if row is not None:
+                return row
         return self._unusual(value, now_ms)
 
     def _plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
         """The same for a row of plain values; None if a value is not plain or the row does not fit the schema."""
         values: list[Any] = []
-        size = taken = 0
+        size = columns = 0
         for name, nullable, check in self._checks:
             value = row.get(name)
             if value is None:
                 if not nullable:
                     return None
-                taken += name in row
+                columns += name in row
                 size += 8
                 values.append(None)
                 continue
             checked = check(value) if check is not None else None
             if checked is None:
                 return None
-            taken += 1
+            columns += 1
             size += checked[1]
             values.append(checked[0])
-        if taken != len(row):
+        if columns != len(row):
             return None
         moment = None
         if self._event_time is not None:

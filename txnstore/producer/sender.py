@@ -40,11 +40,11 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch, Upload, Waiter, rounds
+from txnstore.producer.batches import BatchWaiter, ProducerBatch, Upload, rounds
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
-from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, State
+from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, ManagerState
 from txnstore.producer.upload import Outcomes, Uploader, failure_of
 from txnstore.threads import ForkLock
 
@@ -85,16 +85,16 @@ class Sender:
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
-        good, bad = self.uploader.collect(crowd_only=crowd_only)
-        errors = [upload.error for upload in bad if upload.error is not None and not upload.batch.settled]
-        for upload in bad:
+        registrable, others = self.uploader.collect(crowd_only=crowd_only)
+        errors = [upload.error for upload in others if upload.error is not None and not upload.batch.settled]
+        for upload in others:
             self.outcomes.fail_and_forget([upload], upload.error or TransactionAbortedError("the transaction failed"))
         if errors:
             self._fail(errors[0])
             if not self._manager.transactional:
-                self._register(good)
+                self._register(registrable)
             raise errors[0]
-        return good
+        return registrable
 
     def flush(self, *, crowd_only: bool = False) -> None:
         """Upload and register all records that were sent before. Raises the first error.
@@ -117,7 +117,7 @@ class Sender:
 
     def _flush(self, *, crowd_only: bool = False) -> None:
         manager, accumulator = self._manager, self.accumulator
-        if manager.state not in (State.READY, State.IN_TRANSACTION):
+        if manager.state not in (ManagerState.READY, ManagerState.IN_TRANSACTION):
             return
         if crowd_only:
             accumulator.make_room()
@@ -130,10 +130,10 @@ class Sender:
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(crowd_only=crowd_only))
-        if not crowd_only and manager.state is State.IN_TRANSACTION and manager.has_offsets:
+        if not crowd_only and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
-        accumulator.look_again()
+        accumulator.renew_catalog()
 
     def _check_timeout(self) -> None:
         """Fail a transaction that begins after its timeout: nothing of it is written."""
@@ -270,7 +270,7 @@ class Sender:
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
             self._register(uploads)
-        accumulator.look_again()
+        accumulator.renew_catalog()
         return manager.end(outcome, parts[-1] if parts else [])
 
     def prepare(self) -> PreparedTxn:
@@ -316,7 +316,7 @@ class Sender:
         try:
             with self._turn.own:
                 manager.check_usable()
-                if manager.state is State.READY:
+                if manager.state is ManagerState.READY:
                     return False
                 if manager.prepared is None:
                     msg = "cannot complete: the transaction is not prepared; commit or abort it"
@@ -360,7 +360,7 @@ class Sender:
 
     # In the background ------------------------------------------------------------------------------------------------
 
-    def flush_for(self, batch: Batch | None) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         """Flush for a waiter of ``batch``, or after the linger time; returns the error that prevented the write."""
         manager = self._manager
         try:
@@ -386,14 +386,14 @@ class Sender:
     @property
     def has_more(self) -> bool:
         """Whether another flush may write records that the last one did not."""
-        return self._manager.state in (State.READY, State.IN_TRANSACTION) and self.accumulator.waiting
+        return self._manager.state in (ManagerState.READY, ManagerState.IN_TRANSACTION) and self.accumulator.has_batches
 
     @property
     def holds_transaction(self) -> bool:
         """Whether the chain knows an open transaction that a close would abort."""
         return self._manager.started and self._manager.state in ABORTED_BY_CLOSE
 
-    def flush_soon(self, waiter: Waiter) -> None:
+    def flush_soon(self, waiter: BatchWaiter) -> None:
         """Flush in the background, then wake the waiter."""
         if self._manager.forked:
             waiter.wake(self.flush_for(None))

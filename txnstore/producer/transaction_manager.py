@@ -24,15 +24,23 @@ from txnstore.errors import (
 )
 from txnstore.producer.batches import Upload
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.transaction_state import TABLE, Event, State
+from txnstore.producer.transaction_state import TABLE, ManagerEvent, ManagerState
 from txnstore.threads import ForkLock
 
-_ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
-_OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}
+_ENDING = (ManagerState.COMMITTING_TRANSACTION, ManagerState.ABORTING_TRANSACTION)
+_OUTCOMES = {Outcome.COMMIT: ManagerEvent.COMMIT, Outcome.ABORT: ManagerEvent.ABORT}
 _END_UNKNOWN = "the outcome of the commit or abort is unknown: repeat that call"
-_ADDING = (Event.SEND, Event.SEND_OFFSETS)
-_VERBS = {Event.BEGIN: "begin a transaction", Event.SEND: "send", Event.SEND_OFFSETS: "send offsets",
-          Event.FLUSH: "flush", Event.PREPARE: "prepare", Event.COMMIT: "commit", Event.ABORT: "abort"}  # fmt: skip
+_ADDING = (ManagerEvent.SEND, ManagerEvent.SEND_OFFSETS)
+#: What the application does with a call, for the error that refuses it.
+_VERBS = {
+    ManagerEvent.BEGIN: "begin a transaction",
+    ManagerEvent.SEND: "send",
+    ManagerEvent.SEND_OFFSETS: "send offsets",
+    ManagerEvent.FLUSH: "flush",
+    ManagerEvent.PREPARE: "prepare",
+    ManagerEvent.COMMIT: "commit",
+    ManagerEvent.ABORT: "abort",
+}
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ class TransactionManager:
         self.pid = os.getpid()
         #: Transactional id, producer id and epoch of the open transaction, or of the next one if none is open.
         self._identity = identity
-        self._state = State.READY
+        self._state = ManagerState.READY
         #: The first error of the transaction, or the fatal error. Not None in ABORTABLE_ERROR and FATAL_ERROR.
         self._error: BaseException | None = None
         #: The command without an answer. Set before its first attempt, so an interrupt leaves it to the next call.
@@ -113,7 +121,7 @@ class TransactionManager:
         return self._identity
 
     @property
-    def state(self) -> State:
+    def state(self) -> ManagerState:
         """The state."""
         return self._state
 
@@ -134,7 +142,7 @@ class TransactionManager:
 
     # States -----------------------------------------------------------------------------------------------------------
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: ManagerEvent) -> None:
         """Change the state as the table says; raises the error of a refused event."""
         after = TABLE[self.transactional][self._state].get(event)
         if after is None:
@@ -143,29 +151,29 @@ class TransactionManager:
         self._set_takes_records()
 
     def _set_takes_records(self) -> None:
-        self.takes_records = self.allows(Event.SEND) and self._unreported_error is None
+        self.takes_records = self.allows(ManagerEvent.SEND) and self._unreported_error is None
 
-    def allows(self, event: Event) -> bool:
+    def allows(self, event: ManagerEvent) -> bool:
         """Whether the state accepts the event; nothing is added to a transaction that is being prepared."""
         if self._preparing and event in _ADDING:
             return False
         return event in TABLE[self.transactional][self._state]
 
-    def _refusal(self, event: Event) -> BaseException:
+    def _refusal(self, event: ManagerEvent) -> BaseException:
         """The error of a call that the state does not accept."""
         call = _VERBS.get(event, event.name.lower())
-        if self._state is State.CLOSED:
+        if self._state is ManagerState.CLOSED:
             return ProducerClosedError("the producer is closed")
-        if self._state is State.FATAL_ERROR and self._error is not None:
+        if self._state is ManagerState.FATAL_ERROR and self._error is not None:
             self._unreported_error = None  # The fatal error is what the next call raises, so close() need not.
             return self._error
-        if event is Event.BEGIN and not self.transactional:
+        if event is ManagerEvent.BEGIN and not self.transactional:
             return InvalidTxnStateError("this producer has no transactional_id, so it cannot begin a transaction")
-        if event is Event.BEGIN and self._state is State.IN_TRANSACTION:
+        if event is ManagerEvent.BEGIN and self._state is ManagerState.IN_TRANSACTION:
             return InvalidTxnStateError(f"cannot {call}: the previous one is still open; commit or abort it first")
-        if self._state is State.ABORTABLE_ERROR:
+        if self._state is ManagerState.ABORTABLE_ERROR:
             return _caused(f"cannot {call}: the transaction failed ({self._error}); abort it", self._error)
-        if self._state in _ENDING and event in (Event.COMMIT, Event.ABORT):
+        if self._state in _ENDING and event in (ManagerEvent.COMMIT, ManagerEvent.ABORT):
             msg = f"cannot {call}: the outcome of the other call is unknown; repeat that call"
             return InvalidTxnStateError(msg)
         if self._state in _ENDING:
@@ -173,13 +181,13 @@ class TransactionManager:
             return InvalidTxnStateError(f"cannot {call}: the transaction is being committed or aborted; {why}")
         if self._preparing and event in _ADDING:
             return InvalidTxnStateError(f"cannot {call}: the transaction is being prepared; wait for it to end")
-        if self._state is State.PREPARING_TRANSACTION:
+        if self._state is ManagerState.PREPARING_TRANSACTION:
             msg = f"cannot {call}: the outcome of the prepare is unknown; repeat that call, or abort"
             return InvalidTxnStateError(msg)
-        if self._state is State.PREPARED_TRANSACTION:
+        if self._state is ManagerState.PREPARED_TRANSACTION:
             msg = f"cannot {call}: the transaction is prepared; commit, abort or complete it"
             return InvalidTxnStateError(msg)
-        hint = "" if event in (Event.COMMIT, Event.ABORT) else "; call begin_transaction() first"
+        hint = "" if event in (ManagerEvent.COMMIT, ManagerEvent.ABORT) else "; call begin_transaction() first"
         return InvalidTxnStateError(f"cannot {call}: no transaction is open{hint}")
 
     @property
@@ -201,11 +209,11 @@ class TransactionManager:
 
     def flush_refusal(self) -> Exception | None:
         """The error that keeps a flush from writing records in this state; None: it writes them."""
-        if self._state in (State.READY, State.IN_TRANSACTION):
+        if self._state in (ManagerState.READY, ManagerState.IN_TRANSACTION):
             return None
         if self._state in _ENDING:
             return UnknownOutcomeError(_END_UNKNOWN)
-        error = self._refusal(Event.FLUSH)
+        error = self._refusal(ManagerEvent.FLUSH)
         return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
 
     def check_process(self) -> None:
@@ -217,10 +225,10 @@ class TransactionManager:
     def check_usable(self) -> None:
         """Raise if the producer is closed, has failed with a fatal error, or belongs to another process."""
         self.check_process()
-        if self._state in (State.CLOSED, State.FATAL_ERROR):
-            raise self._refusal(Event.FLUSH)
+        if self._state in (ManagerState.CLOSED, ManagerState.FATAL_ERROR):
+            raise self._refusal(ManagerEvent.FLUSH)
 
-    def check_send(self, event: Event = Event.SEND) -> None:
+    def check_send(self, event: ManagerEvent = ManagerEvent.SEND) -> None:
         """Raise unless records (or offsets) may be sent now. Also raises an unreported error, once.
 
         Called with the lock held where a record is added, and before that without: a refused record is not checked.
@@ -232,8 +240,8 @@ class TransactionManager:
 
     def check_flush(self) -> None:
         """After a flush: raise the error that prevents records from being written, if there is one."""
-        if self._state is State.ABORTABLE_ERROR:
-            raise self._refusal(Event.FLUSH)
+        if self._state is ManagerState.ABORTABLE_ERROR:
+            raise self._refusal(ManagerEvent.FLUSH)
         if self.end_unknown:
             raise UnknownOutcomeError(_END_UNKNOWN)
         self.raise_unreported()
@@ -247,7 +255,7 @@ class TransactionManager:
         """
         with self.lock.own:
             is_new = self._unreported_error is None and error is not self._reported_error
-            if is_new and not self.transactional and self._state is not State.CLOSED:
+            if is_new and not self.transactional and self._state is not ManagerState.CLOSED:
                 self._unreported_error = error
                 self._set_takes_records()
 
@@ -277,13 +285,13 @@ class TransactionManager:
         """Begin a transaction. Nothing is written before its first record (API-02)."""
         self.check_usable()
         with self.lock.own:
-            self._move(Event.BEGIN)
+            self._move(ManagerEvent.BEGIN)
             self._unreported_outcome = self._first_at = None
 
     def add_offsets(self, offsets: TxnOffsets, now: int) -> None:
         """Add offsets that the transaction commits; ``now`` in monotonic ms."""
         with self.lock.own:
-            self.check_send(Event.SEND_OFFSETS)
+            self.check_send(ManagerEvent.SEND_OFFSETS)
             self._offsets.append(offsets)
             self.begin_timeout(now)
 
@@ -319,8 +327,8 @@ class TransactionManager:
         """Begin to prepare: no record is accepted from now on, so the prepare covers all that was sent."""
         self.check_usable()
         with self.lock.own:
-            if not self.allows(Event.PREPARE):
-                raise self._refusal(Event.PREPARE)
+            if not self.allows(ManagerEvent.PREPARE):
+                raise self._refusal(ManagerEvent.PREPARE)
             self._preparing = True
             self._set_takes_records()
 
@@ -333,19 +341,19 @@ class TransactionManager:
     def prepare(self) -> PreparedTxn:
         """All is registered, and the transaction is prepared: an external coordinator decides."""
         with self.lock.own:
-            self._move(Event.PREPARE)
+            self._move(ManagerEvent.PREPARE)
             self._prepared = PreparedTxn(self._identity.producer_id, self._identity.epoch)
             return self._prepared
 
     def prepare_unknown(self) -> None:
         """The transaction may be prepared: the prepare is repeated, or the transaction aborted."""
         with self.lock.own:
-            self._move(Event.PREPARE_UNKNOWN)
+            self._move(ManagerEvent.PREPARE_UNKNOWN)
 
     def take_over(self, prepared: PreparedTxn) -> None:
         """Continue the transaction that an earlier instance has prepared."""
         with self.lock.own:
-            self._move(Event.TAKE_OVER)
+            self._move(ManagerEvent.TAKE_OVER)
             self._prepared, self._started = prepared, True
 
     def begin_end(self, outcome: Outcome) -> bool:
@@ -377,11 +385,11 @@ class TransactionManager:
             self._identity = identity
             self._sequences, self._offsets, self._started = {}, [], False
             self._pending = self._error = self._prepared = None
-            self._move(Event.ENDED)
+            self._move(ManagerEvent.ENDED)
 
     def ended_unreported(self, outcome: Outcome) -> bool:
         """Whether an interrupted call has ended the transaction with this outcome, and is repeated now."""
-        return self._unreported_outcome is outcome and self._state is State.READY
+        return self._unreported_outcome is outcome and self._state is ManagerState.READY
 
     def end_reported(self) -> None:
         """The call that ended the transaction returns to the application."""
@@ -399,9 +407,9 @@ class TransactionManager:
             elif outcome is Outcome.ABORT:
                 # Unsent records are dropped, so this transaction must never be committed.
                 self._error = self._error or error
-                self._move(Event.ABORTABLE)
+                self._move(ManagerEvent.ABORTABLE)
             else:
-                self._move(Event.RESUME if self._prepared is None else Event.RESUME_PREPARED)
+                self._move(ManagerEvent.RESUME if self._prepared is None else ManagerEvent.RESUME_PREPARED)
 
     def failed(self, error: BaseException) -> bool:
         """A command or an upload failed: a fatal error ends the producer, another one the transaction (API-09, ERR-05).
@@ -412,12 +420,12 @@ class TransactionManager:
         with self.lock.own:
             fatal = isinstance(error, TxnStoreError) and error.fatal
             before = self._state
-            if before is State.CLOSED or (before is State.FATAL_ERROR and not fatal):
+            if before is ManagerState.CLOSED or (before is ManagerState.FATAL_ERROR and not fatal):
                 return True
-            self._move(Event.FATAL if fatal else Event.ABORTABLE)
-            if self._state is not State.READY and self._state is not before:
+            self._move(ManagerEvent.FATAL if fatal else ManagerEvent.ABORTABLE)
+            if self._state is not ManagerState.READY and self._state is not before:
                 self._error = error
-            return self._state is not State.READY
+            return self._state is not ManagerState.READY
 
     def record_refused(self, error: BaseException) -> bool:
         """A record was refused: an open transaction becomes abortable (API-05).
@@ -426,16 +434,16 @@ class TransactionManager:
             Whether a transaction was open; else the state is unchanged.
         """
         with self.lock.own:
-            if self.forked or self._preparing or self._state is not State.IN_TRANSACTION:
+            if self.forked or self._preparing or self._state is not ManagerState.IN_TRANSACTION:
                 return False
-            self._move(Event.ABORTABLE)
+            self._move(ManagerEvent.ABORTABLE)
             self._error = error
             return True
 
     def close(self) -> None:
         """Refuse all further calls. Can be repeated after an interrupt."""
         with self.lock.own:
-            self._move(Event.CLOSE)
+            self._move(ManagerEvent.CLOSE)
 
     # Commands ---------------------------------------------------------------------------------------------------------
 

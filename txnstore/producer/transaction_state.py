@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 
-class State(Enum):
+class ManagerState(Enum):
     """The states of a producer (API-01), under the names of Kafka's ``TransactionState``."""
 
     READY = auto()
@@ -20,7 +20,7 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Event(Enum):
+class ManagerEvent(Enum):
     """Calls of the application, and results that the sender reports."""
 
     BEGIN = auto()
@@ -40,7 +40,7 @@ class Event(Enum):
     FATAL = auto()  # An error after which the producer can only be closed.
 
 
-_S, _E = State, Event
+_S, _E = ManagerState, ManagerEvent
 _FAILURES = {_E.ABORTABLE: _S.ABORTABLE_ERROR, _E.FATAL: _S.FATAL_ERROR, _E.CLOSE: _S.CLOSED}
 _NO_TRANSACTION = {_E.FLUSH: _S.READY, _E.ABORTABLE: _S.READY, _E.FATAL: _S.FATAL_ERROR, _E.CLOSE: _S.CLOSED}
 _NEVER_AGAIN = {
@@ -49,7 +49,7 @@ _NEVER_AGAIN = {
 }
 
 #: Transactional or not -> state -> event -> next state. An event that is missing in a state is refused.
-TABLE: Mapping[bool, Mapping[State, Mapping[Event, State]]] = {
+TABLE: Mapping[bool, Mapping[ManagerState, Mapping[ManagerEvent, ManagerState]]] = {
     False: {_S.READY: {**_NO_TRANSACTION, _E.SEND: _S.READY}, **_NEVER_AGAIN},
     True: {
         _S.READY: {**_NO_TRANSACTION, _E.BEGIN: _S.IN_TRANSACTION, _E.TAKE_OVER: _S.PREPARED_TRANSACTION},
@@ -90,4 +90,4 @@ TABLE: Mapping[bool, Mapping[State, Mapping[Event, State]]] = {
 }
 
 #: The states in which a close aborts the transaction: neither the caller nor an external coordinator waits for it.
-ABORTED_BY_CLOSE = (State.IN_TRANSACTION, State.PREPARING_TRANSACTION, State.ABORTABLE_ERROR)
+ABORTED_BY_CLOSE = (ManagerState.IN_TRANSACTION, ManagerState.PREPARING_TRANSACTION, ManagerState.ABORTABLE_ERROR)

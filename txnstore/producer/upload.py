@@ -18,7 +18,7 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch, Upload, rounds
+from txnstore.producer.batches import ProducerBatch, Upload, rounds
 from txnstore.producer.packing import joined, pack_together
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
@@ -151,7 +151,11 @@ def deliver(
 
 
 class Uploader:
-    """Uploads what the accumulator has sealed; a failing upload is tried again for ``delivery_timeout`` seconds."""
+    """Uploads the sealed batches of the accumulator, and repeats a failing upload for ``delivery_timeout`` seconds.
+
+    It has no state of its own: an :class:`~txnstore.producer.batches.Upload` has its task and its outcome, and the
+    accumulator has the uploads.
+    """
 
     def __init__(self, connection: Connection, accumulator: RecordAccumulator, delivery_timeout: float) -> None:
         self._connection = connection
@@ -168,7 +172,7 @@ class Uploader:
             self._inline(chain_of_producer(ends.producer_id) if ends.transactional_id is not None else None)
         unstarted, pool = self._accumulator.unstarted, None
         if keep_last and len(unstarted) > 1:
-            unstarted.extend(pack_together(self._taken(), len(self._connection.chains)))
+            unstarted.extend(pack_together(self._take_unstarted(), len(self._connection.chains)))
         while len(unstarted) > keep_last:
             try:
                 upload = unstarted.popleft()
@@ -191,20 +195,21 @@ class Uploader:
             the order of the seals.
         """
         accumulator = self._accumulator
-        good: list[Upload] = []
-        bad: list[Upload] = []
+        registrable: list[Upload] = []
+        others: list[Upload] = []
         while not crowd_only:
             try:
                 upload = accumulator.unstarted[0]
-            except IndexError:  # None is left, or another thread has begun the last one.
+            except IndexError:  # All have begun, or another thread has begun the last one.
                 break
             self.wait_for(upload)
         for upload in list(accumulator.sealed):
             if crowd_only and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
                 break
             self.wait_for(upload)
-            (good if upload.new_batch is not None and not upload.batch.settled else bad).append(upload)
-        return good, bad
+            is_registrable = upload.new_batch is not None and not upload.batch.settled
+            (registrable if is_registrable else others).append(upload)
+        return registrable, others
 
     def _inline(self, home: int | None) -> None:
         """Encode all sealed batches to be written into the entry that commits them, if they are small enough together.
@@ -215,41 +220,41 @@ class Uploader:
             home: The chain whose next entry commits the transaction; None without a transaction.
         """
         uploads = list(self._accumulator.sealed)
-        left = min((upload.batch.writer.config.inline_bytes for upload in uploads), default=0)
+        limit = min((upload.batch.writer.config.inline_bytes for upload in uploads), default=0)
         chains = len(self._connection.chains)
-        if sum(upload.size for upload in uploads) > left or len(rounds(uploads)) > 1:
+        if sum(upload.size for upload in uploads) > limit or len(rounds(uploads)) > 1:
             return
         if home is not None and any(chain_of_partition(upload.batch.tp, chains) != home for upload in uploads):
             return
-        taken = self._taken()
-        encoded = self._encode_all(uploads, left) if set(taken).issuperset(uploads) else None
-        if encoded is None:
-            self._accumulator.unstarted.extendleft(reversed(taken))
+        unstarted = self._take_unstarted()
+        segments = self._encode_all(uploads, limit) if set(unstarted).issuperset(uploads) else None
+        if segments is None:
+            self._accumulator.unstarted.extendleft(reversed(unstarted))
             return
-        for upload, found in zip(uploads, encoded, strict=True):
-            upload.new_batch = found.to_inline()
+        for upload, encoded in zip(uploads, segments, strict=True):
+            upload.new_batch = encoded.to_inline()
             self._accumulator.released(upload)
 
-    def _taken(self) -> list[Upload]:
+    def _take_unstarted(self) -> list[Upload]:
         """Take the batches whose upload has not started: from here on, no other thread begins it."""
-        unstarted, taken = self._accumulator.unstarted, list[Upload]()
+        queue, uploads = self._accumulator.unstarted, list[Upload]()
         with suppress(IndexError):
             while True:
-                taken.append(unstarted.popleft())
-        return taken
+                uploads.append(queue.popleft())
+        return uploads
 
-    def _encode_all(self, uploads: Sequence[Upload], most: int) -> list[EncodedBatch] | None:
-        """The segments of these uploads; None if they have more than ``most`` bytes, or one cannot be encoded."""
-        encoded = []
+    def _encode_all(self, uploads: Sequence[Upload], limit: int) -> list[EncodedBatch] | None:
+        """The segments of these uploads; None if they have more than ``limit`` bytes, or one cannot be encoded."""
+        segments = []
         for upload in uploads:
             try:
-                encoded.append(self._encode(upload))
-            except Exception:  # noqa: BLE001 - The upload meets it again, and fails this batch alone.
+                segments.append(self._encode(upload))
+            except Exception:  # noqa: BLE001 - The upload raises it again, and fails this batch alone.
                 return None
-            most -= len(encoded[-1].data)
-            if most < 0:
+            limit -= len(segments[-1].data)
+            if limit < 0:
                 return None
-        return encoded
+        return segments
 
     def _encode(self, upload: Upload) -> EncodedBatch:
         batch, runtime = upload.batch, self._connection.runtime
@@ -261,31 +266,31 @@ class Uploader:
     def _upload(self, upload: Upload) -> None:
         """Upload one batch, or all of its pack, in whichever thread.
 
-        An interrupt leaves it as it was, to be done again. A batch that cannot be encoded fails alone.
+        An interrupt leaves it as it was, and the next call repeats it. A batch that cannot be encoded fails alone.
         """
-        encoded: list[tuple[Upload, EncodedBatch]] = []
+        segments: list[tuple[Upload, EncodedBatch]] = []
         for each in upload.members or (upload,):
             if each.ended or each.abandoned:
                 continue
             try:
-                found = self._encode(each)
-                if found.new_batch.records == each.batch.rows:  # Else another thread has just uploaded it.
-                    encoded.append((each, found))
+                encoded = self._encode(each)
+                if encoded.new_batch.records == each.batch.rows:  # Else another thread has just uploaded it.
+                    segments.append((each, encoded))
             except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
                 each.error = error
                 self._accumulator.released(each)
-        if encoded:
-            self._deliver(encoded)
+        if segments:
+            self._deliver(segments)
 
-    def _deliver(self, encoded: Sequence[tuple[Upload, EncodedBatch]]) -> None:
+    def _deliver(self, segments: Sequence[tuple[Upload, EncodedBatch]]) -> None:
         """PUT encoded batches as one object."""
-        connection, uploads = self._connection, [upload for upload, _ in encoded]
+        connection, uploads = self._connection, [upload for upload, _ in segments]
 
         def given_up() -> bool:
             return all(upload.abandoned for upload in uploads)
 
         try:
-            key, data, described = joined([(found.data, found.new_batch) for _, found in encoded])
+            key, data, described = joined([(encoded.data, encoded.new_batch) for _, encoded in segments])
             runtime, retried = connection.runtime, connection.measurements.count_retry
             name = f"a segment of {described[0].tp}"
             if len(described) > 1:
@@ -311,7 +316,7 @@ class Uploader:
                 runner.task.result()
             finally:
                 if runner.task is not None and runner.task.done() and not upload.ended:
-                    runner.task = None  # An interrupt ended it: it is done again.
+                    runner.task = None  # An interrupt ended it: the next call runs it again.
 
 
 class Outcomes:
@@ -322,10 +327,10 @@ class Outcomes:
         self._accumulator = accumulator
         #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
         #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
-        self._settled: deque[Batch] = deque()
+        self._settled: deque[ProducerBatch] = deque()
         #: The failed batches that no call of the application has reported yet, with their errors. Changed with the
         #: sender's turn, and by a refused record, which only appends.
-        self._failed: list[tuple[Batch, Exception]] = []
+        self._failed: list[tuple[ProducerBatch, Exception]] = []
 
     def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
         """Fail the batches of these uploads and remove them from the accumulator."""
@@ -342,7 +347,7 @@ class Outcomes:
                 self._failed.append((upload.batch, error))
         self.settled([upload.batch for upload in uploads])
 
-    def settled(self, batches: Sequence[Batch]) -> None:
+    def settled(self, batches: Sequence[ProducerBatch]) -> None:
         """Queue the callbacks of settled batches for :meth:`call_back`."""
         self._settled += batches
 
@@ -353,7 +358,7 @@ class Outcomes:
         """
         self._failed.clear()
 
-    def take_failures(self) -> list[tuple[Batch, Exception]]:
+    def take_failures(self) -> list[tuple[ProducerBatch, Exception]]:
         """The failures that no call has reported, for the caller to report. The caller holds the sender's turn."""
         failures, self._failed = self._failed, []
         return failures

@@ -13,7 +13,7 @@ from txnstore.consumer import Consumer
 from txnstore.consumer.fetcher import Poller, Taken, ask_ahead, drain
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.group import ConsumerGroup
-from txnstore.consumer.leases import Lease
+from txnstore.consumer.leases import MemberLease
 from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Assignment, Positions
 from txnstore.core.model import TopicPartition
@@ -162,6 +162,6 @@ def test_close_interrupted_anywhere_leaves_the_group(clock: ManualClock) -> None
         Consumer.close,
         ConsumerGroup.close,
         GroupMembership.leave,
-        Lease.leave,
+        MemberLease.leave,
     )
     assert len(list(everywhere(places(*closing), attempt))) > 5

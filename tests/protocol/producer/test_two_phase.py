@@ -24,7 +24,7 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.producer import Producer
-from txnstore.producer.transaction_state import State
+from txnstore.producer.transaction_state import ManagerState
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, no_faults, on
@@ -175,7 +175,7 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     store = process(bucket, clock)
     producer, name = prepared(store)
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
-    producer._manager._state = State.IN_TRANSACTION  # As if it had not heard of its own prepare.
+    producer._manager._state = ManagerState.IN_TRANSACTION  # As if it had not heard of its own prepare.
     producer._manager._set_takes_records()
     write_everywhere(producer, b"zombie")
     with pytest.raises(TxnStoreError):

@@ -19,7 +19,7 @@ from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.packing import joined, pack_together
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
@@ -32,7 +32,7 @@ from txnstore.threads import ForkLock
 
 SUBMITTING = places(
     Sender._submit, Session.submitting, Session.acknowledged, Session.settled, Session.append, Session.numbered,
-    Batch.resolve, Outcomes.settled,
+    ProducerBatch.resolve, Outcomes.settled,
     RecordAccumulator.forget, Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle,
 )  # fmt: skip
 ENDING = places(
@@ -40,22 +40,22 @@ ENDING = places(
     Outcomes.failures_reported, Session.begin_end, Session.end, Session.ended, Session.end_reported, Session._move,
 )  # fmt: skip
 COMMITTING = SUBMITTING - places(Session.append) | ENDING | places(
-    Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table,
+    Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, ProducerBatch.table,
     RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
-    Uploader._taken, Uploader._deliver, pack_together, joined,
+    Uploader._take_unstarted, Uploader._deliver, pack_together, joined,
 )  # fmt: skip
 COMMITTING_INLINED = COMMITTING - places(Uploader._upload, Uploader._deliver, pack_together, joined) | places(
     Uploader._inline, Uploader._encode_all, Uploader._encode, Payload.place, Payload.accepted, RecentObjects.keep,
 )  # fmt: skip
 ABORTING = ENDING - places(Producer.commit_transaction) | places(
     Producer.abort_transaction, Sender._drop, Outcomes.fail_and_forget, Outcomes.fail, Session.drop_unsent,
-    RecordAccumulator.abandon, Batch.fail, Sender._submit, Chain.submit, Chain._commit, Claim.settle,
+    RecordAccumulator.abandon, ProducerBatch.fail, Sender._submit, Chain.submit, Chain._commit, Claim.settle,
 )  # fmt: skip
 SENDING = SUBMITTING | places(
     Producer.send, RecordAccumulator.send, RecordAccumulator._find, RecordAccumulator._batch, RecordAccumulator._seal,
-    RecordAccumulator.seal_all, RecordAccumulator.released, Batch.add_record, Batch._new_rows, Batch.table,
-    Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.collect,
-    Uploader.wait_for, Sender._register, Outcomes.call_back,
+    RecordAccumulator.seal_all, RecordAccumulator.released, ProducerBatch.add_record, ProducerBatch._new_rows,
+    ProducerBatch.table, Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded,
+    Uploader.collect, Uploader.wait_for, Sender._register, Outcomes.call_back,
 )  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
 
 CLOSING = places(
     Producer.close, Sender.close, Sender._abandon, Sender._drop, Session.close, RecordAccumulator.abandon,
-    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.call_back, Batch.fail, Sender._flush,
+    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.call_back, ProducerBatch.fail, Sender._flush,
 )  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() ->
             assert interrupted or len(stored) == 4
             return interrupted
 
-    assert len(list(everywhere(CLOSING - places(Outcomes.fail, Batch.fail), attempt))) > 10
+    assert len(list(everywhere(CLOSING - places(Outcomes.fail, ProducerBatch.fail), attempt))) > 10
 
 
 def test_an_unknown_place_is_refused() -> None:

@@ -19,7 +19,7 @@ from txnstore.core.log.commands import Appended
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
 from txnstore.producer import batches
-from txnstore.producer.batches import Batch, Waiter
+from txnstore.producer.batches import BatchWaiter, ProducerBatch
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart
 from txnstore.segment.schema import RECORD_SCHEMA
 
@@ -32,22 +32,22 @@ class Flusher:
     def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
         self._demand = demand
 
-    def flush_for(self, batch: Batch) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch) -> Exception | None:
         return self._demand() if self._demand is not None else None
 
     def reported(self, error: Exception) -> None:
         """Nothing waits to be reported here."""
 
-    def flush_soon(self, waiter: Waiter) -> None:
+    def flush_soon(self, waiter: BatchWaiter) -> None:
         if self._demand is not None:
             waiter.wake(self._demand())
 
 
-def batch(demand: Callable[[], Exception | None] | None = None, tp: TopicPartition = TP) -> Batch:
-    return Batch(tp, topic_writer(Topic("t", "id", 3)), 1_000, Flusher(demand))
+def batch(demand: Callable[[], Exception | None] | None = None, tp: TopicPartition = TP) -> ProducerBatch:
+    return ProducerBatch(tp, topic_writer(Topic("t", "id", 3)), 1_000, Flusher(demand))
 
 
-def settle(batches: Sequence[Batch], outcome: Appended | Exception) -> None:
+def settle(batches: Sequence[ProducerBatch], outcome: Appended | Exception) -> None:
     """As the sender does: callbacks come last, so each finds all batches settled."""
     for one in batches:
         if isinstance(outcome, Exception):
@@ -147,7 +147,7 @@ def test_many_threads_wait_for_one_batch() -> None:
     demands = threading.Semaphore(0)
 
     class Slow(Flusher):
-        def flush_soon(self, waiter: Waiter) -> None:
+        def flush_soon(self, waiter: BatchWaiter) -> None:
             demands.release()
 
     pending = batch()
@@ -163,7 +163,7 @@ def test_many_threads_wait_for_one_batch() -> None:
 def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
     """It may settle between the last look at it and the wait: the waiter is registered by then."""
 
-    class Waits(Waiter):
+    class Waits(BatchWaiter):
         def wait(self, timeout: float | None) -> Exception | None:
             pending.resolve(landed(2))
             try:
@@ -173,7 +173,7 @@ def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
 
     pending = batch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "Waiter", Waits)
+        patch.setattr(batches, "BatchWaiter", Waits)
         assert pending._wait(30) is None
     assert pending.wait().base_offset == 2
 
@@ -271,7 +271,7 @@ def test_a_future_behaves_like_one_of_the_standard_library() -> None:
     assert (future.running(), future.done(), future.exception()) == (False, True, None)
 
 
-def part(pending: Batch, first: int, *rows: int) -> TablePart:
+def part(pending: ProducerBatch, first: int, *rows: int) -> TablePart:
     """Rows of a sent table that went into one batch, from its row ``first`` on."""
 
     def places(count: int) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from txnstore.errors import StorageError
-from txnstore.producer.batches import Batch, Waiter
+from txnstore.producer.batches import BatchWaiter, ProducerBatch
 from txnstore.producer.linger import Linger
 
 TINY, LONG = 0.001, 3_600.0
@@ -35,7 +35,7 @@ class Flush:
     def close(self) -> None:
         raise AssertionError
 
-    def flush_for(self, batch: Batch | None) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         self.threads.append(threading.current_thread().name)
         self.called.release()
         if self.failures:
@@ -47,8 +47,8 @@ class Flush:
         assert self.called.acquire(timeout=300)
 
 
-def waiter() -> Waiter:
-    return Waiter(object.__new__(Batch))
+def waiter() -> BatchWaiter:
+    return BatchWaiter(object.__new__(ProducerBatch))
 
 
 def test_a_wake_is_followed_by_a_flush_in_another_thread() -> None:
@@ -150,7 +150,7 @@ def test_a_flush_may_stop_its_own_thread() -> None:
     done = threading.Event()
 
     class Closing(Flush):
-        def flush_for(self, batch: Batch | None) -> Exception | None:
+        def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
             linger.stop()
             done.set()
             return None

@@ -20,27 +20,27 @@ from txnstore.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from txnstore.producer.batches import Batch, Upload
+from txnstore.producer.batches import ProducerBatch, Upload
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
-from txnstore.producer.transaction_state import TABLE, Event, State
+from txnstore.producer.transaction_state import TABLE, ManagerEvent, ManagerState
 
 TP = TopicPartition("t", 0)
 TRANSACTIONAL, PLAIN = ProducerIdentity(7, 3, "id"), ProducerIdentity(8, 0)
 ERROR, FATAL = StorageError("away"), ProducerFencedError("a newer instance")
 
 
-def manager(state: State = State.READY, identity: ProducerIdentity = TRANSACTIONAL) -> TransactionManager:
+def manager(state: ManagerState = ManagerState.READY, identity: ProducerIdentity = TRANSACTIONAL) -> TransactionManager:
     found = TransactionManager(identity)
     found._state = state
-    found._error = {State.FATAL_ERROR: FATAL, State.ABORTABLE_ERROR: ERROR}.get(state)
+    found._error = {ManagerState.FATAL_ERROR: FATAL, ManagerState.ABORTABLE_ERROR: ERROR}.get(state)
     found._set_takes_records()
     return found
 
 
 def uploaded(rows: int) -> Upload:
     """A completed upload of ``rows`` rows."""
-    batch = object.__new__(Batch)
+    batch = object.__new__(ProducerBatch)
     batch.tp, batch.rows, batch.bytes = TP, rows, 1
     upload = Upload(batch)
     upload.new_batch = NewBatch("t", 0, Segment("key", "parquet", 1, "", rows), 0, 0)
@@ -48,51 +48,55 @@ def uploaded(rows: int) -> Upload:
 
 
 #: What the application may call in which state, and the state after it. Everything else is refused.
-CALLS: dict[tuple[State, Event], State] = {
-    (State.READY, Event.BEGIN): State.IN_TRANSACTION,
-    (State.READY, Event.TAKE_OVER): State.PREPARED_TRANSACTION,
-    (State.READY, Event.FLUSH): State.READY,
-    (State.IN_TRANSACTION, Event.SEND): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Event.SEND_OFFSETS): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Event.FLUSH): State.IN_TRANSACTION,
-    (State.IN_TRANSACTION, Event.PREPARE): State.PREPARED_TRANSACTION,
-    (State.IN_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
-    (State.IN_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
-    (State.PREPARING_TRANSACTION, Event.FLUSH): State.PREPARING_TRANSACTION,
-    (State.PREPARING_TRANSACTION, Event.PREPARE): State.PREPARED_TRANSACTION,
-    (State.PREPARING_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
-    (State.PREPARED_TRANSACTION, Event.FLUSH): State.PREPARED_TRANSACTION,
-    (State.PREPARED_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
-    (State.PREPARED_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
-    (State.COMMITTING_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
-    (State.ABORTING_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
-    (State.ABORTABLE_ERROR, Event.ABORT): State.ABORTING_TRANSACTION,
-    **{(state, Event.CLOSE): State.CLOSED for state in State},
+CALLS: dict[tuple[ManagerState, ManagerEvent], ManagerState] = {
+    (ManagerState.READY, ManagerEvent.BEGIN): ManagerState.IN_TRANSACTION,
+    (ManagerState.READY, ManagerEvent.TAKE_OVER): ManagerState.PREPARED_TRANSACTION,
+    (ManagerState.READY, ManagerEvent.FLUSH): ManagerState.READY,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.SEND): ManagerState.IN_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.SEND_OFFSETS): ManagerState.IN_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.FLUSH): ManagerState.IN_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.PREPARE): ManagerState.PREPARED_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.COMMIT): ManagerState.COMMITTING_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.ABORT): ManagerState.ABORTING_TRANSACTION,
+    (ManagerState.PREPARING_TRANSACTION, ManagerEvent.FLUSH): ManagerState.PREPARING_TRANSACTION,
+    (ManagerState.PREPARING_TRANSACTION, ManagerEvent.PREPARE): ManagerState.PREPARED_TRANSACTION,
+    (ManagerState.PREPARING_TRANSACTION, ManagerEvent.ABORT): ManagerState.ABORTING_TRANSACTION,
+    (ManagerState.PREPARED_TRANSACTION, ManagerEvent.FLUSH): ManagerState.PREPARED_TRANSACTION,
+    (ManagerState.PREPARED_TRANSACTION, ManagerEvent.COMMIT): ManagerState.COMMITTING_TRANSACTION,
+    (ManagerState.PREPARED_TRANSACTION, ManagerEvent.ABORT): ManagerState.ABORTING_TRANSACTION,
+    (ManagerState.COMMITTING_TRANSACTION, ManagerEvent.COMMIT): ManagerState.COMMITTING_TRANSACTION,
+    (ManagerState.ABORTING_TRANSACTION, ManagerEvent.ABORT): ManagerState.ABORTING_TRANSACTION,
+    (ManagerState.ABORTABLE_ERROR, ManagerEvent.ABORT): ManagerState.ABORTING_TRANSACTION,
+    **{(state, ManagerEvent.CLOSE): ManagerState.CLOSED for state in ManagerState},
 }
 #: What the sender reports, where it can come.
-REPORTS: dict[tuple[State, Event], State] = {
-    (State.COMMITTING_TRANSACTION, Event.ENDED): State.READY,
-    (State.ABORTING_TRANSACTION, Event.ENDED): State.READY,
-    (State.COMMITTING_TRANSACTION, Event.RESUME): State.IN_TRANSACTION,
-    (State.COMMITTING_TRANSACTION, Event.RESUME_PREPARED): State.PREPARED_TRANSACTION,
-    (State.IN_TRANSACTION, Event.PREPARE_UNKNOWN): State.PREPARING_TRANSACTION,
-    (State.PREPARING_TRANSACTION, Event.PREPARE_UNKNOWN): State.PREPARING_TRANSACTION,
-    (State.READY, Event.ABORTABLE): State.READY,
-    (State.FATAL_ERROR, Event.ABORTABLE): State.FATAL_ERROR,
-    (State.CLOSED, Event.ABORTABLE): State.CLOSED,
+REPORTS: dict[tuple[ManagerState, ManagerEvent], ManagerState] = {
+    (ManagerState.COMMITTING_TRANSACTION, ManagerEvent.ENDED): ManagerState.READY,
+    (ManagerState.ABORTING_TRANSACTION, ManagerEvent.ENDED): ManagerState.READY,
+    (ManagerState.COMMITTING_TRANSACTION, ManagerEvent.RESUME): ManagerState.IN_TRANSACTION,
+    (ManagerState.COMMITTING_TRANSACTION, ManagerEvent.RESUME_PREPARED): ManagerState.PREPARED_TRANSACTION,
+    (ManagerState.IN_TRANSACTION, ManagerEvent.PREPARE_UNKNOWN): ManagerState.PREPARING_TRANSACTION,
+    (ManagerState.PREPARING_TRANSACTION, ManagerEvent.PREPARE_UNKNOWN): ManagerState.PREPARING_TRANSACTION,
+    (ManagerState.READY, ManagerEvent.ABORTABLE): ManagerState.READY,
+    (ManagerState.FATAL_ERROR, ManagerEvent.ABORTABLE): ManagerState.FATAL_ERROR,
+    (ManagerState.CLOSED, ManagerEvent.ABORTABLE): ManagerState.CLOSED,
     **{
-        (state, Event.ABORTABLE): State.ABORTABLE_ERROR
-        for state in State
-        if state not in (State.READY, State.FATAL_ERROR, State.CLOSED)
+        (state, ManagerEvent.ABORTABLE): ManagerState.ABORTABLE_ERROR
+        for state in ManagerState
+        if state not in (ManagerState.READY, ManagerState.FATAL_ERROR, ManagerState.CLOSED)
     },
-    **{(state, Event.FATAL): State.FATAL_ERROR for state in State if state is not State.CLOSED},
-    (State.CLOSED, Event.FATAL): State.CLOSED,
+    **{
+        (state, ManagerEvent.FATAL): ManagerState.FATAL_ERROR
+        for state in ManagerState
+        if state is not ManagerState.CLOSED
+    },
+    (ManagerState.CLOSED, ManagerEvent.FATAL): ManagerState.CLOSED,
 }
-PLAIN_STATES = (State.READY, State.FATAL_ERROR, State.CLOSED)
+PLAIN_STATES = (ManagerState.READY, ManagerState.FATAL_ERROR, ManagerState.CLOSED)
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)), ids=lambda value: value.name)
-def test_every_event_in_every_state(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), list(product(ManagerState, ManagerEvent)), ids=lambda value: value.name)
+def test_every_event_in_every_state(state: ManagerState, event: ManagerEvent) -> None:
     """API-01: it leads where this table says, or it is refused and nothing changes."""
     found = manager(state)
     expected = {**CALLS, **REPORTS}.get((state, event))
@@ -103,15 +107,15 @@ def test_every_event_in_every_state(state: State, event: Event) -> None:
         with pytest.raises((InvalidTxnStateError, ProducerClosedError, ProducerFencedError)):
             found._move(event)
         assert found.state is state
-    assert found.takes_records == (found.state is State.IN_TRANSACTION)
+    assert found.takes_records == (found.state is ManagerState.IN_TRANSACTION)
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(PLAIN_STATES, Event)), ids=lambda value: value.name)
-def test_every_event_of_an_idempotent_producer(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), list(product(PLAIN_STATES, ManagerEvent)), ids=lambda value: value.name)
+def test_every_event_of_an_idempotent_producer(state: ManagerState, event: ManagerEvent) -> None:
     """It has no transactions; an error of a batch does not end it."""
     found = manager(state, PLAIN)
-    known = {**CALLS, **REPORTS, (State.READY, Event.SEND): State.READY}
-    transactions = (Event.BEGIN, Event.TAKE_OVER)
+    known = {**CALLS, **REPORTS, (ManagerState.READY, ManagerEvent.SEND): ManagerState.READY}
+    transactions = (ManagerEvent.BEGIN, ManagerEvent.TAKE_OVER)
     if (state, event) in known and event not in transactions:
         found._move(event)
         assert found.state is known[state, event]
@@ -124,12 +128,12 @@ def test_every_event_of_an_idempotent_producer(state: State, event: Event) -> No
 def test_the_table_names_only_states_that_it_explains() -> None:
     for states in TABLE.values():
         assert {after for events in states.values() for after in events.values()} <= set(states)
-    assert set(TABLE[True]) == set(State)
+    assert set(TABLE[True]) == set(ManagerState)
 
 
 def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
     """API-09: what follows from it does not hide it."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     assert found.failed(ERROR)
     assert found.failed(SchemaMismatchError("later"))
     with pytest.raises(InvalidTxnStateError, match="away") as raised:
@@ -144,10 +148,10 @@ def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
 def test_a_refused_record_ends_an_open_transaction_only() -> None:
     """A10: as in Kafka's doSend. What comes while a transaction ends, or without one, changes nothing."""
     error = RecordTooLargeError("too large")
-    for state in State:
+    for state in ManagerState:
         found = manager(state)
-        assert found.record_refused(error) == (state is State.IN_TRANSACTION)
-        assert found.state is (State.ABORTABLE_ERROR if state is State.IN_TRANSACTION else state)
+        assert found.record_refused(error) == (state is ManagerState.IN_TRANSACTION)
+        assert found.state is (ManagerState.ABORTABLE_ERROR if state is ManagerState.IN_TRANSACTION else state)
     assert not manager(identity=PLAIN).record_refused(error)
 
 
@@ -167,7 +171,10 @@ def test_a_failure_of_the_background_is_raised_once_by_the_next_call() -> None:
 
 def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
     """API-08: after an unknown commit no abort; after one that did not happen both."""
-    for prepared, after in ((None, State.IN_TRANSACTION), (PreparedTxn(7, 3), State.PREPARED_TRANSACTION)):
+    for prepared, after in (
+        (None, ManagerState.IN_TRANSACTION),
+        (PreparedTxn(7, 3), ManagerState.PREPARED_TRANSACTION),
+    ):
         found = manager(after)
         found._prepared = prepared
         assert not found.begin_end(Outcome.COMMIT)
@@ -181,12 +188,12 @@ def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
             found.begin_end(Outcome.ABORT)
         assert found.begin_end(Outcome.COMMIT)
         found.ended(Outcome.COMMIT, TRANSACTIONAL)
-        assert found.state is State.READY
+        assert found.state is ManagerState.READY
 
 
 def test_an_abort_that_failed_forbids_a_commit() -> None:
     """Its unsent records are dropped already."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     found.begin_end(Outcome.ABORT)
     found.not_ended(Outcome.ABORT, ERROR)
     with pytest.raises(InvalidTxnStateError, match="abort it"):
@@ -196,7 +203,7 @@ def test_an_abort_that_failed_forbids_a_commit() -> None:
 
 def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> None:
     """API-08: until the call returns, or the next transaction begins."""
-    found = manager(State.COMMITTING_TRANSACTION)
+    found = manager(ManagerState.COMMITTING_TRANSACTION)
     found.ended(Outcome.COMMIT, TRANSACTIONAL)
     assert found.ended_unreported(Outcome.COMMIT)
     assert not found.ended_unreported(Outcome.ABORT)
@@ -210,7 +217,7 @@ def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> Non
 
 def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
     """SEQ-01."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     pending = found.append([uploaded(3), uploaded(2)])
     assert isinstance(pending.command, Append)
     assert [batch.base_sequence for batch in pending.command.batches] == [0, 3]
@@ -226,7 +233,7 @@ def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
 
 def test_offsets_go_with_one_command_only() -> None:
     """OFF-02."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     first = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))
     found.add_offsets(first, 0)
     pending = found.append([])
@@ -242,7 +249,7 @@ def test_offsets_go_with_one_command_only() -> None:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
     """API-07."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     assert found.end(outcome, []) is None
     found.partitions_added()
     assert found.end(outcome, []) is not None
@@ -250,7 +257,7 @@ def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
 
 def test_a_command_without_an_answer_is_ended_in_the_chain() -> None:
     """API-17: the chain may know of the transaction."""
-    found = manager(State.IN_TRANSACTION)
+    found = manager(ManagerState.IN_TRANSACTION)
     found.submitting(found.append([uploaded(1)]))
     found.begin_end(Outcome.ABORT)
     found.drop_unsent()
