@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
-#: A reader tries this long after a failure to end a transaction again, in ms.
+#: Milliseconds after a failure to end a transaction, after which a reader tries again.
 _END_AGAIN_MS = 30_000
 
 
@@ -78,7 +78,7 @@ class Connection:
         objects: The objects of the store; requests are counted.
         read_only: Refuse commands; nothing is written.
         runtime: Clock, randomness, pauses and workers.
-        checked: Whether the storage is known to create a name once, so that it is safe to write to.
+        checked: Whether the storage was checked to create a name once, so that it is safe to write to.
     """
 
     def __init__(
@@ -94,28 +94,37 @@ class Connection:
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
+        #: Whether :meth:`check_storage` has succeeded, or need not; never reset.
         self._checked = checked
         self._reset()
 
     def _reset(self) -> None:
+        """Begin anew, as after a fork: the child has a new lock, and none of the threads of the parent."""
+        #: Guards what :meth:`_forget` drops: each is made once, by the first thread that needs it. Held while a store
+        #: is opened, so other threads wait for that.
         self._lock = threading.RLock()
         self._forget()
+        #: The process that the fields of :meth:`_forget` belong to. Written last: a fork or an interrupt before it
+        #: repeats the whole.
         self._pid = os.getpid()
 
     def _forget(self) -> None:
-        """Drop all cached state in one step, under the lock that guards its making; it is reloaded on next use."""
+        """Drop all cached state, with the lock; it is made again on next use."""
+        #: The executors by purpose, which :meth:`close` shuts down.
         self._pools: dict[str, Executor] = {}
+        #: The open store; None before the first use. Read without the lock: it is replaced as a whole.
         self._opened: _Opened | None = None
-        self._kept: dict[Hashable, Any] = {}
+        #: Objects of integrations, by name.
+        self._cached: dict[Hashable, Any] = {}
 
-    def kept(self, name: Hashable, make: Callable[[], T]) -> T:
-        """An object that an integration keeps here by name, made once; dropped by :meth:`close` and after a fork."""
+    def cached(self, name: Hashable, make: Callable[[], T]) -> T:
+        """An object of an integration, by name: made once, and dropped by :meth:`close` and after a fork."""
         self._own_process()
         with self._lock:
-            if name not in self._kept:
-                self._kept[name] = make()
-            found: T = self._kept[name]
-            return found
+            if name not in self._cached:
+                self._cached[name] = make()
+            entry: T = self._cached[name]
+            return entry
 
     @property
     def url(self) -> str:
@@ -202,7 +211,7 @@ class Connection:
         data = identity.result()
         if data is None:
             error = no_document(self.objects)
-            # What is left of a store may be that of one which another process has created since.
+            # The remains of a store may be a store that another process has created since.
             data = read_if_there(self.objects, keys.STORE) if isinstance(error, CorruptionError) else None
             if data is None:
                 raise error
@@ -252,8 +261,8 @@ class Connection:
         finally:
             self.measurements.add("commit", began)
 
-    def known(self) -> View | None:
-        """The view as last known, without a request; None if the connection was closed. Never connects again."""
+    def view_if_open(self) -> View | None:
+        """The cached view, without a request; None if the connection was closed. Never connects again."""
         opened = self._opened if self._pid == os.getpid() else None
         return opened.chains.view(()) if opened is not None else None
 
@@ -261,8 +270,8 @@ class Connection:
         """A consistent view of the store.
 
         Args:
-            refresh: True: at the head of all chains, one GET for each if nothing is new. False: as last known, without
-                a request. Or the numbers of the chains to read up to their heads.
+            refresh: True: at the head of all chains, one GET for each if nothing is new. False: as last read, without a
+                request. Or the numbers of the chains to read up to their heads.
         """
         if isinstance(refresh, bool):
             return self.chains.view(None if refresh else ())
@@ -281,7 +290,7 @@ class Connection:
         start: Offsets | None = None,
         end: Offsets | None = None,
     ) -> View:
-        """The view to read: the known one, after abandoned transactions that hold back committed records are ended.
+        """The view to read: the cached one, after abandoned transactions that hold back committed records are ended.
 
         Each of them takes one entry per chain that it touched. Without one, and if nothing may be written, nothing is
         requested and ``view`` is returned.
@@ -289,32 +298,34 @@ class Connection:
         Args:
             view: A view at the heads of the chains.
             partitions: The partitions to read; None: all.
-            start: The first offset to read, by partition; the log start where none is given.
-            end: The offset to read up to, by partition; the end of the log where none is given.
+            start: The first offset to read, by partition; the log start of the others.
+            end: The offset to read up to, by partition; the end of the log of the others.
         """
-        found = blocked_partitions(view, partitions, start, end)
-        return self.view(refresh=False) if found and self.unblock(blockers(view, found)) else view
+        blocked = blocked_partitions(view, partitions, start, end)
+        return self.view(refresh=False) if blocked and self.unblock(blockers(view, blocked)) else view
 
     def unblock(self, producer_ids: Iterable[int]) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
 
-        One that cannot be ended is left alone for half a minute: a consumer looks several times a second.
+        After a failure to end one, half a minute passes before the next attempt: a consumer calls this several times a
+        second.
 
         Returns:
-            Whether there was one, and this process may write: the known view has changed then, or a warning was logged.
+            Whether there was one, and this process may write: the cached view has changed then, or a warning was
+            logged.
         """
         if self.read_only:
             return False
-        tried: dict[int, int] = self.kept("transactions not ended", dict)
+        failed_at: dict[int, int] = self.cached("transactions not ended", dict)
         now = self.runtime.monotonic()
-        due = [each for each in producer_ids if each not in tried or now - tried[each] >= _END_AGAIN_MS]
-        found = abandoned(self.chains.ages, self.view(refresh=False), due)
-        writable = bool(found) and self._is_writable()
-        tried.update((txn.producer_id, now) for txn in (unblock(self.coordinator, found) if writable else found))
+        due = [each for each in producer_ids if each not in failed_at or now - failed_at[each] >= _END_AGAIN_MS]
+        txns = abandoned(self.chains.ages, self.view(refresh=False), due)
+        writable = bool(txns) and self._is_writable()
+        failed_at.update((txn.producer_id, now) for txn in (unblock(self.coordinator, txns) if writable else txns))
         return writable
 
     def check_storage(self) -> None:
-        """Check that the storage creates a name once, unless that is known. Each chain does it before it writes.
+        """Check that the storage creates a name once, unless it was checked. Each chain does it before it writes.
 
         A connection that was made to read, or on a full disk, has not checked it yet.
 
@@ -437,9 +448,9 @@ def create_connection(
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
     connection = open_connection(objects, runtime=runtime)
-    found = len(connection.chains)
-    if chains is not None and found != chains:
-        has = f"{found} chain{'s' if found > 1 else ''}"
+    count = len(connection.chains)
+    if chains is not None and count != chains:
+        has = f"{count} chain{'s' if count > 1 else ''}"
         msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
         raise InvalidConfigError(msg)
     if transaction_max_timeout is not None and connection.transaction_max_timeout_ms != limit:
@@ -471,10 +482,10 @@ def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: R
         try:
             connection.check_storage()
         except StorageFullError as error:
-            # What is stored can be read, and a vacuum may free some space; a write checks the storage first.
+            # The store can be read, and a vacuum may free some space; a write checks the storage first.
             _LOG.warning("opened on a full disk: %s", error, extra={"url": redact(objects.url), "error": str(error)})
         except StorageRefusedError as error:
-            # What the store holds could be read: it is the permission to write that is missing.
+            # The store could be read, so the permission to write is missing.
             msg = f"{error} Without permission to write, open the store with read_only=True."
             raise StorageRefusedError(msg) from error.__cause__
     return connection

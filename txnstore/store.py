@@ -608,7 +608,7 @@ class Store:
         Args:
             engine: ``"spark"``: each clean and merge is a task of Spark, in the active session or a new one.
         """
-        found = self._engine(engine, used=not dry_run)
+        spark = self._engine(engine, used=not dry_run)
         load("txnstore.compactor")
         from txnstore.compactor import compact
 
@@ -623,7 +623,7 @@ class Store:
             force=force,
             memory_limit=memory_limit,
             past_hw=past_hw,
-            engine=found,
+            engine=spark,
             on_error=on_error,
         )
 
@@ -744,13 +744,13 @@ class Store:
             deep: Read and check all data, too.
             engine: ``"spark"``: tasks of Spark read the data, in the active session or a new one; with ``deep`` only.
         """
-        found = self._engine(engine, used=deep)
+        spark = self._engine(engine, used=deep)
         if engine == "spark" and not deep:
             raise InvalidConfigError("engine 'spark' needs deep=True: only data is read by Spark")
         load("txnstore.compactor")
         from txnstore.compactor import verify
 
-        return verify(self._connection, deep=deep, engine=found)
+        return verify(self._connection, deep=deep, engine=spark)
 
     def _engine(self, name: str, *, used: bool) -> Engine | None:
         """The engine of this name; None: this process."""

@@ -71,7 +71,7 @@ EXPIRY = (
     Mutant(
         "a reader leaves expired transactions that block it alone",
         Connection.unblocked,
-        "found and self.unblock(blockers(view, found))",
+        "blocked and self.unblock(blockers(view, blocked))",
         "False",
         test=_BLOCKED + "test_lso_19_every_reader_ends_an_expired_transaction_that_hides_records",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from txnstore.consumer.fetcher import Taken
+from txnstore.consumer.fetcher import PolledRows
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.subscription import Assignment
 from txnstore.core.model import TopicPartition
@@ -34,15 +34,15 @@ class Ahead:
     what the loop has seen.
 
     Args:
-        taken: The rows of the poll. The positions are moved back before them.
+        polled: The rows of the poll. The positions are moved back before them.
         assigned: The partitions of the consumer.
     """
 
-    def __init__(self, taken: Iterable[Taken], assigned: Mapping[TopicPartition, Assignment]) -> None:
+    def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, Assignment]) -> None:
         items: list[_Item] = []
         first: dict[Flow, int] = {}
         last: dict[Flow, int] = {}
-        for rows in taken:
+        for rows in polled:
             part = assigned[rows.tp]
             flow = part.flow
             assert flow is not None  # it has returned rows
@@ -50,30 +50,31 @@ class Ahead:
                 last[flow] = len(items)
                 first.setdefault(flow, record.offset)
                 items.append(_Item(part, flow, record, record.offset + 1))
-        for flow, place in last.items():  # Behind the last record there may be a gap that is passed already.
-            items[place] = _Item(items[place].part, flow, items[place].record, flow.position)
+        for flow, index in last.items():  # After the last record there may be a gap, which the position has passed.
+            items[index] = _Item(items[index].part, flow, items[index].record, flow.position)
         for flow, offset in first.items():
             flow.position = offset
-        self._items, self._at = items, 0
+        #: The records in their order; those from ``_index`` on were not returned.
+        self._items, self._index = items, 0
 
     def next(self) -> Record | None:
         """The next record, or None. No interrupt can come between the last steps, so none skips the record."""
-        while self._at < len(self._items):
-            item = self._items[self._at]
+        while self._index < len(self._items):
+            item = self._items[self._index]
             if not item.is_next:
                 self._drop(item)
-                self._at += 1
+                self._index += 1
                 continue
-            flow, record, at = item.flow, item.record, self._at + 1
-            flow.position, self._at = item.after, at
+            flow, record, following = item.flow, item.record, self._index + 1
+            flow.position, self._index = item.after, following
             return record
         return None
 
     def put_back(self) -> None:
         """Leave the records that were not returned to the next poll."""
-        for item in self._items[self._at :]:
+        for item in self._items[self._index :]:
             self._drop(item)
-        self._items, self._at = [], 0
+        self._items, self._index = [], 0
 
     def _drop(self, item: _Item) -> None:
         if item.part.flow is item.flow:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from txnstore.connection import Connection
 from txnstore.consumer.ahead import Ahead
-from txnstore.consumer.fetcher import Poller, Taken
+from txnstore.consumer.fetcher import PolledRows, Poller
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
@@ -126,6 +126,7 @@ class Consumer:
         options = MemberOptions(
             assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
         )
+        #: The group and the membership in it; None without a group.
         self._shared: ConsumerGroup | None = None
         if self.group is not None:
             self._shared = ConsumerGroup(
@@ -137,6 +138,7 @@ class Consumer:
         if group_instance_id is not None:
             self._group("have a group_instance_id")
         self._consumer_timeout = check_seconds("consumer_timeout", consumer_timeout)
+        #: The records of an iteration that were not returned; None outside of an iteration.
         self._ahead: Ahead | None = None
         self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
         self._poller = Poller(
@@ -145,6 +147,7 @@ class Consumer:
             check_seconds("poll_interval", poll_interval, above=0),
             self._shared.follow if self._shared is not None else None,
         )
+        #: The process that used it last: after a fork the child joins as another member.
         self._pid = os.getpid()
         self._closed = False
         if topics is not None:
@@ -340,7 +343,7 @@ class Consumer:
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """The next records. An error leaves the positions unchanged, so no record is skipped.
 
-        Records that are fetched, or can be planned from the known state, are returned without a read of the chain. Else
+        Records that are fetched, or that the cached state shows, are returned without a read of the chain. Else
         the chain is read until there are records or ``timeout`` is over, with one GET each time.
 
         A partition whose committed offset is pending in an open transaction is not read before the end of that
@@ -379,15 +382,15 @@ class Consumer:
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
     def _poll_table(self, timeout: float, rows: int) -> pa.Table:
-        taken = self._poll(timeout, rows, one_schema=True)
-        if taken:
-            return pa.concat_tables([part.table for part in taken])
-        known = self._connection.view(refresh=False).topics
+        polled = self._poll(timeout, rows, one_schema=True)
+        if polled:
+            return pa.concat_tables([part.table for part in polled])
+        topics = self._connection.view(refresh=False).topics
         names = chain((tp.topic for tp in self._positions.assigned), self._positions.topics or ())
-        topic = next((known[name] for name in names if name in known), None)
+        topic = next((topics[name] for name in names if name in topics), None)
         return self._positions.projection(topic).schema.empty_table() if topic is not None else pa.table({})
 
-    def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
+    def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[PolledRows]:
         if not self._positions.assigned and not self._positions.topics:
             msg = "this consumer has no partitions to read: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
@@ -398,10 +401,10 @@ class Consumer:
         lease.begin_poll()
         try:
             self._shared.commit_by_itself()
-            taken = self._poller.poll(timeout, rows, one_schema=one_schema)
-            if not taken:
-                self._shared.membership.note_waiting()
-            return taken
+            polled = self._poller.poll(timeout, rows, one_schema=one_schema)
+            if not polled:
+                self._shared.membership.log_waiting()
+            return polled
         finally:
             lease.end_poll()
 
@@ -425,14 +428,14 @@ class Consumer:
         self._open(polls=True)
         if self._shared is not None:
             self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
-        left = self._consumer_timeout
+        remaining = self._consumer_timeout
         while True:
             record = self._ahead.next() if self._ahead is not None else None
             if record is not None:
                 return record
-            wait = min(left, _WAIT)
-            left -= wait
-            if not self._take_ahead(wait) and left <= 0:
+            wait = min(remaining, _WAIT)
+            remaining -= wait
+            if not self._take_ahead(wait) and remaining <= 0:
                 raise StopIteration
 
     def _take_ahead(self, timeout: float) -> bool:
@@ -440,9 +443,9 @@ class Consumer:
         return self._poller.all_or_nothing(lambda: self._fill_ahead(timeout))
 
     def _fill_ahead(self, timeout: float) -> bool:
-        taken = self._poll(timeout, self._max_poll_records)
-        self._ahead = Ahead(taken, self._positions.assigned)
-        return bool(taken)
+        polled = self._poll(timeout, self._max_poll_records)
+        self._ahead = Ahead(polled, self._positions.assigned)
+        return bool(polled)
 
     def _put_back(self) -> None:
         if self._ahead is not None:
@@ -588,9 +591,9 @@ class Consumer:
         self._check_open()
         self._poller.restore()
         if not polls or self._pid != os.getpid():
-            self._poller.wake()
+            self._poller.end_idle()
         if self._pid != os.getpid():
-            # What was asked for before a fork arrives in the parent only.
+            # The answers to requests from before a fork arrive in the parent only.
             self._pid = os.getpid()
             for part in self._positions.assigned.values():
                 if part.flow is not None:
@@ -610,8 +613,8 @@ class Consumer:
         self._open()
         tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
-            known = ", ".join(map(str, self.assignment())) or "no partition"
-            msg = f"this consumer does not read {tp}; it reads {known}"
+            assigned = ", ".join(map(str, self.assignment())) or "no partition"
+            msg = f"this consumer does not read {tp}; it reads {assigned}"
             raise InvalidConfigError(msg)
         return self._positions.assigned[tp]
 
@@ -630,9 +633,9 @@ class Consumer:
         self._open()
         return [self._assigned(tp) for tp in self._named(partitions)]
 
-    def _group(self, what: str) -> ConsumerGroup:
+    def _group(self, call: str) -> ConsumerGroup:
         if self._shared is None:
-            msg = f"a consumer without a group cannot {what}: create it with group=..."
+            msg = f"a consumer without a group cannot {call}: create it with group=..."
             raise InvalidConfigError(msg)
         return self._shared
 
@@ -646,7 +649,7 @@ def _flat(partitions: object) -> list[TopicPartition]:
 
 
 _ALL_ROWS = 2**63 - 1
-#: Seconds that one poll of an iteration waits; then it notes for whom a member waits, and polls again.
+#: Seconds that one poll of an iteration waits; then it logs for whom a member waits, and polls again.
 _WAIT = 5.0
 #: How many partitions a consumer shows as text.
 _SHOWN = 8
@@ -657,5 +660,5 @@ def _first_since(
 ) -> int | None:
     """The offset of the first visible record that is at most this old, or None."""
     moment = max(0, connection.runtime.clock() - age // timedelta(milliseconds=1))
-    found = offset_for_time(connection.objects, view, tp, isolation, moment)
-    return found.offset if found is not None else None
+    first = offset_for_time(connection.objects, view, tp, isolation, moment)
+    return first.offset if first is not None else None

@@ -40,8 +40,8 @@ _MAX_POLL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
-    """States in which the partitions have no more to read, wait for no transaction, and need no look-up.
+class _Idle:
+    """States in which the partitions have no more records to read, wait for no transaction, and need no look-up.
 
     As long as neither the states nor the assignment nor the positions change, a poll has nothing to do in any
     partition: it reads the heads of the chains, and costs the same for any number of partitions.
@@ -76,75 +76,82 @@ class Poller:
         longest_pause: float,
         follow: Callable[[View], View] | None = None,
     ) -> None:
+        # All fields are those of the consumer's thread: a poller has no lock.
         self._connection = connection
         self._positions = positions
         self._follow = follow
+        #: The longest pause between two reads of an idle chain, and the next one, in seconds. The next one doubles with
+        #: each pause, and starts anew when records are returned.
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
-        self._turns: list[TopicPartition] = []
-        #: The positions before a call that raised, until they are restored.
-        self._undone: dict[Flow, int] | None = None
-        self._rest: _Rest | None = None
-        self._waited = 0.0
-        self._noted_pending: list[TopicPartition] = []
+        #: The partitions in the order of their next turns, as the last poll left them; new ones follow.
+        self._turn_order: list[TopicPartition] = []
+        #: The positions before a call that raised, until they are restored; None if there is nothing to restore.
+        self._to_restore: dict[Flow, int] | None = None
+        #: Set by a poll without records, while nothing changes. None: a poll looks at every partition.
+        self._idle: _Idle | None = None
+        #: Seconds in which the current call has paused.
+        self._paused_s = 0.0
+        #: The partitions without a position that were logged last.
+        self._logged_pending: list[TopicPartition] = []
 
-    def wake(self) -> None:
-        """Look at all partitions in the next poll: a call may have changed which they are, or a position."""
-        self._rest = None
+    def end_idle(self) -> None:
+        """Let the next poll look at every partition: a call may have changed which they are, or a position."""
+        self._idle = None
 
-    def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
+    def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[PolledRows]:
         """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
 
-        Known rows are returned without a read of the chain, unless a position has to be looked up at its head.
+        Fetched and planned rows are returned without a read of the chain, unless a position is to be looked up there.
         ``timeout`` counts from the first read of the chain; 0: at most one read.
         """
         measurements = self._connection.measurements
-        self._waited, began = 0.0, measurements.clock()
+        self._paused_s, began = 0.0, measurements.clock()
         try:
             return self._poll(timeout, rows, one_schema=one_schema)
         finally:
-            measurements.add("poll", began, self._waited)
+            measurements.add("poll", began, self._paused_s)
 
-    def _poll(self, timeout: float, rows: int, *, one_schema: bool) -> list[Taken]:
+    def _poll(self, timeout: float, rows: int, *, one_schema: bool) -> list[PolledRows]:
         runtime = self._connection.runtime
         deadline: float | None = None
-        view, fresh, planned_again = self._followed(self._connection.view(refresh=False)), False, False
-        if not self._rests(view) and self._positions.needs_head(view):
-            view, fresh = self._look(view), True
+        view, fresh, planned_again = self._follow_group(self._connection.view(refresh=False)), False, False
+        if not self._is_idle(view) and self._positions.needs_head(view):
+            view, fresh = self._read_heads(view), True
         while True:
-            rested = self._rests(view)
-            if not rested:
-                self._rest = None
+            was_idle = self._is_idle(view)
+            if not was_idle:
+                self._idle = None
                 view = self.caught_up(view)
-                self._note_pending(view, self._positions.update(view))
+                self._log_pending(view, self._positions.update(view))
                 try:
-                    taken = self._take(rows, one_schema=one_schema)
+                    polled = self._take(rows, one_schema=one_schema)
                 except CorruptionError as error:
                     # A compaction has replaced a segment of an old plan, and a vacuum deleted it: plan again.
                     if planned_again or not is_missing(error):
                         raise
-                    view, fresh, planned_again = self._look(view), True, True
+                    view, fresh, planned_again = self._read_heads(view), True, True
                     continue
-                if taken:
+                if polled:
                     self._pause = min(_FIRST_PAUSE, self._longest_pause)
-                    return taken
-                self._rest = self._resting(view)
+                    return polled
+                self._idle = self._idle_in(view)
             if fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
-                left = min((deadline - runtime.clock()) / 1000, timeout - self._waited)
-                if left <= 0:
-                    if not rested:
+                remaining = min((deadline - runtime.clock()) / 1000, timeout - self._paused_s)
+                if remaining <= 0:
+                    if not was_idle:
                         warn_blocked(self._connection, self.blocked(view))
                     return []
-                self._sleep(left)
-            view, fresh = self._look(view), True
+                self._sleep(remaining)
+            view, fresh = self._read_heads(view), True
 
-    def _sleep(self, left: float) -> None:
-        """Pause before the next look at the chain; pauses grow up to the longest one."""
-        pause = min(self._pause, left)
+    def _sleep(self, remaining: float) -> None:
+        """Pause before the next read of the chain; pauses grow up to the longest one, or to ``remaining`` seconds."""
+        pause = min(self._pause, remaining)
         self._connection.runtime.sleep(pause)
-        self._waited += pause
+        self._paused_s += pause
         self._pause = min(self._pause * 2, self._longest_pause)
 
     def stable(self, look_up: Callable[[], T], timeout: float) -> T:
@@ -155,18 +162,18 @@ class Poller:
         Raises:
             UnstableOffsetCommitError: ``timeout`` seconds are over.
         """
-        self._waited, self._pause = 0.0, min(_FIRST_PAUSE, self._longest_pause)
+        self._paused_s, self._pause = 0.0, min(_FIRST_PAUSE, self._longest_pause)
         while True:
             try:
                 return look_up()
             except UnstableOffsetCommitError:
-                if self._waited >= timeout:
+                if self._paused_s >= timeout:
                     raise
-            self._sleep(timeout - self._waited)
+            self._sleep(timeout - self._paused_s)
 
-    def _note_pending(self, view: View, tps: list[TopicPartition]) -> None:
+    def _log_pending(self, view: View, tps: list[TopicPartition]) -> None:
         """Log for which transactions the partitions have no position yet, once for each change of the partitions."""
-        if tps and tps != self._noted_pending:
+        if tps and tps != self._logged_pending:
             names = sorted(str(view.transactional_ids.get(each, each)) for each in self._positions.pending(view))
             _LOG.info(
                 "group %s: the consumer waits for the end of the transaction of %s, which holds the offsets of %s",
@@ -175,7 +182,7 @@ class Poller:
                 ", ".join(map(str, tps)),
                 extra={"group": self._positions.group, "partitions": list(map(str, tps))},
             )
-        self._noted_pending = tps
+        self._logged_pending = tps
 
     def caught_up(self, view: View) -> View:
         """A view in which each log reaches the group's committed offset, unless that is past the end at the head too.
@@ -183,37 +190,37 @@ class Poller:
         Else a consumer that takes a partition over would find the offset out of range, and apply the reset policy.
         """
         before: dict[TopicPartition, int] = {}
-        while (outrun := self._positions.outrun(view)) and outrun != before:
-            before = outrun
-            view = self._connection.view(refresh={chain_of_partition(tp, view.chains) for tp in outrun})
+        while (offsets := self._positions.committed_past_end(view)) and offsets != before:
+            before = offsets
+            view = self._connection.view(refresh={chain_of_partition(tp, view.chains) for tp in offsets})
         return view
 
-    def _look(self, view: View) -> View:
+    def _read_heads(self, view: View) -> View:
         """A view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
-        rest = self._rest
-        chains = rest.chains if rest is not None and self._rests(view) else self._positions.chains(view)
-        return self.unblocked(self._followed(self._connection.view(refresh=chains)))
+        idle = self._idle
+        chains = idle.chains if idle is not None and self._is_idle(view) else self._positions.chains(view)
+        return self.unblocked(self._follow_group(self._connection.view(refresh=chains)))
 
-    def _rests(self, view: View) -> bool:
-        """Whether nothing has changed since the partitions had no more to read."""
-        rest = self._rest
+    def _is_idle(self, view: View) -> bool:
+        """Whether nothing has changed since the partitions had no more records to read."""
+        idle = self._idle
         return (
-            rest is not None
-            and rest.assignment == self._positions.changes
-            and all(state is known for state, known in zip(view.states, rest.states, strict=True))
+            idle is not None
+            and idle.assignment == self._positions.changes
+            and all(state is idle_state for state, idle_state in zip(view.states, idle.states, strict=True))
         )
 
-    def _resting(self, view: View) -> _Rest | None:
-        """The rest in this view, in which nothing was left to take; None if a partition waits or needs a look-up."""
+    def _idle_in(self, view: View) -> _Idle | None:
+        """The state of rest in this view, without records to return; None if a partition waits or needs a look-up."""
         flows = [part.flow for part in self._positions.assigned.values()]
         if any(flow is None for flow in flows) or self._positions.blocked_by(view):
             return None
         positions = {flow: flow.position for flow in flows if flow is not None}
-        return _Rest(view.states, self._positions.changes, self._positions.chains(view), positions)
+        return _Idle(view.states, self._positions.changes, self._positions.chains(view), positions)
 
     def unblocked(self, view: View) -> View:
         """The view, after abandoned transactions that hold back records or offsets to begin at are ended."""
-        if self._rests(view):
+        if self._is_idle(view):
             return view
         producer_ids = self._positions.blocked_by(view)
         return self._connection.view(refresh=False) if self._connection.unblock(producer_ids) else view
@@ -226,68 +233,75 @@ class Poller:
         positions = {tp: part.flow.position for tp, part in assigned.items() if part.flow is not None}
         return blocked_partitions(view, assigned, positions)
 
-    def _followed(self, view: View) -> View:
+    def _follow_group(self, view: View) -> View:
         return self._follow(view) if self._follow is not None else view
 
-    def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
+    def _take(self, rows: int, *, one_schema: bool) -> list[PolledRows]:
         """Rows of the partitions that are not paused, beginning with the one that has waited longest."""
         assigned = self._positions.assigned
-        turns = dict.fromkeys([tp for tp in self._turns if tp in assigned] + list(assigned))
+        turns = dict.fromkeys([tp for tp in self._turn_order if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
         flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
-        taken = drain(
+        polled = drain(
             flows, self._connection.objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema
         )
-        self._turns = [flow.tp for flow in flows]
-        return taken
+        self._turn_order = [flow.tp for flow in flows]
+        return polled
 
     def all_or_nothing(self, call: Callable[[], T]) -> T:
         """The result of a call that takes rows; if it raises, the positions are restored, so no record is skipped.
 
-        An error of ours leaves each flow consistent, so only moved positions are restored. Any other exception, such as
-        an interrupt, may have struck between two steps: all fetched rows are dropped, and planned again.
+        An error of txnstore leaves each flow consistent, so only moved positions are restored. After any other
+        exception all positions are restored, and all fetched rows dropped:
+
+        1. A poll takes rows of a flow, which moves its position after them.
+        2. An interrupt ends the call, perhaps between two steps of the flow, and the rows never reach the application.
+        3. The position is restored, and the next poll plans the rows again.
+        4. If another interrupt ends the restoring, ``_to_restore`` is still set, and every later call goes on with it.
         """
         self.restore()
-        rest, parts = self._rest, self._positions.assigned.values()
-        before = rest.positions if rest is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
+        idle, parts = self._idle, self._positions.assigned.values()
+        before = idle.positions if idle is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
         try:
             return call()
         except BaseException as error:
-            self._undone = before  # Python runs no signal handler between the raise and the first line of this block.
+            # Python runs no signal handler between the raise and the first line of this block.
+            self._to_restore = before
             self.restore(whole=not isinstance(error, TxnStoreError))
             raise
 
     def restore(self, *, whole: bool = True) -> None:
-        """Restore the positions before a call that raised; every later call goes on with it after another interrupt."""
-        before = self._undone
+        """Restore the positions before a call that raised, if they are not restored yet."""
+        before = self._to_restore
         if before is not None:
-            self._rest = None
+            self._idle = None
             for part in self._positions.assigned.values():
                 flow = part.flow
                 if flow is not None:
-                    position = before.get(flow, flow.begun)
+                    position = before.get(flow, flow.first_position)
                     if flow.position != position or whole:
                         part.move(position)
-            self._undone = None
+            self._to_restore = None
 
 
-def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
+def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
     """Start fetches up to a bounded window, a slice of each partition in turn (CON-12)."""
-    everyone = list(flows)
-    count = sum(flow.asked for flow in everyone)
-    size = sum(flow.asked_bytes for flow in everyone)
-    hungry = deque(sorted((flow for flow in everyone if flow.wants_more), key=lambda flow: flow.asked))
-    while hungry and count < MAX_FETCHES and (count == 0 or size < MAX_FETCH_BYTES):
-        flow = hungry.popleft()
-        before = flow.asked_bytes
-        flow.ask(objects, pool)
-        count, size = count + 1, size + flow.asked_bytes - before
-        if flow.wants_more:
-            hungry.append(flow)
+    flows = list(flows)
+    count = sum(flow.fetches for flow in flows)
+    size = sum(flow.fetching_bytes for flow in flows)
+    # The flow with the fewest fetches is next.
+    queue = deque(sorted((flow for flow in flows if flow.has_unfetched), key=lambda flow: flow.fetches))
+    while queue and count < MAX_FETCHES and (count == 0 or size < MAX_FETCH_BYTES):
+        flow = queue.popleft()
+        before = flow.fetching_bytes
+        flow.fetch_next(objects, pool)
+        count, size = count + 1, size + flow.fetching_bytes - before
+        if flow.has_unfetched:
+            queue.append(flow)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PolledRows:
     """Rows of one partition that a poll returns, with all columns of a read."""
 
     tp: TopicPartition
@@ -335,18 +349,18 @@ def drain(
     size: int,
     *,
     one_schema: bool = False,
-) -> list[Taken]:
+) -> list[PolledRows]:
     """The next rows of the flows: up to ``rows``, and not much more than ``size`` bytes beyond the first (CON-18).
 
     A partition has its turn until a slice ends, then the next one has (the deque is turned). ``one_schema``: only rows
     of the same columns. An error is raised only if it comes first; else what came before it is returned, and the
     error comes back with the next call.
     """
-    result: list[Taken] = []
+    result: list[PolledRows] = []
     schema: pa.Schema | None = None
     while rows > 0 and size > 0:
-        ask_ahead(flows, objects, pool)
-        flow = next((f for f in flows if f.arriving and (schema is None or f.projection.schema == schema)), None)
+        fetch_ahead(flows, objects, pool)
+        flow = next((f for f in flows if f.has_rows and (schema is None or f.projection.schema == schema)), None)
         if flow is None:
             break
         try:
@@ -356,11 +370,11 @@ def drain(
                 break
             raise
         if table is not None:
-            result.append(Taken(flow.tp, flow.projection, table))
+            result.append(PolledRows(flow.tp, flow.projection, table))
             schema = flow.projection.schema if one_schema else None
             rows -= table.num_rows
             size -= table.nbytes
-        if flow.between:
+        if flow.between_slices:
             flows.remove(flow)
             flows.append(flow)
     return result

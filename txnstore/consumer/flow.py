@@ -21,17 +21,28 @@ from txnstore.storage.base import ObjectStore
 
 
 class Flow:
-    """One partition on its way to the application."""
+    """One partition on its way to the application.
+
+    Not thread-safe, as its consumer. ``position`` is at most ``planned``, and all that a reader may see between the two
+    is in the slices, in this order: the remainder, the pieces of the begun slice, the fetches, the planned slices.
+
+    Attributes:
+        tp: The partition.
+        projection: The columns to read, of one version of the topic.
+        first_position: The position with which it was made.
+        position: The offset of the next record to return.
+        planned: The offset up to which the log is in slices, or was passed because it holds nothing to read.
+    """
 
     __slots__ = (
-        "_asked",
-        "_left",
-        "_part",
+        "_fetches",
         "_pool",
-        "_rest",
+        "_remainder",
+        "_slice",
         "_slices",
         "_tables",
-        "begun",
+        "_unread_pieces",
+        "first_position",
         "planned",
         "position",
         "projection",
@@ -41,16 +52,20 @@ class Flow:
     def __init__(self, tp: TopicPartition, projection: Projection, position: int) -> None:
         self.tp = tp
         self.projection = projection
-        self.begun = position  # the first position
+        self.first_position = position
         self.position = position
-        self.planned = position  # the slices up to here are planned
+        self.planned = position
+        #: Planned slices that are not being fetched, and then slices that are, with their fetches.
         self._slices: deque[Slice] = deque()
-        self._asked: deque[tuple[Slice, Future[Fetched]]] = deque()
-        self._pool: Executor | None = None  # fetches the pieces of a large segment
-        self._part: Slice | None = None  # the slice that is being handed out …
-        self._tables: Iterator[pa.Table] = iter(())  # … its pieces that were not begun …
-        self._left = 0  # … how many they are …
-        self._rest: pa.Table | None = None  # … and what is left of the one that was.
+        self._fetches: deque[tuple[Slice, Future[Fetched]]] = deque()
+        #: Fetches the pieces of a large segment; None before the first fetch.
+        self._pool: Executor | None = None
+        #: The slice whose rows are being returned, its pieces that were not begun, and their number.
+        self._slice: Slice | None = None
+        self._tables: Iterator[pa.Table] = iter(())
+        self._unread_pieces = 0
+        #: The rows of the begun piece that were not returned.
+        self._remainder: pa.Table | None = None
 
     def plan(self, partition: Partition, isolation: Isolation) -> None:
         """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
@@ -61,41 +76,41 @@ class Flow:
         self._pass_gap()
 
     @property
-    def arriving(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether rows are fetched, or being fetched."""
-        return self._part is not None or bool(self._asked)
+        return self._slice is not None or bool(self._fetches)
 
     @property
-    def between(self) -> bool:
+    def between_slices(self) -> bool:
         """Whether the next record is the first of a slice, so that another partition may take its turn."""
-        return self._part is None
+        return self._slice is None
 
     @property
-    def asked(self) -> int:
+    def fetches(self) -> int:
         """The number of segments being fetched or waiting to be read."""
-        return len(self._asked)
+        return len(self._fetches)
 
     @property
-    def asked_bytes(self) -> int:
+    def fetching_bytes(self) -> int:
         """Their size in bytes."""
-        return sum(self.projection.fetched_bytes(part) for part, _ in self._asked)
+        return sum(self.projection.fetched_bytes(part) for part, _ in self._fetches)
 
     @property
-    def wants_more(self) -> bool:
+    def has_unfetched(self) -> bool:
         """Whether there are planned slices that are not being fetched."""
         return bool(self._slices)
 
-    def ask(self, objects: ObjectStore, pool: Executor) -> None:
+    def fetch_next(self, objects: ObjectStore, pool: Executor) -> None:
         """Start to fetch the next slice."""
-        part = self._slices.popleft()
+        following = self._slices.popleft()
         self._pool = pool
-        self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
+        self._fetches.append((following, pool.submit(fetch_slice, objects, following, self.projection)))
 
     def take(self, rows: int) -> pa.Table | None:
         """Up to ``rows`` of the next rows, from one piece, and move the position after them.
 
-        Waits for a segment that is being fetched; if that failed, raises its error and drops the plan. Returns None if
-        no fetched rows are left.
+        Waits for a segment that is being fetched; if that failed, raises its error and drops the plan. Returns None
+        without fetched rows.
         """
         try:
             table = self._next_rows()
@@ -104,55 +119,56 @@ class Flow:
             raise
         if table is None:
             return None
+        returned = table
         if table.num_rows > rows:
-            taken, self._rest = table.slice(0, rows), table.slice(rows)
+            returned, self._remainder = table.slice(0, rows), table.slice(rows)
         else:
-            taken, self._rest = table, None
-        self.position = taken.column("_offset")[-1].as_py() + 1
-        if self._rest is None and not self._left:
+            self._remainder = None
+        self.position = returned.column("_offset")[-1].as_py() + 1
+        if self._remainder is None and not self._unread_pieces:
             self._end_slice()
-        return taken
+        return returned
 
     def _next_rows(self) -> pa.Table | None:
-        """The rest of the piece, or the next piece with rows."""
-        if self._rest is not None:
-            return self._rest
+        """The remaining rows of the piece, or the next piece with rows."""
+        if self._remainder is not None:
+            return self._remainder
         while True:
-            if self._part is None:
-                if not self._asked:
+            if self._slice is None:
+                if not self._fetches:
                     return None
-                part, arriving = self._asked[0]
-                fetched = arriving.result()
-                self._asked.popleft()
-                self._part, self._tables, self._left = part, fetched.tables, fetched.pieces
-                if self._pool is not None and fetched.pieces > 1 and self.projection.reads_ranges(part):
+                current, fetch = self._fetches[0]
+                fetched = fetch.result()
+                self._fetches.popleft()
+                self._slice, self._tables, self._unread_pieces = current, fetched.tables, fetched.pieces
+                if self._pool is not None and fetched.pieces > 1 and self.projection.reads_ranges(current):
                     self._tables = one_ahead(self._pool, fetched.opened)
             for table in self._tables:
-                self._left -= 1
+                self._unread_pieces -= 1
                 if table.num_rows:
                     return table
             self._end_slice()
 
     def _end_slice(self) -> None:
-        assert self._part is not None  # only a slice that was begun ends
-        self.position = max(self.position, self._part.limit)
-        self._part = None
+        assert self._slice is not None  # only a slice that was begun ends
+        self.position = max(self.position, self._slice.limit)
+        self._slice = None
         self._pass_gap()
 
     def _pass_gap(self) -> None:
         """Move the position over markers, aborted and compacted records to the next slice."""
-        if self._part is not None:
+        if self._slice is not None:
             return
-        following = self._asked[0][0] if self._asked else self._slices[0] if self._slices else None
+        following = self._fetches[0][0] if self._fetches else self._slices[0] if self._slices else None
         self.position = max(self.position, following.start if following is not None else self.planned)
 
     def drop(self) -> None:
         """Drop all fetched and planned rows."""
-        for _, arriving in self._asked:
-            arriving.cancel()
-        self._asked.clear()
+        for _, fetch in self._fetches:
+            fetch.cancel()
+        self._fetches.clear()
         self._slices.clear()
-        self._part, self._tables, self._left, self._rest = None, iter(()), 0, None
+        self._slice, self._tables, self._unread_pieces, self._remainder = None, iter(()), 0, None
         self.planned = self.position
 
     def seek(self, position: int) -> None:

@@ -45,6 +45,7 @@ class ConsumerGroup:
         self._connection = connection
         self._positions = positions
         self._auto_commit_interval = auto_commit_interval
+        #: When offsets were committed last, in monotonic ms: the auto-commit counts from there.
         self._committed_at = connection.runtime.monotonic()
         self.membership = GroupMembership(connection, name, positions, options, self._commit_before_revoked)
 
@@ -81,29 +82,29 @@ class ConsumerGroup:
         try:
             self._commit(items)
         except UnknownTopicOrPartitionError:
-            left = self._of_existing_topics(items)
-            if offsets is not None or len(left) in {0, len(items)}:
+            existing = self._of_existing_topics(items)
+            if offsets is not None or len(existing) in {0, len(items)}:
                 raise
-            self._commit(left)
+            self._commit(existing)
         self._committed_at = self._connection.runtime.monotonic()
 
     def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
         """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
         view = self._connection.view()
-        left = tuple(
+        existing = tuple(
             item
             for item in items
             if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
         )
         for item in items:
-            if item not in left:
+            if item not in existing:
                 _LOG.warning(
                     "offset %d of %s is not committed: the topic was deleted",
                     item.offset,
                     item.tp,
                     extra={"group": self.name, "topic": item.topic},
                 )
-        return left
+        return existing
 
     def _commit(self, items: tuple[GroupOffset, ...]) -> None:
         member = self.membership
@@ -122,10 +123,10 @@ class ConsumerGroup:
                     member.lease.renewed(begun)
                     break
                 except IllegalGenerationError:
-                    if not member.learn() or attempt == _ATTEMPTS - 1:
+                    if not member.adopt_generation() or attempt == _ATTEMPTS - 1:
                         raise
                 except UnknownMemberError as error:
-                    raise member.explained(error) from error
+                    raise member.with_reason(error) from error
 
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False

@@ -23,9 +23,9 @@ from txnstore.threads import Timer
 _LOG = logging.getLogger("txnstore.consumer")
 
 #: Seconds that the exit of the interpreter waits for the leaving of all groups.
-_PATIENCE = 5.0
+_EXIT_TIMEOUT = 5.0
 #: Heartbeats per session timeout that polls send (Kafka's recommendation for ``heartbeat.interval.ms``).
-_BEATS = 3
+_HEARTBEATS = 3
 #: A heartbeat that failed is repeated this often in a session timeout, so twice before the lease ends.
 _RETRIES = 6
 
@@ -61,7 +61,11 @@ class MemberLease:
         self.instance_id = instance_id
         self._session_ms = session_timeout_ms
         self._max_poll_ms = max_poll_ms
+        # The fields below are written by the consumer's thread and by the timer's, without a lock: each is replaced in
+        # one step. At worst a heartbeat is sent that another one has made needless, or the timer looks once more.
+        #: The timer; None before the first heartbeat, and after the end.
         self._timer: Timer | None = None
+        #: The process whose member it is: a forked child has no timer, and no member.
         self._pid = os.getpid()
         self.forget()
 
@@ -72,22 +76,29 @@ class MemberLease:
         runtime = self.connection.runtime
         self.member_id = f"{runtime.new_id()}@{runtime.process()}"
         self._pid = os.getpid()
+        #: ``seen_at`` of the member in the chain at the last check; -1 after a renewal by this process. Another value
+        #: in the chain shows that a commit in a transaction has renewed the lease.
         self._seen_at = -1
-        self._renewed_at = self._looked_at = runtime.monotonic()
-        self._polled_at: int | None = None  # None during a poll.
+        #: When the last command that renewed the lease was submitted, and when the chain's state was last checked for a
+        #: renewal, in monotonic ms. The lease lasts at least one session timeout from the first.
+        self._renewed_at = self._checked_at = runtime.monotonic()
+        #: When the last poll returned, in monotonic ms; None during a poll, and before the first one.
+        self._polled_at: int | None = None
+        #: Whether the timer is set, so that it renews the lease between polls.
         self._is_timed = False
+        #: An error of a heartbeat that cannot be repeated, for the next poll to raise.
         self._failure: Exception | None = None
         #: Whether the consumer did not poll for too long: the member has left, or, a static one, sends no heartbeats.
         #: Set until a member joins or the lease is renewed, so that a commit which fails until then can say why.
         self.overdue = False
 
     def end_heartbeats(self) -> None:
-        """Send no heartbeat any more; one that is on its way has no effect after the member has left."""
+        """Send no more heartbeats; one that is on its way has no effect after the member has left."""
         timer, self._timer = self._timer, None
         if timer is not None and self._pid == os.getpid():
             timer.stop()
 
-    def enter(self) -> None:
+    def joining(self) -> None:
         """The member is about to join."""
         _OPEN.add(self)
 
@@ -111,79 +122,81 @@ class MemberLease:
 
     def renewed(self, at: int) -> None:
         """A command that was submitted at ``at`` (ms, monotonic) has renewed the lease."""
-        self._renewed_at = self._looked_at = at
+        self._renewed_at = self._checked_at = at
         self._seen_at = -1
         self.overdue = False
-        self._arm()
+        self._set_timer()
 
-    def note(self, member: Member) -> None:
-        """A commit in a transaction renews the lease, too: some time after the last check, from which it counts."""
+    def observed(self, member: Member) -> None:
+        """The chain has this member. If its ``seen_at`` is new, a commit in a transaction has renewed the lease.
+
+        The lease then counts from the last check, since the commit came after it.
+        """
         if self._seen_at == -1:
             self._seen_at = member.seen_at
         elif member.seen_at != self._seen_at:
-            self._seen_at, self._renewed_at = member.seen_at, max(self._renewed_at, self._looked_at)
-        self._looked_at = self.connection.runtime.monotonic()
+            self._seen_at, self._renewed_at = member.seen_at, max(self._renewed_at, self._checked_at)
+        self._checked_at = self.connection.runtime.monotonic()
 
     @property
     def due(self) -> bool:
         """Whether a poll has to renew the lease: a third of it is over, or no timer will renew it after the poll."""
-        return not self._is_timed or self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
+        since = self.connection.runtime.monotonic() - self._renewed_at
+        return not self._is_timed or since >= self._session_ms / _HEARTBEATS
 
     # The timer's thread -----------------------------------------------------------------------------------------------
 
-    def _arm(self, wait_ms: float = math.inf) -> None:
-        """Call :meth:`keep` when the lease has to be renewed, or the consumer should have polled; in ``wait_ms`` at
-        the latest.
-        """
+    def _set_timer(self, wait_ms: float = math.inf) -> None:
+        """Set the timer to when the lease is to be renewed, or the consumer should have polled; at most ``wait_ms``."""
         now, polled_at = self.connection.runtime.monotonic(), self._polled_at
         if wait_ms == math.inf:
             wait_ms = self._renewed_at + self._session_ms / 2 - now
-        # A poll that returns later does not set the timer again: look at least that often.
+        # A poll that returns later does not set the timer again, so the timer checks at least that often.
         wait_ms = min(wait_ms, self._max_poll_ms if polled_at is None else polled_at + self._max_poll_ms - now + 1)
         timer = self._timer  # The consumer's thread may end the heartbeats while the timer's thread is here.
         if timer is None:
-            timer = self._timer = self.connection.runtime.timer(partial(_keep, weakref.ref(self)))
+            timer = self._timer = self.connection.runtime.timer(partial(_on_timer, weakref.ref(self)))
         timer.set(max(wait_ms, 1.0) / 1000)
         self._is_timed = True
 
-    def keep(self) -> None:
+    def on_timer(self) -> None:
         """Renew the lease if no poll and no commit has; leave the group if the consumer has not polled for too long.
 
-        Writes nothing after the consumer or the connection is closed. What the next poll finds in the chain, or another
-        heartbeat may do better, is left to them; any other error is kept for the next poll.
+        Writes nothing after the consumer or the connection is closed. A heartbeat that failed is repeated; the next
+        poll sees a removed member in the chain, and raises any other error.
         """
         self._is_timed = False
-        member_id, view = self.member_id, self.connection.known()
+        member_id, view = self.member_id, self.connection.view_if_open()
         if view is None or not self.is_open:
             return
         began, polled_at = self.connection.runtime.monotonic(), self._polled_at
         try:
             if polled_at is not None and began - polled_at > self._max_poll_ms:
-                self._give_up(member_id)
+                self._leave_overdue(member_id)
                 return
             group = view.groups.get(self.group)
             member = group.members.get(member_id) if group is not None else None
             if member is not None:
-                self.note(member)
+                self.observed(member)
             if began - self._renewed_at >= self._session_ms / 2:
                 command = Heartbeat(self.group, member_id, None, instance_id=self.instance_id)
                 if not self.connection.submit_if_open(command) or member_id != self.member_id:
                     return  # The store or the consumer was closed meanwhile.
                 self.renewed(began)
             else:
-                self._arm()
+                self._set_timer()
         except (UnknownMemberError, FencedInstanceError):
-            pass  # The next poll finds it in the chain.
+            pass  # The next poll sees it in the chain.
         except Exception as error:  # noqa: BLE001 - no caller can handle it
             _LOG.warning(
                 "heartbeat of group %s failed: %s", self.group, error, extra={"group": self.group, "error": str(error)}
             )
             if isinstance(error, TxnStoreError) and error.retriable:
-                self._arm(self._session_ms / _RETRIES)
+                self._set_timer(self._session_ms / _RETRIES)
             else:
                 self._failure = error
 
-    def _give_up(self, member_id: str) -> None:
+    def _leave_overdue(self, member_id: str) -> None:
         """Leave the group; a static member stays until its lease ends, as in Kafka."""
         _LOG.warning(
             "group %s: the consumer leaves, because it did not poll for %g s (max_poll_interval); "
@@ -226,10 +239,10 @@ class MemberLease:
             )
 
 
-def _keep(lease: weakref.ref[MemberLease]) -> None:
-    found = lease()
-    if found is not None:
-        found.keep()
+def _on_timer(lease: weakref.ref[MemberLease]) -> None:
+    target = lease()
+    if target is not None:
+        target.on_timer()
 
 
 _OPEN: weakref.WeakSet[MemberLease] = weakref.WeakSet()
@@ -259,7 +272,7 @@ def _leave_all() -> None:
             _thread.start_new_thread(leave, ())
         except RuntimeError:  # Newer versions of Python start no threads at this point.
             leave()
-        done.acquire(timeout=_PATIENCE)
+        done.acquire(timeout=_EXIT_TIMEOUT)
 
 
 atexit.register(_leave_all)

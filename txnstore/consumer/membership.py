@@ -78,10 +78,11 @@ class GroupMembership:
         self._positions = positions
         self._options = options
         self._before_revoked = before_revoked
-        self._noted: list[tuple[str, tuple[TopicPartition, ...]]] = []
-        self._timeout_ms = int(options.session_timeout * 1000)
+        #: The members that this one waits for, with their partitions, that were logged last.
+        self._logged_holders: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self._session_timeout_ms = int(options.session_timeout * 1000)
         self.lease = MemberLease(
-            connection, group, options.instance_id, self._timeout_ms, options.max_poll_interval * 1000
+            connection, group, options.instance_id, self._session_timeout_ms, options.max_poll_interval * 1000
         )
         self._reset()
 
@@ -91,9 +92,12 @@ class GroupMembership:
         self._reset()
 
     def _reset(self) -> None:
+        #: The generation of the group that this member has applied; -1 before it has joined.
         self.generation = -1
+        #: The ids of the members in that generation.
         self._members = frozenset[str]()
-        self._joined: tuple[str, ...] | None = None  # the topics that it joined with
+        #: The topics that it joined with; None before.
+        self._joined: tuple[str, ...] | None = None
 
     @property
     def member_id(self) -> str:
@@ -130,20 +134,20 @@ class GroupMembership:
             group = view.groups.get(self._group, Group())
             member = group.members.get(self.member_id)
             if member is None:
-                self._lost(group)
+                self._removed(group)
                 continue
-            self.lease.note(member)
+            self.lease.observed(member)
             if group.generation != self.generation:
-                self._note_generation(group)
-            gone = self._give_up(view, member)
-            self._take(view, member)
-            if not gone and not self._due(view, member):
+                self._adopt(group)
+            must_give_back = self._revoke(view, member)
+            self._assign(view, member)
+            if not must_give_back and not self._heartbeat_due(view, member):
                 break
-            view = self._beat(view, member)
+            view = self._heartbeat(view, member)
         return view
 
-    def _note_generation(self, group: Group) -> None:
-        """Adopt the generation, and log which members have joined or left since the last known one."""
+    def _adopt(self, group: Group) -> None:
+        """Adopt the generation, and log which members have joined or left since the last one."""
         before, self._members = self._members, frozenset(group.members)
         extra = {"group": self._group, "member_id": self.member_id, "generation": group.generation}
         joined, left = sorted(self._members - before), sorted(before - self._members)
@@ -152,23 +156,23 @@ class GroupMembership:
 
     @property
     def waiting_for(self) -> tuple[PartitionHolder, ...]:
-        """The members that hold the partitions that this one waits for, in the known view."""
+        """The members that hold the partitions that this one waits for, in the cached view."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         member = group.members.get(self.member_id)
         return holders(group, member) if member is not None and self.joined else ()
 
-    def note_waiting(self) -> None:
+    def log_waiting(self) -> None:
         """Log for whom this member waits, once for each change of them or of the partitions."""
-        waits = self.waiting_for
-        known = [(holder.member_id, holder.partitions) for holder in waits]
-        if known and known != self._noted:
+        waiting_for = self.waiting_for
+        current = [(holder.member_id, holder.partitions) for holder in waiting_for]
+        if current and current != self._logged_holders:
             _LOG.info(
                 "group %s: this consumer waits for %s",
                 self._group,
-                "; ".join(map(describe_holder, waits)),
+                "; ".join(map(describe_holder, waiting_for)),
                 extra={"group": self._group, "member_id": self.member_id},
             )
-        self._noted = known
+        self._logged_holders = current
 
     def check(self) -> None:
         """Check that the group has this member, as far as this process knows.
@@ -183,7 +187,7 @@ class GroupMembership:
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         require_member(group, self._group, self.member_id, self.instance_id)
 
-    def explained(self, error: UnknownMemberError) -> UnknownMemberError:
+    def with_reason(self, error: UnknownMemberError) -> UnknownMemberError:
         """The error of a commit of a member that was removed, with the reason if it was that it did not poll."""
         if not self.lease.overdue:
             return error
@@ -193,8 +197,8 @@ class GroupMembership:
             "poll joins again, at the committed offsets"
         )
 
-    def learn(self) -> bool:
-        """Adopt the newest known generation; returns whether it is a new one and this is still a member."""
+    def adopt_generation(self) -> bool:
+        """Adopt the generation of the cached view; returns whether it is a new one and this is still a member."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         if self.member_id not in group.members or group.generation == self.generation:
             return False
@@ -208,17 +212,17 @@ class GroupMembership:
             self.member_id,
             self._counts(view, topics),
             self._options.assignor,
-            self._timeout_ms,
+            self._session_timeout_ms,
             self._options.instance_id,
         )
-        self.lease.enter()
+        self.lease.joining()
         self._submit(command)
         if self._joined is None:
             self._positions.begin_sharing()
         self._joined = topics
         return self._connection.view(refresh=False)
 
-    def _beat(self, view: View, member: Member) -> View:
+    def _heartbeat(self, view: View, member: Member) -> View:
         owned = tuple(sorted(self._positions.assigned))
         counts = self._counts(view, member.topics)
         with suppress(UnknownMemberError, FencedInstanceError):  # The view shows it, too.
@@ -233,26 +237,26 @@ class GroupMembership:
     def _counts(self, view: View, topics: Iterable[str]) -> tuple[tuple[str, int], ...]:
         return tuple((name, view.topics[name].partitions if name in view.topics else 0) for name in sorted(topics))
 
-    def _give_up(self, view: View, member: Member) -> bool:
+    def _revoke(self, view: View, member: Member) -> bool:
         """Stop reading partitions that are not in the target; returns whether they are still to be given back."""
-        left = set(self._readable(view, member)).intersection(self._positions.assigned)
-        gone = sorted(tp for tp in self._positions.assigned if tp not in left)
-        if gone:
+        remaining = set(self._readable(view, member)).intersection(self._positions.assigned)
+        revoked = sorted(tp for tp in self._positions.assigned if tp not in remaining)
+        if revoked:
             self._before_revoked()
-            self._tell(self._options.on_revoked, gone)
-            self._positions.share(view, left)
+            self._call(self._options.on_revoked, revoked)
+            self._positions.share(view, remaining)
         return any(tp not in member.target for tp in member.held)
 
-    def _take(self, view: View, member: Member) -> None:
+    def _assign(self, view: View, member: Member) -> None:
         """Start reading newly assigned partitions."""
         readable = self._readable(view, member)
         new = sorted(tp for tp in readable if tp not in self._positions.assigned)
         if new:
             try:
                 self._positions.share(view, readable)
-                self._tell(self._options.on_assigned, new)
+                self._call(self._options.on_assigned, new)
             except BaseException:
-                self._positions.prepare(new)  # The next poll assigns them, and calls back, again.
+                self._positions.suspend(new)  # The next poll assigns them, and calls back, again.
                 raise
 
     def _readable(self, view: View, member: Member) -> list[TopicPartition]:
@@ -260,7 +264,7 @@ class GroupMembership:
         topics = view.topics
         return [tp for tp in member.assigned if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
 
-    def _lost(self, group: Group) -> None:
+    def _removed(self, group: Group) -> None:
         """The group has removed this member: drop its partitions; the next round joins with a new member id.
 
         If another consumer has its static name, it does not join again, because that would fence the other one.
@@ -274,18 +278,18 @@ class GroupMembership:
         if not fenced:
             self.forget()
         if lost:
-            self._tell(self._options.on_revoked, lost)
+            self._call(self._options.on_revoked, lost)
         if fenced:
             msg = f"another consumer has taken over the group_instance_id {instance_id!r} in group {self._group!r}"
             raise FencedInstanceError(msg)
 
-    def _tell(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
+    def _call(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
         if callback is not None:
             callback(partitions)
 
     # The lease --------------------------------------------------------------------------------------------------------
 
-    def _due(self, view: View, member: Member) -> bool:
+    def _heartbeat_due(self, view: View, member: Member) -> bool:
         """Whether a heartbeat is due, the lease of another member is over, or topics have new partitions."""
         expired = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
@@ -299,7 +303,7 @@ class GroupMembership:
     def give_back(self) -> None:
         """Call ``on_revoked`` with all partitions, which can still be committed; :meth:`leave` follows."""
         if self.joined and self._positions.assigned:
-            self._tell(self._options.on_revoked, sorted(self._positions.assigned))
+            self._call(self._options.on_revoked, sorted(self._positions.assigned))
 
     def leave(self) -> None:
         """Leave the group. A static member stays in it (KIP-345).

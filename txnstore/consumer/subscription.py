@@ -54,11 +54,11 @@ def parse_reset(value: object) -> Reset | timedelta:
     if not isinstance(value, str) or isinstance(value, Reset) or not value.startswith(_BY_DURATION):
         return check_choice("auto_offset_reset", value, Reset)
     text = value.removeprefix(_BY_DURATION)
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
         msg = f"auto_offset_reset must end with a duration of ISO 8601, such as by_duration:PT24H, not {text!r}"
         raise InvalidConfigError(msg)
-    days, hours, minutes, seconds = (float((part or "0").replace(",", ".")) for part in found.groups())
+    days, hours, minutes, seconds = (float((part or "0").replace(",", ".")) for part in match.groups())
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
@@ -70,24 +70,30 @@ def parse_reset(value: object) -> Reset | timedelta:
 class Assignment:
     """One partition of a consumer.
 
-    ``topic_id`` is None until the topic exists, ``flow`` until the position is known. ``want``: where to begin then: an
-    offset, an end of the log, or None for the group's committed offset, else the reset policy. ``origin``: where it
-    began, or was last sought to: the target of a rewind without a committed offset. ``late``: the partition is newer
-    than the subscription, so none of its records may be skipped. ``sought``: the application chose the position.
+    Attributes:
+        tp: The partition.
+        topic_id: The id of the topic; None until the topic exists.
+        late: Whether the partition is newer than the subscription, so that none of its records may be skipped.
+        begin: Where to begin as long as ``flow`` is None: an offset, an end of the log, or None for the group's
+            committed offset, else the reset policy.
+        origin: Where it began, or was last sought to: the target of a rewind without a committed offset.
+        flow: Its records on their way to the application; None until the position is looked up.
+        paused: Whether polls return none of its records.
+        sought: Whether the application chose the position.
     """
 
     tp: TopicPartition
     topic_id: str | None
     late: bool = False
-    want: int | Reset | None = None
+    begin: int | Reset | None = None
     origin: int | None = None
     flow: Flow | None = None
     paused: bool = False
     sought: bool = False
 
-    def move(self, want: int | Reset | None) -> None:
+    def move(self, begin: int | Reset | None) -> None:
         """Drop fetched rows; the next update looks the position up."""
-        flow, self.want, self.flow = self.flow, want, None
+        flow, self.begin, self.flow = self.flow, begin, None
         if flow is not None:
             flow.drop()
 
@@ -98,8 +104,8 @@ class Assignment:
 
     @property
     def position(self) -> int | None:
-        """The next offset to read: after the last returned record, or where it was sought; None if not known."""
-        return self.flow.position if self.flow is not None else self.want if isinstance(self.want, int) else None
+        """The next offset to read: after the last returned record, or where it was sought; None before its look-up."""
+        return self.flow.position if self.flow is not None else self.begin if isinstance(self.begin, int) else None
 
 
 class Positions:
@@ -110,6 +116,14 @@ class Positions:
         group: The group at whose committed offsets to begin.
         reset: Where to begin without one, or outside the log.
         first_since: Finds the offset of the first visible record that is at most this old, for such a ``reset``.
+
+    No lock guards it: a consumer is used in one thread at a time.
+
+    Attributes:
+        assigned: The partitions that polls read.
+        changes: How often ``assigned`` has changed; never decreases.
+        topics: The subscribed topics, in the order of the call; None if partitions are assigned by hand, or none.
+        shared: Whether the group assigns the partitions.
     """
 
     def __init__(
@@ -124,14 +138,19 @@ class Positions:
         self.group = group
         self.reset = reset
         self.assigned: dict[TopicPartition, Assignment] = {}
-        self.changes = 0  # of the assignment
+        self.changes = 0
         self.topics: tuple[str, ...] | None = None
         self.shared = False
-        self._prepared: dict[TopicPartition, Assignment] = {}
-        self._counts: dict[str, int] = {}
-        self._shape: list[tuple[str, int]] = []
+        #: Partitions with a position that polls read when the group assigns them (again); none is in ``assigned``.
+        self._suspended: dict[TopicPartition, Assignment] = {}
+        #: The number of partitions of each subscribed topic when it was subscribed to: later partitions are ``late``.
+        self._subscribed_counts: dict[str, int] = {}
+        #: Id and number of partitions of each existing topic of ``topics``, when ``assigned`` was last computed.
+        self._topic_shapes: list[tuple[str, int]] = []
+        #: Topics, and partitions of existing topics, that do not exist in the last view, which was logged.
         self._missing: set[str] = set()
         self._beyond: set[TopicPartition] = set()
+        #: The columns to read, by id and version of the topic.
         self._projections: dict[tuple[str, int], Projection] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
@@ -141,11 +160,11 @@ class Positions:
 
         A topic that does not exist is read from its beginning as soon as it is created.
         """
-        self._counts = {name: view.topics[name].partitions for name in topics if name in view.topics}
+        self._subscribed_counts = {name: view.topics[name].partitions for name in topics if name in view.topics}
         self.topics = tuple(dict.fromkeys(topics))
         if not self.shared:
             self._replace(view, _partitions(view, self.topics))
-        self._note_missing(view)
+        self._log_missing(view)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions. Those that were read before keep their positions.
@@ -155,8 +174,8 @@ class Positions:
         self._replace(view, list(dict.fromkeys(partitions)))
         for tp, part in self.assigned.items():
             part.late = part.late or view.partition(tp) is None
-        self.topics, self.shared, self._prepared = None, False, {}
-        self._note_missing(view)
+        self.topics, self.shared, self._suspended = None, False, {}
+        self._log_missing(view)
 
     def begin_sharing(self) -> None:
         """From now on read the partitions that the group assigns; none until then.
@@ -167,20 +186,20 @@ class Positions:
         for part in self.assigned.values():
             if not part.sought:
                 part.move(None)
-        self._prepared, self.assigned, self.shared = {**self._prepared, **self.assigned}, {}, True
+        self._suspended, self.assigned, self.shared = {**self._suspended, **self.assigned}, {}, True
         self.changes += 1
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
         self._replace(view, sorted(partitions))
         for tp, part in self.assigned.items():
-            part.late = part.late or tp.partition >= self._counts.get(tp.topic, 0)
+            part.late = part.late or tp.partition >= self._subscribed_counts.get(tp.topic, 0)
 
-    def prepare(self, partitions: Iterable[TopicPartition]) -> None:
+    def suspend(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions only when the group assigns them again; their positions are kept until then."""
         for tp in partitions:
             if tp in self.assigned:
-                self._prepared[tp] = self.assigned[tp]
+                self._suspended[tp] = self.assigned[tp]
                 del self.assigned[tp]
                 self.changes += 1
 
@@ -188,7 +207,7 @@ class Positions:
         """Read no partitions until the group assigns some."""
         for part in self.assigned.values():
             part.move(None)
-        self.assigned, self._prepared = {}, {}
+        self.assigned, self._suspended = {}, {}
         self.changes += 1
 
     @property
@@ -197,13 +216,13 @@ class Positions:
         return {tp.topic: part.topic_id for tp, part in self.assigned.items() if part.topic_id is not None}
 
     def _replace(self, view: View, tps: list[TopicPartition]) -> None:
-        found = {tp: self.assigned.get(tp) or self._prepared.get(tp) or _assignment(view, tp) for tp in tps}
-        before, self.assigned = self.assigned, found
+        assigned = {tp: self.assigned.get(tp) or self._suspended.get(tp) or _assignment(view, tp) for tp in tps}
+        before, self.assigned = self.assigned, assigned
         self.changes += 1
-        for tp in found:
-            self._prepared.pop(tp, None)
+        for tp in assigned:
+            self._suspended.pop(tp, None)
         for tp, part in before.items():
-            if tp not in found:
+            if tp not in assigned:
                 part.move(None)
 
     def _follow_topics(self, view: View) -> None:
@@ -212,26 +231,26 @@ class Positions:
         A partition that was assigned by hand stays assigned after its deletion, and is read again if it is recreated.
         """
         if self.topics is not None and not self.shared:
-            found = (view.topics.get(name) for name in self.topics)
-            shape = [(topic.topic_id, topic.partitions) for topic in found if topic is not None]
-            if shape != self._shape:
+            topics = (view.topics.get(name) for name in self.topics)
+            shapes = [(topic.topic_id, topic.partitions) for topic in topics if topic is not None]
+            if shapes != self._topic_shapes:
                 before = set(self.assigned)
                 self._replace(view, _partitions(view, self.topics))
                 for tp in self.assigned.keys() - before:
                     self.assigned[tp].late = True
-                self._shape = shape
-        self._note_missing(view)
+                self._topic_shapes = shapes
+        self._log_missing(view)
 
-    def _note_missing(self, view: View) -> None:
+    def _log_missing(self, view: View) -> None:
         """Log the topics and partitions that do not exist, once for each time that they are missing."""
         names = self.topics if self.topics is not None else dict.fromkeys(tp.topic for tp in self.assigned)
         missing = {name for name in names if name not in view.topics}
         for name in sorted(missing - self._missing):
-            known = ", ".join(sorted(view.topics)[:10]) or "none"
+            existing = ", ".join(sorted(view.topics)[:10]) or "none"
             _LOG.warning(
                 "there is no topic %r: the consumer waits until it is created; the store has %s",
                 name,
-                known,
+                existing,
                 extra={"topic": name, "group": self.group},
             )
         self._missing = missing
@@ -250,16 +269,16 @@ class Positions:
 
     def chains(self, view: View) -> set[int]:
         """The chains that a poll has to read: of its partitions, its group, and of open transactions in them."""
-        found = {CATALOG} if self.topics is not None or self._missing or self._beyond else set[int]()
-        if self.group is not None and (self.shared or self._unknown()):
-            found.add(chain_of_group(self.group, view.chains))
+        numbers = {CATALOG} if self.topics is not None or self._missing or self._beyond else set[int]()
+        if self.group is not None and (self.shared or self._unlocated()):
+            numbers.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
-            found.add(chain_of_partition(tp, view.chains))
+            numbers.add(chain_of_partition(tp, view.chains))
             log = view.log(tp)
-            found |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return found | {chain_of_producer(producer_id) for producer_id in self.pending(view)}
+            numbers |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
+        return numbers | {chain_of_producer(producer_id) for producer_id in self.pending(view)}
 
-    def _unknown(self) -> list[TopicPartition]:
+    def _unlocated(self) -> list[TopicPartition]:
         """The partitions whose position has to be looked up."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
@@ -268,48 +287,48 @@ class Positions:
         group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
             return set()
-        unknown = self._unknown()
-        return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in unknown)}
+        tps = self._unlocated()
+        return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in tps)}
 
     def blocked_by(self, view: View) -> set[int]:
         """The producers whose open transactions block records to read, or offsets at which to begin."""
-        found = self.pending(view)
+        producer_ids = self.pending(view)
         if self.isolation is Isolation.READ_COMMITTED:
             for tp in self.assigned:
                 log = view.log(tp)
-                found |= set(log.open_txns) if log is not None else set()
-        return found
+                producer_ids |= set(log.open_txns) if log is not None else set()
+        return producer_ids
 
     def needs_head(self, view: View) -> bool:
         """Whether a position has to be looked up at the head of the chain.
 
-        Committed offsets and the ends of a log move; an offset within the known log stays valid.
+        Committed offsets and the ends of a log move; an offset within the log of this view stays valid.
         """
         return any(
             part.flow is None
             and (log := view.partition(tp)) is not None
-            and not (isinstance(part.want, int) and part.want <= log.high_watermark)
+            and not (isinstance(part.begin, int) and part.begin <= log.high_watermark)
             for tp, part in self.assigned.items()
         )
 
-    def outrun(self, view: View) -> dict[TopicPartition, int]:
+    def committed_past_end(self, view: View) -> dict[TopicPartition, int]:
         """The group's committed offsets at which to begin that are past the end of their log in this view.
 
         A closed cut does not exclude this: the group's chain may be read after the commit of the offset, and the
         partition's chain before the append of its records.
         """
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         if self.group is None or view.chains == 1:
-            return found
+            return offsets
         for tp, part in self.assigned.items():
-            log = view.partition(tp) if part.flow is None and part.want is None else None
+            log = view.partition(tp) if part.flow is None and part.begin is None else None
             value = committed(view, self.group, tp, require_stable=False) if log is not None else None
             if log is not None and value is not None and value.offset > log.high_watermark:
-                found[tp] = value.offset
-        return found
+                offsets[tp] = value.offset
+        return offsets
 
     def update(self, view: View) -> list[TopicPartition]:
-        """Look up unknown positions, and plan the records that can be read now in all partitions that are not paused.
+        """Look up missing positions, and plan the records that can be read now in all partitions that are not paused.
 
         A deleted partition has none, and does not keep the others from being read.
 
@@ -356,7 +375,7 @@ class Positions:
         if part.flow is None:
             position = self._beginning(view, part, partition)
             part.origin = position if part.origin is None else part.origin
-            part.flow, part.want = Flow(part.tp, self.projection(topic), position), None
+            part.flow, part.begin = Flow(part.tp, self.projection(topic), position), None
         elif part.flow.projection.topic.version != topic.version:
             part.flow.drop()
             part.flow.projection = self.projection(topic)
@@ -368,11 +387,11 @@ class Positions:
         return part.flow
 
     def _beginning(self, view: View, part: Assignment, partition: Partition) -> int:
-        if isinstance(part.want, Reset):
-            part.origin = self._end(view, part, partition, part.want)
+        if isinstance(part.begin, Reset):
+            part.origin = self._end(view, part, partition, part.begin)
             return part.origin
-        if part.want is not None:
-            return part.want
+        if part.begin is not None:
+            return part.begin
         if self.group is not None:
             value = committed(view, self.group, part.tp)
             if value is not None:
@@ -388,16 +407,16 @@ class Positions:
 
     def _end(self, view: View, part: Assignment, partition: Partition, which: Reset | timedelta) -> int:
         if isinstance(which, timedelta):
-            found = self._first_since(view, part.tp, which)
-            return found if found is not None else partition.read_limit(self.isolation)
+            offset = self._first_since(view, part.tp, which)
+            return offset if offset is not None else partition.read_limit(self.isolation)
         return partition.log_start if which is Reset.EARLIEST else partition.read_limit(self.isolation)
 
     def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
-        """The known positions, those after a seek included; a sought end of a log is looked up (one GET).
+        """The positions, those after a seek included; a sought end of a log is looked up (one GET).
 
         Partitions that the group's committed offset decides have none before the next poll.
         """
-        sought = [part for part in self.assigned.values() if part.flow is None and isinstance(part.want, Reset)]
+        sought = [part for part in self.assigned.values() if part.flow is None and isinstance(part.begin, Reset)]
         if sought:
             head = view()
             for part in sought:

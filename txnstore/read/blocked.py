@@ -26,7 +26,7 @@ def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], sn
         blocked: The partitions.
         snapshot: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
     """
-    warned: set[Cause] = connection.kept("blocked reads", set)
+    warned: set[Cause] = connection.cached("blocked reads", set)
     past = snapshot is not None and snapshot.sequence < connection.view(refresh=False).sequence
     for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only, past=past).items():
         if cause not in warned:

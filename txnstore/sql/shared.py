@@ -318,7 +318,7 @@ def _inspection_statements() -> str:
 
 def shared_database(connection: Connection, access: Access = Access()) -> SharedDatabase:  # noqa: B008 - immutable
     """Return the shared database of an open store."""
-    return connection.kept(access, lambda: SharedDatabase(access))
+    return connection.cached(access, lambda: SharedDatabase(access))
 
 
 def run_shared(

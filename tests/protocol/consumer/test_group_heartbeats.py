@@ -342,14 +342,14 @@ def test_heartbeat_to_a_store_that_closes_meanwhile_is_not_sent(bench: Bench) ->
     consumer = _member(bench.store)
     consumer.poll()
     connection = connection_of(bench.store)
-    known = connection.known
+    view_if_open = connection.view_if_open
 
     def close_after() -> View | None:
-        view = known()
+        view = view_if_open()
         bench.store.close()
         return view
 
-    object.__setattr__(connection, "known", close_after)
+    object.__setattr__(connection, "view_if_open", close_after)
     requests = len(bench.faults.requests)
     bench.timers.pass_time(30)
     assert len(bench.faults.requests) == requests

@@ -115,6 +115,6 @@ def test_an_open_transaction_is_no_rest(resting: tuple[Store, Consumer]) -> None
     producer.send("t", b"waits", partition=0)
     producer.flush()
     assert values(consumer) == []
-    assert consumer._poller._rest is None
+    assert consumer._poller._idle is None
     producer.commit_transaction()
     assert values(consumer) == [b"waits"]

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.reading import T0, T1, append, begin, commit, new_store, read_all, texts
 from txnstore.consumer import Consumer
-from txnstore.consumer.fetcher import Poller, Taken, ask_ahead, drain
+from txnstore.consumer.fetcher import PolledRows, Poller, drain, fetch_ahead
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import MemberLease
@@ -22,12 +22,13 @@ from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 READING = places(
-    Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take, drain, ask_ahead, Taken.records,
+    Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take, drain, fetch_ahead,
+    PolledRows.records,
     Flow.plan, Flow.take, Flow._next_rows, Flow._end_slice, Flow._pass_gap, Positions.update, Positions._locate,
 )  # fmt: skip
 SHARING = places(
     ConsumerGroup.follow, GroupMembership.follow, GroupMembership._join, GroupMembership._submit,
-    GroupMembership._take, GroupMembership._tell, Positions.begin_sharing, Positions.share,
+    GroupMembership._assign, GroupMembership._call, Positions.begin_sharing, Positions.share,
 )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_poll_interrupted_anywhere_skips_no_record(clock: ManualClock, polls: in
             assert sorted(found) == VALUES
             return interrupted
 
-    assert len(list(everywhere(READING | places(Flow.ask) if polls == 0 else READING, attempt))) > 50
+    assert len(list(everywhere(READING | places(Flow.fetch_next) if polls == 0 else READING, attempt))) > 50
 
 
 class Interrupted(MemoryStore):

@@ -274,12 +274,12 @@ def test_records_that_cannot_be_handed_out_are_not_skipped(store: Store, monkeyp
     append(store, "a", "b")
     consumer = store.consumer(["t"])
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.fetcher.Taken.records", _interrupted)
+        patch.setattr("txnstore.consumer.fetcher.PolledRows.records", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(max_records=1)
     assert texts(consumer.poll(max_records=1)) == ["a"]
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.fetcher.Taken.records", _interrupted)
+        patch.setattr("txnstore.consumer.fetcher.PolledRows.records", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll()
     assert texts(consumer.poll()) == ["b"]

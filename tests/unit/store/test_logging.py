@@ -76,7 +76,7 @@ def test_fencing_and_aborting_are_said(store: Store, caplog: pytest.LogCaptureFi
         ("admin.transactions", "producers fenced by an administrator"),
     ]
     message = f"producer fenced by a newer instance, or expired: {fenced.value}"
-    assert said(caplog, logging.WARNING) == [("producer.fencing", message)]
+    assert said(caplog, logging.WARNING) == [("producer.sender", message)]
     assert field(caplog, message, "transactional_id") == "p"
 
 

@@ -50,7 +50,7 @@ def commit_micro_batch(
         UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
     """
     name = _name(options, batch)
-    identities: dict[tuple[str, str], ProducerIdentity] = connection.kept(_RUNS, dict)
+    identities: dict[tuple[str, str], ProducerIdentity] = connection.cached(_RUNS, dict)
     identity = identities.get((name, batch.run_id))
     try:
         ended = _commit(connection, options, batch, batches, identity)
@@ -117,7 +117,7 @@ def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch
     name = _name(options, batch)
     view = connection.view(refresh=False)
     txn = view.transactions.get(name)
-    if txn is not None and (name, batch.run_id) in connection.kept(_RUNS, dict) and batch.is_overtaken(txn):
+    if txn is not None and (name, batch.run_id) in connection.cached(_RUNS, dict) and batch.is_overtaken(txn):
         raise overtaken(txn, batch)
     if not batch.is_committed(txn):
         return False
