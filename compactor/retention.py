@@ -9,7 +9,7 @@ from functools import partial
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
-from txnstore.coordinator.copies import left_unknown
+from txnstore.coordinator.copies import unknown_if_partial
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
@@ -191,7 +191,7 @@ def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = F
     if refused:
         raise refused[0]
     for number in sorted(errors):
-        raise left_unknown(errors[number], happened=bool(moved_by_chain)) from errors[number]
+        raise unknown_if_partial(errors[number], happened=bool(moved_by_chain)) from errors[number]
     return {tp: start for moved in moved_by_chain.values() for tp, start in moved.items()}
 
 

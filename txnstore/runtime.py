@@ -164,9 +164,13 @@ class Measurements:
         self.clock = clock
         #: Called with each duration, its kind and milliseconds: an exporter with histograms of its own.
         self.listener: Callable[[str, int], None] | None = None
+        #: Repeated requests. Counted without a lock: two threads may count one.
         self.retries = 0
+        #: Durations that are not in the buckets yet: kind and milliseconds.
         self._new: deque[tuple[str, int]] = deque()
+        #: Guards the two below.
         self._lock = ForkLock()
+        #: The number of durations in each bucket, the last one above all bounds, and their sum in ms, by kind.
         self._counts: dict[str, list[int]] = {}
         self._totals: dict[str, int] = {}
 

@@ -35,12 +35,12 @@ _LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Seconds after which a waiting thread looks for signals, which the system may have delivered to another thread.
-_LOOK = 1.0
+#: Seconds after which a waiting thread checks for signals, which the system may have delivered to another thread.
+_SIGNAL_CHECK = 1.0
 #: Seconds after which the exit waits no longer for threads of libraries, and between two looks at them.
-_LEAVE, _STEP = 5.0, 0.001
+_EXIT_TIMEOUT, _PAUSE = 5.0, 0.001
 #: Seconds after which a fork waits no longer for imports of other threads, one of which may wait for this thread.
-_IMPORTS = 5.0
+_FORK_TIMEOUT = 5.0
 
 
 class ForkLock:
@@ -56,6 +56,7 @@ class ForkLock:
     __slots__ = ("_locks",)
 
     def __init__(self) -> None:
+        #: The lock of each process, by process id: those of parents are never used again.
         self._locks: dict[int, Any] = {}
 
     @property
@@ -78,7 +79,7 @@ class ForkLock:
         return (ForkLock, ())
 
 
-class _TaskState(Enum):
+class _Step(Enum):
     WAITING = 1
     RUNNING = 2
     CANCELLED = 3
@@ -95,29 +96,38 @@ class Task(Future[T]):
     """
 
     def __init__(self, call: Callable[[], T]) -> None:  # The base class would make a Condition.
+        #: What :meth:`run` calls; None after the end, so that the task keeps nothing alive.
         self._call: Callable[[], T] | None = call
-        self._step = _TaskState.WAITING
+        #: WAITING, then RUNNING and ENDED, or CANCELLED.
+        self._step = _Step.WAITING
+        #: The thread that is in the middle of the call.
         self._runner: int | None = None
+        #: Guards the step from WAITING: one thread runs the task, or one cancels it. Held for that step only; its
+        #: ``with`` is written in C, so an interrupt cannot leave it locked.
         self._lock = threading.Lock()
+        #: The outcome; both are written by the thread that runs, before ENDED.
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._woken: list[SimpleQueue[None]] = []
+        #: One queue for each waiting thread. A thread appends its queue before it reads the step, and the runner
+        #: reads the list after it has set the step, so no thread waits for an end that has passed.
+        self._queues: list[SimpleQueue[None]] = []
+        #: Callbacks that were not called. Each is taken by an atomic step, so it is called once.
         self._callbacks: list[Callable[[Future[T]], object]] = []
 
     def run(self) -> bool:
-        """Call, and keep the outcome; False if another thread has begun, or if the task was cancelled."""
+        """Call, and store the outcome; False if another thread has begun, or if the task was cancelled."""
         mine = False
         try:
             with self._lock:
-                mine = self._step is _TaskState.WAITING
+                mine = self._step is _Step.WAITING
                 if mine:
-                    self._step = _TaskState.RUNNING
+                    self._step = _Step.RUNNING
             if mine:
                 self._perform()
                 self._end()
         except BaseException as error:  # An interrupt outside the call; a second time, because it may have hit the end.
             if mine:
-                if self._step is not _TaskState.ENDED:
+                if self._step is not _Step.ENDED:
                     self._error = error
                 self._end()
             raise
@@ -137,20 +147,20 @@ class Task(Future[T]):
 
     def _end(self) -> None:
         self._runner = None
-        self._step = _TaskState.ENDED
-        self._tell()
+        self._step = _Step.ENDED
+        self._notify()
 
     @property
     def runs_here(self) -> bool:
         """Whether this thread is in the middle of the call, so it must not wait for the end."""
         return self._runner == threading.get_ident()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wake the waiting threads and call the callbacks, if the task is done. Can be repeated."""
         if not self.done():
             return
         self._call = None
-        for waiter in tuple(self._woken):
+        for waiter in tuple(self._queues):
             waiter.put(None)
         while self._callbacks:
             with suppress(IndexError):
@@ -160,16 +170,16 @@ class Task(Future[T]):
         """Wait until the call has ended or the task is cancelled; False after ``timeout`` seconds."""
         if self.done():
             return True
-        woken: SimpleQueue[None] = SimpleQueue()
-        self._woken.append(woken)
+        queue: SimpleQueue[None] = SimpleQueue()
+        self._queues.append(queue)
         until = None if timeout is None else monotonic() + timeout
         while not self.done():
-            left = _LOOK if until is None else min(_LOOK, until - monotonic())
+            pause = _SIGNAL_CHECK if until is None else min(_SIGNAL_CHECK, until - monotonic())
             with suppress(Empty):
-                woken.get(timeout=max(0.0, left))
+                queue.get(timeout=max(0.0, pause))
             if until is not None and not self.done() and monotonic() >= until:
                 with suppress(ValueError):
-                    self._woken.remove(woken)
+                    self._queues.remove(queue)
                 return False
         return True
 
@@ -181,25 +191,25 @@ class Task(Future[T]):
         """Cancel the task if it has not begun; whether it is cancelled."""
         try:
             with self._lock:
-                if self._step is _TaskState.WAITING:
-                    self._step = _TaskState.CANCELLED
-            self._tell()
+                if self._step is _Step.WAITING:
+                    self._step = _Step.CANCELLED
+            self._notify()
         except BaseException:
-            self._tell()
+            self._notify()
             raise
         return self.cancelled()
 
     def cancelled(self) -> bool:
         """Whether the task was cancelled."""
-        return self._step is _TaskState.CANCELLED
+        return self._step is _Step.CANCELLED
 
     def running(self) -> bool:
         """Whether the call has begun and has not ended."""
-        return self._step is _TaskState.RUNNING
+        return self._step is _Step.RUNNING
 
     def done(self) -> bool:
         """Whether the call has ended or the task is cancelled."""
-        return self._step is _TaskState.ENDED or self._step is _TaskState.CANCELLED
+        return self._step is _Step.ENDED or self._step is _Step.CANCELLED
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the exception of the call, or None."""
@@ -222,7 +232,7 @@ class Task(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn`` with the task when it is done; immediately if it is done already."""
         self._callbacks.append(fn)
-        self._tell()
+        self._notify()
 
 
 def start(run: Callable[[], object], name: str) -> None:
@@ -265,6 +275,7 @@ class ThreadTimer:
 
     def __init__(self, task: Callable[[], object]) -> None:
         self._task = task
+        #: The times that were set, for the thread; None without a thread. None in it ends the thread.
         self._times: SimpleQueue[float | None] | None = None
 
     def set(self, seconds: float) -> None:
@@ -349,13 +360,13 @@ def _wait_for_imports() -> None:
     The child has the lock of the module and not the thread that holds it: its own import of the module would wait
     forever. The import lock is kept until the fork, so that no other thread begins an import meanwhile.
     """
-    until = monotonic() + _IMPORTS
+    until = monotonic() + _FORK_TIMEOUT
     while True:
         _imp.acquire_lock()
         if not _imports_elsewhere() or monotonic() >= until:
             return
         _imp.release_lock()
-        sleep(_STEP)
+        sleep(_PAUSE)
 
 
 def _imports_elsewhere() -> bool:
@@ -387,11 +398,17 @@ class Workers(Executor):
 
     def __init__(self, most: int, name: str = "txnstore") -> None:
         self._most, self._name = most, name
+        #: The process that has the threads; in a forked child, tasks run in the calling thread.
         self._pid = os.getpid()
+        #: Guards the choice between a thread and the calling thread: nothing is queued after a shutdown. No task runs
+        #: with it.
         self._lock = ForkLock()
         self._closed = False
+        #: Tasks that no thread has taken; None ends a thread, which puts it back for the next one.
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        self._idle: list[None] = []  # One element for each thread that waits for a task that it was not promised.
+        #: One element for each thread that waits for a task and was not counted on by a submit yet.
+        self._idle: list[None] = []
+        #: The loops of all threads that were started; at most ``most``.
         self._loops: list[Task[None]] = []
         finalizer = weakref.finalize(self, self._tasks.put, None)
         finalizer.atexit = False
@@ -479,9 +496,9 @@ def wait_for_deliveries() -> None:
     meanwhile, CPython before 3.14 ends the thread by ``pthread_exit``, whose unwinding aborts the process in the frames
     of Rust: SIGABRT, SIGBUS or SIGSEGV instead of the exit status.
     """
-    until = monotonic() + _LEAVE
+    until = monotonic() + _EXIT_TIMEOUT
     while any(map(_hands_over, _foreign_threads())) and monotonic() < until:
-        sleep(_STEP)
+        sleep(_PAUSE)
 
 
 def _foreign_threads() -> list[FrameType]:

@@ -15,7 +15,7 @@ from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
 
 #: Lines of ``Coordinator._end``.
-_SEND_AHEAD = "    appended = self._send_ahead(command, home, others) if others else {}\n"
+_SEND_AHEAD = "    appended = self._append_ahead(command, home, others) if others else {}\n"
 _NAME_LAST = """\
     last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
     submit = self._submit if decided else self._submit_part

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinator.copies import left_unknown, submit_told
+from txnstore.coordinator.copies import submit_copying_topics, unknown_if_partial
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_producer
@@ -46,7 +46,9 @@ class Endings:
         self._chains = chains
         self._sleep = sleep
         self._background = background
+        #: The background work that has not ended, by transactional id, and what it calls: at most one per id.
         self._running: dict[str, tuple[Future[None], Callable[[], object]]] = {}
+        #: Guards ``_running``, for one step at a time; no other lock is acquired with it.
         self._lock = ForkLock()
 
     def finish(self, decided: Unfinished) -> None:
@@ -70,7 +72,7 @@ class Endings:
         chain = self._chains[number]
         command = WriteMarkers(decided, decision)
         try:
-            submit_told(self._chains, number, command)
+            submit_copying_topics(self._chains, number, command)
         except UnknownTopicOrPartitionError:
             chain.submit(replace(command, copies_current=True))  # A deleted topic needs no marker; the chain is fenced.
         return chain.state.sequence
@@ -84,7 +86,7 @@ class Endings:
         try:
             self.finish(decided)
         except StorageError as error:
-            raise left_unknown(error, happened=True) from error
+            raise unknown_if_partial(error, happened=True) from error
 
     def finish_later(self, decided: Unfinished) -> None:
         """Complete a transaction in the background; its decision is durable, so any process can complete it later.
@@ -119,7 +121,7 @@ class Endings:
         running.add_done_callback(partial(self._forget, transactional_id or ""))
 
     def _forget(self, name: str, done: Future[None]) -> None:
-        """Drop work that is done, unless a later one has taken its place: one is kept per running transaction."""
+        """Drop work that is done, unless later work of the id has replaced it."""
         with self._lock.own:
             if name in self._running and self._running[name][0] is done:
                 del self._running[name]

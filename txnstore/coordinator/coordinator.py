@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.completion import ATTEMPTS, Endings
-from txnstore.coordinator.copies import copy_everywhere, delete_topic, left_unknown, submit_told
+from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_copying_topics, unknown_if_partial
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
@@ -106,7 +106,7 @@ class Coordinator:
         return self._submit(number, command)
 
     def _submit(self, number: int, command: Command) -> Any:
-        return submit_told(self._chains, number, command)
+        return submit_copying_topics(self._chains, number, command)
 
     def _submit_part(self, number: int, command: C) -> Any:
         """Submit what a command has for one chain, with the ids of the topics of its offsets.
@@ -116,13 +116,13 @@ class Coordinator:
         part is repeated.
         """
         for _ in range(ATTEMPTS):
-            checked, catalog = self._looked_up(command)
+            checked, catalog = self._identify_topics(command)
             try:
                 return self._submit(number, checked)
             except UnknownTopicOrPartitionError:
                 if catalog is None or self._chains[CATALOG].refresh().sequence == catalog:
                     raise
-        return self._submit(number, self._looked_up(command)[0])
+        return self._submit(number, self._identify_topics(command)[0])
 
     # Producers --------------------------------------------------------------------------------------------------------
 
@@ -147,13 +147,13 @@ class Coordinator:
         )
         raise ConcurrentTransactionsError(msg)
 
-    def _fence_old(self, kept: KeptTransaction) -> ProducerIdentity:
+    def _fence_old(self, answer: KeptTransaction) -> ProducerIdentity:
         """Fence the old epoch of a kept transaction in all its chains, before the new identity is returned (TPC-05)."""
-        home = chain_of_producer(kept.producer.producer_id)
+        home = chain_of_producer(answer.producer.producer_id)
         after = (home, self._chains[home].state.sequence)
-        command = FenceProducer(kept.producer, kept.partitions, kept.groups, after)
+        command = FenceProducer(answer.producer, answer.partitions, answer.groups, after)
         self._everywhere(command)
-        return kept.producer
+        return answer.producer
 
     def _hold(self, command: HoldTxn) -> None:
         """Prepare in the coordinator's chain, then close the transaction in its other chains (TPC-03).
@@ -176,7 +176,7 @@ class Coordinator:
         self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
-        self._looked_up(command)  # Unknown topics are refused before anything is written.
+        self._identify_topics(command)  # Unknown topics are refused before anything is written.
         parts, producer = parts_of(command, len(self._chains)), command.producer
         if producer.transactional_id is None:
             work = {
@@ -219,15 +219,17 @@ class Coordinator:
         """Evidence that the open transaction has the partitions and groups, as of an entry before its decision."""
         state = self._chains[home].state
         txn = state.transactions.get(command.producer.transactional_id or "")
-        found = txn is not None and _has(txn, command)
-        return Added(home, state.sequence, state.timestamp) if found else None
+        is_added = txn is not None and _has(txn, command)
+        return Added(home, state.sequence, state.timestamp) if is_added else None
 
     def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
         """Whether chains may soon refuse the evidence for its age: the coordinator's chain was idle for hours."""
         now = max([self._runtime.clock(), *(self._chains[number].state.timestamp for number in chains)])
         return now - added.timestamp > MAX_ADDED_AGE_MS // 2
 
-    def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
+    def add_in_background(
+        self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]
+    ) -> bool:
         """Start to add partitions and groups of other chains in the background.
 
         It saves the next append a round trip. If it fails, that append adds them, or raises.
@@ -242,8 +244,8 @@ class Coordinator:
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != home)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != home))
         topics = self._chains[CATALOG].state.topics
-        known = tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
-        command = Append(producer, partitions=tps, groups=names, topic_ids=known)
+        topic_ids = tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
+        command = Append(producer, partitions=tps, groups=names, topic_ids=topic_ids)
         if not (tps or names) or self._added(home, command) is not None:
             return False
         self.endings.in_background(
@@ -271,25 +273,25 @@ class Coordinator:
         self.endings.wait_for(producer.transactional_id)
         decided = False
         try:
-            self._looked_up(command)  # Unknown topics are refused before anything is written.
+            self._identify_topics(command)  # Unknown topics are refused before anything is written.
         except UnknownTopicOrPartitionError:
             decided = self._decided_before(command, home) is not None
             if not decided:
                 raise
-        appended = self._send_ahead(command, home, others) if others else {}
+        appended = self._append_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
         submit = self._submit if decided else self._submit_part
         try:
             ended: Ended = self.endings.when_free(producer, lambda: submit(home, last))
         except StorageError as error:
-            raise left_unknown(error, happened=bool(others)) from error
+            raise unknown_if_partial(error, happened=bool(others)) from error
         if ended.unfinished is not None:
             self.endings.finish_later(ended.unfinished)
         if ended.repeated:
             return ended
         return replace(ended, appended=joined(parts, {**appended, home: ended.appended}))
 
-    def _send_ahead(self, command: EndTxn, home: int, parts: dict[int, Part]) -> dict[int, tuple[Appended, ...]]:
+    def _append_ahead(self, command: EndTxn, home: int, parts: dict[int, Part]) -> dict[int, tuple[Appended, ...]]:
         """Append the batches and offsets of other chains before the decision.
 
         If they are refused because an earlier attempt of this end was decided, returns where that one appended them.
@@ -344,10 +346,10 @@ class Coordinator:
             return None
         return tuple(key for number in sorted(answers) for key in answers[number])
 
-    def _looked_up(self, command: C) -> tuple[C, int | None]:
+    def _identify_topics(self, command: C) -> tuple[C, int | None]:
         """The command with the topic ids of its offsets, which a group's chain does not know; and the catalog's entry.
 
-        If the known state of the catalog's chain refuses them, its head decides. None: the command has no offsets.
+        If the cached state of the catalog's chain refuses them, its head decides. None: the command has no offsets.
 
         Raises:
             UnknownTopicOrPartitionError: A partition does not exist, or its topic was created again since it was read.
@@ -357,11 +359,11 @@ class Coordinator:
             return command, None
         catalog = self._chains[CATALOG].state
         try:
-            found = _with_topic_ids(catalog, offsets)
+            identified = _with_topic_ids(catalog, offsets)
         except UnknownTopicOrPartitionError:
             catalog = self._chains[CATALOG].refresh()
-            found = _with_topic_ids(catalog, offsets)
-        changed = found[0] if isinstance(command.offsets, TxnOffsets) else found
+            identified = _with_topic_ids(catalog, offsets)
+        changed = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
         return replace(command, offsets=changed), catalog.sequence
 
     def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
@@ -376,13 +378,13 @@ class Coordinator:
             UnknownOutcomeError: Some chains failed, or ``happened`` is set.
             TxnStoreError: Another subclass of it: a chain refused its part; raised before storage errors.
         """
-        found, errors = self._chains.try_at_once(work)
-        refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
-        if refused:
-            raise refused[0]
+        answers, errors = self._chains.try_at_once(work)
+        refusals = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
+        if refusals:
+            raise refusals[0]
         for number in sorted(errors):
-            raise left_unknown(errors[number], happened=happened or bool(found)) from errors[number]
-        return found
+            raise unknown_if_partial(errors[number], happened=happened or bool(answers)) from errors[number]
+        return answers
 
 
 def _with_topic_ids(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:

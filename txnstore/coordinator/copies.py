@@ -26,7 +26,7 @@ from txnstore.errors import (
 _LOG = logging.getLogger(__name__)
 
 
-def submit_told(chains: Chains, number: int, command: Command) -> Any:
+def submit_copying_topics(chains: Chains, number: int, command: Command) -> Any:
     """Submit to one chain; if the chain lacks a topic of the catalog, copy the topic and submit again."""
     try:
         return chains[number].submit(command)
@@ -105,12 +105,12 @@ def _delete(chains: Chains, topic: Topic) -> None:
     others = leaders_of(topic, len(chains)) - {CATALOG}
     closed, errors = chains.try_at_once({number: partial(chains[number].submit, close) for number in others})
     for number in sorted(errors):
-        raise left_unknown(errors[number], happened=bool(closed)) from errors[number]
+        raise unknown_if_partial(errors[number], happened=bool(closed)) from errors[number]
     after = tuple((number, chains[number].state.sequence) for number in sorted(others))
     try:
         chains[CATALOG].submit(DeleteTopic(topic.name, topic.revision, after))
     except StorageError as error:
-        raise left_unknown(error, happened=bool(closed)) from error
+        raise unknown_if_partial(error, happened=bool(closed)) from error
 
 
 def half_deleted(view: View) -> list[Topic]:
@@ -124,13 +124,13 @@ def half_deleted(view: View) -> list[Topic]:
 
 def finish_deletions(chains: Chains, view: View) -> int:
     """Delete the topics whose deletion has begun; returns their number."""
-    found = half_deleted(view)
-    for topic in found:
+    topics = half_deleted(view)
+    for topic in topics:
         try:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
         except (TopicChangedError, UnknownTopicOrPartitionError):
             _LOG.info("the topic of an abandoned deletion was changed or deleted", extra={"topic": topic.name})
-    return len(found)
+    return len(topics)
 
 
 def has_stale_copies(view: View) -> bool:
@@ -155,7 +155,7 @@ def copy_all(chains: Chains) -> int:
 def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], *, deleted: bool = False) -> bool:
     """Update a chain's copies of topics; whether any was stale.
 
-    ``deleted``: the topics were just deleted; update the chain even if this process knows of no copy there.
+    ``deleted``: the topics were just deleted; update the chain even if the cached state has no copy there.
     """
     stale = False
     for name in topics:
@@ -169,7 +169,7 @@ def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], 
     return stale
 
 
-def left_unknown(error: Exception, *, happened: bool) -> Exception:
+def unknown_if_partial(error: Exception, *, happened: bool) -> Exception:
     """The error to raise for ``error``: a storage error becomes an unknown outcome if a part of the command is stored.
 
     A :class:`StorageError` means that nothing was written, which is not true then.

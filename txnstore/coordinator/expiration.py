@@ -62,7 +62,7 @@ def expire(
 
 
 def expire_due(chains: Chains, now: int) -> ExpiryReport:
-    """Remove state past Kafka's default limits in the chains where the known state has any at ``now`` (ms).
+    """Remove state past Kafka's default limits in the chains where the cached state has any at ``now`` (ms).
 
     Makes no request if nothing has expired.
     """
@@ -71,8 +71,8 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
 
 
 def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at: int | None = None) -> ExpiryReport:
-    found = chains.at_once({chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which})
-    every = [part for number in sorted(found) for part in found[number]]
+    entries = chains.at_once({chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which})
+    every = [part for number in sorted(entries) for part in entries[number]]
     report = ExpiryReport(
         producers=sum(part.producers for part in every),
         transactional_ids=tuple(sorted(name for part in every for name in part.transactional_ids)),
@@ -94,7 +94,7 @@ def _all(chain: Chain, command: Expire, ages: Ages, preview_at: int | None) -> l
     command = replace(command, oldest=(producers, ids, offsets))
     if preview_at is not None:
         return [preview(state, command, preview_at)]
-    found: list[Expired] = []
-    while not found or found[-1].more:
-        found.append(chain.submit(command))
-    return found
+    entries: list[Expired] = []
+    while not entries or entries[-1].more:
+        entries.append(chain.submit(command))
+    return entries

@@ -76,9 +76,9 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
 def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Transaction]:
     """The abandoned transactions of these producers, which a reader that waits for them may end.
 
-    The view decides which are open or not completed; the storage is asked only about one that seems to be abandoned.
+    The view decides which are open or not completed; a request is made only for one that seems to be abandoned.
     """
-    found: dict[int, Transaction] = {}
+    transactions: dict[int, Transaction] = {}
     for producer_id in producer_ids:
         txn = view.owner(producer_id)
         if txn is None:
@@ -86,8 +86,8 @@ def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Trans
         state = view.states[chain_of_producer(producer_id)]
         unfinished = txn.state in DECIDED and ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
         if unfinished or ages.has_expired(state, txn):
-            found[producer_id] = txn
-    return [found[producer_id] for producer_id in sorted(found)]
+            transactions[producer_id] = txn
+    return [transactions[producer_id] for producer_id in sorted(transactions)]
 
 
 def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> list[Transaction]:

@@ -126,7 +126,7 @@ class Sender:
         ends = None if crowd_only or manager.transactional else manager.identity
         self._check_timeout()
         self.uploader.start(keep_last=not crowd_only, ends=ends)
-        self._announce()
+        self._add_partitions()
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(crowd_only=crowd_only))
@@ -143,12 +143,12 @@ class Sender:
             self._fail(error)
             raise
 
-    def _announce(self) -> None:
+    def _add_partitions(self) -> None:
         """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
         manager = self._manager
         if manager.transactional and self._connection.several_chains:
             partitions = self.accumulator.sealed_partitions
-            if self._connection.coordinator.announce(manager.identity, partitions, manager.groups):
+            if self._connection.coordinator.add_in_background(manager.identity, partitions, manager.groups):
                 manager.partitions_added()
 
     def _register(self, uploads: list[Upload]) -> None:
@@ -264,7 +264,7 @@ class Sender:
         accumulator.seal_all()
         self._check_timeout()
         self.uploader.start(keep_last=True, ends=manager.identity)
-        self._announce()
+        self._add_partitions()
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())

@@ -8,7 +8,7 @@ from tests.harness.simulation.passing import PassingProducer
 from tests.harness.simulation.transacting import TIMEOUT_S, Known
 from tests.harness.simulation.world import SOURCE, Process, World
 from tests.helpers.connections import connection_of
-from txnstore.coordinator.copies import submit_told
+from txnstore.coordinator.copies import submit_copying_topics
 from txnstore.core.log.commands import Append
 from txnstore.core.model import TopicPartition
 from txnstore.core.routes import Part, parts_of
@@ -105,7 +105,7 @@ class Straggler(PassingProducer):
     def _submit_late(self, process: Process, chain: int, command: Append) -> bool:
         """Submit a registration; a chain refuses that of an ended or prepared transaction. Whether it was accepted."""
         try:
-            submit_told(connection_of(process.store).chains, chain, command)
+            submit_copying_topics(connection_of(process.store).chains, chain, command)
         except StorageError:
             return False
         except TxnStoreError as error:

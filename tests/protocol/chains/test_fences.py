@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, seen
 from tests.helpers.connections import connection_of
-from txnstore.coordinator.copies import submit_told
+from txnstore.coordinator.copies import submit_copying_topics
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -280,7 +280,7 @@ def test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers() -> None:
     connection_of(process(bucket, clock)).submit(InitProducer(ids_of(slow, 0)))
     late = Append(identity, (replace(batch_for(slow, 1), topic_id=topic_id),), added=evidence)
     with pytest.raises(ProducerFencedError):
-        submit_told(connection_of(slow).chains, 1, late)
+        submit_copying_topics(connection_of(slow).chains, 1, late)
     last = process(bucket, clock)
     last.recover()
     assert check_view(connection_of(last).view()) == []

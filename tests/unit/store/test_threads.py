@@ -252,7 +252,7 @@ def test_interrupt_anywhere_in_a_run_or_a_cancel_wakes_who_waits() -> None:
         assert [one.result(GUARD) for one in waiting] == [True, True]
         return interrupted
 
-    assert len(list(everywhere(places(Task.run, Task._perform, Task._end, Task._tell, Task.cancel), attempt))) > 10
+    assert len(list(everywhere(places(Task.run, Task._perform, Task._end, Task._notify, Task.cancel), attempt))) > 10
 
 
 def test_interrupt_anywhere_in_a_shutdown_can_be_repeated() -> None:
@@ -345,7 +345,7 @@ import _thread, atexit, sys
 from queue import SimpleQueue
 from txnstore import threads
 
-threads._LEAVE = float(sys.argv[1])
+threads._EXIT_TIMEOUT = float(sys.argv[1])
 inside, leave = SimpleQueue(), SimpleQueue()
 
 def call_soon_threadsafe():
