@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.chain import keys
 from txnstore.compactor.compact.ages import by_period
-from txnstore.compactor.compact.beside import Beside, in_blocks
+from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
@@ -129,7 +129,9 @@ class Clean:
         self._writer: TopicWriter = topic_writer(topic)
         self._target, self._memory = target_bytes, memory
         self._done = Cleaned()
+        #: The sums of what was read and of what was removed so far, and those of each uploaded segment.
         self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
+        #: The sums of tables that are being hashed, and are not added to these yet.
         self._accounts: list[Future[ConservedSums]] = []
         stamped = frozenset(
             source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
@@ -228,7 +230,7 @@ class Clean:
             self._copy_together(sources, survivors)
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
-        with closing(_PendingSegments()) as pending, Beside(self._pool) as writing:
+        with closing(_PendingSegments()) as pending, BackgroundQueue(self._pool) as writing:
             for table in self._tables(sources, self._projection):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 rows = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))

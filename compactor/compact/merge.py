@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
-from txnstore.compactor.compact.beside import Beside, in_blocks
+from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch
@@ -70,7 +70,7 @@ def _encode(
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
-    with SegmentWriter(projection.schema, fmt, compression) as writer, Beside(pool) as writing:
+    with SegmentWriter(projection.schema, fmt, compression) as writer, BackgroundQueue(pool) as writing:
         at = plan.base_offset - 1
         for table in in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)

@@ -153,11 +153,16 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         super().__init__()
         self.access = access
         self._objects = objects
+        #: The folder of a local store, whose files DuckDB reads itself; None for other storage.
         self._root = local_root(objects)
         self._cache = cache or ContentCache()
+        #: The tables of the last calls of :meth:`add`; the newest one of a path counts.
         self._tables: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS)
+        #: The paths of topics that cannot be shown, with the error that a read of one raises.
         self._refused: dict[str, TxnStoreError] = {}
+        #: Its attribute ``active`` is true in a thread that creates views.
         self._planning = threading.local()
+        #: The thread in which DuckDB has got a KeyboardInterrupt from a read, until that is raised again.
         self._interrupted: int | None = None
         self.damage: TxnStoreError | None = None
         self.owner: object = None

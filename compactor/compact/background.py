@@ -19,14 +19,14 @@ _WAITING_BYTES = 32 << 20
 _BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
 
 
-class Beside:
-    """Runs one piece of work after the other in a pool, beside what the caller does.
+class BackgroundQueue:
+    """Runs work in a pool, one task after the other, while the caller goes on.
 
-    Most tables only wait for their row group, and the one that fills it is encoded for long. Some wait meanwhile, so
-    that the next ones can be decoded.
+    Most tables only wait for their row group, and the one that fills it takes long to encode. Some tables wait
+    meanwhile, so that the next ones can be decoded.
 
-    Its end waits for work that runs, also after an interrupt, and lets none begin: nothing may write to what the caller
-    closes next.
+    The end of the block waits for a running task, also after an interrupt, and lets no other begin: nothing may write
+    to what the caller closes next.
 
     Args:
         pool: Runs the work.
@@ -34,11 +34,19 @@ class Beside:
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
-        self._tasks: deque[tuple[int, Task[None]]] = deque()  # Those that have not been waited for, with their bytes.
+        #: The tasks whose result the caller has not taken, in order, with their bytes; only the caller uses them.
+        self._tasks: deque[tuple[int, Task[None]]] = deque()
         self._bytes = 0
+        #: Guards the next two, which the caller and the pool share.
+        self._lock = threading.Lock()
+        #: The tasks that have not begun.
         self._waiting: deque[Task[None]] = deque()
-        self._busy = self._ended = False
-        self._lock, self._at_work = threading.Lock(), threading.Lock()
+        #: Whether a thread of the pool runs :meth:`_work`, or is about to.
+        self._busy = False
+        #: Held while a task runs; the end of the block takes it, so that none runs afterwards.
+        self._at_work = threading.Lock()
+        #: No task begins any more: the block has ended, or a task has failed.
+        self._ended = False
 
     def run(self, work: Callable[[], None], size: int) -> None:
         """Run work after the earlier work; waits for that while the tables of all waiting work are too large.
