@@ -382,7 +382,7 @@ class Connection:
         """Release threads and connections. Using it again connects again."""
         self._own_process()
         with self._lock:
-            # Forget first: new calls connect again; running calls go on with what they have.
+            # Forget first: new calls connect again; running calls use the pools that they have.
             pools = self._pools
             self._forget()
         for purpose in sorted(pools):  # The background first: its tasks need the other pools.
@@ -424,7 +424,7 @@ def create_connection(
     exist_ok: bool = False,
     runtime: Runtime | None = None,
 ) -> Connection:
-    """Create a store on these objects and connect to it; :func:`txnstore.create` says how."""
+    """Create a store on these objects and connect to it; :func:`txnstore.create` describes the arguments."""
     limit = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
@@ -475,7 +475,7 @@ def _max_timeout_ms(seconds: float) -> int:
 
 
 def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Connection:
-    """Connect to the store on these objects, and read it; :func:`txnstore.open` says how."""
+    """Connect to the store on these objects, and read it; :func:`txnstore.open` describes the arguments."""
     connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False)
     connection.load()
     if not read_only:

@@ -77,7 +77,7 @@ def create(
 
     Raises:
         StoreExistsError: There is a store, and ``exist_ok`` is off.
-        CorruptionError: There is no ``store.json``, but something of a store is left: nothing was created.
+        CorruptionError: There is no ``store.json``, but other objects of a store: nothing was created.
         UnsafeStorageError: The storage lets a name be created twice.
         InvalidConfigError: ``chains`` or ``transaction_max_timeout`` is out of range, or not what the existing store
             has.
@@ -250,7 +250,7 @@ class Store:
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Topic:
-        """Change a topic; what is None stays as it is.
+        """Change a topic; an argument that is None changes nothing.
 
         Args:
             name: The topic.
@@ -467,7 +467,7 @@ class Store:
         """The last transaction of an id (ADM-02).
 
         Raises:
-            TransactionalIdNotFoundError: Nothing is known of the id.
+            TransactionalIdNotFoundError: The store does not have the id.
         """
         return admin.describe_transaction(self._connection.view(), transactional_id)
 
@@ -482,7 +482,7 @@ class Store:
             since: Only entries from this time on, in milliseconds since the epoch.
 
         Raises:
-            TransactionalIdNotFoundError: Nothing is known of the id, nor was in these entries.
+            TransactionalIdNotFoundError: The store does not have the id, and these entries do not name it.
         """
         return admin.transaction_history(self._connection, transactional_id, limit, since)
 
@@ -512,7 +512,7 @@ class Store:
             Whether there was a transaction to end.
 
         Raises:
-            TransactionalIdNotFoundError: Nothing is known of the id.
+            TransactionalIdNotFoundError: The store does not have the id.
         """
         return admin.abort_transaction(self._connection, transactional_id)
 
@@ -762,7 +762,7 @@ class Store:
         return SparkEngine(self._connection)
 
     def doctor(self, *, probe: bool = False) -> DoctorReport:
-        """Look at the store, its storage and what it has to do, and say so. See :func:`txnstore.compactor.doctor`.
+        """Examine the store, its storage and its debt, and report findings. See :func:`txnstore.compactor.doctor`.
 
         Args:
             probe: Also check by writes that the storage creates a name once, and deletes. Else nothing is written.

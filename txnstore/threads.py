@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 #: Seconds after which a waiting thread checks for signals, which the system may have delivered to another thread.
 _SIGNAL_CHECK = 1.0
-#: Seconds after which the exit waits no longer for threads of libraries, and between two looks at them.
+#: Seconds after which the exit no longer waits for threads of libraries, and between two checks of them or of imports.
 _EXIT_TIMEOUT, _PAUSE = 5.0, 0.001
-#: Seconds after which a fork waits no longer for imports of other threads, one of which may wait for this thread.
+#: Seconds after which a fork no longer waits for imports of other threads, one of which may wait for this thread.
 _FORK_TIMEOUT = 5.0
 
 
@@ -262,7 +262,7 @@ class Timer(Protocol):
         ...
 
     def stop(self) -> None:
-        """Never call the task again, until the next :meth:`set`. A call that has begun goes on."""
+        """Never call the task again, until the next :meth:`set`. A call that has begun is not ended."""
         ...
 
 
@@ -482,7 +482,7 @@ _pools: weakref.WeakSet[Workers] = weakref.WeakSet()
 
 
 def _finish() -> None:
-    """Run what is queued before the interpreter exits, as Python does for the threads of its own pools."""
+    """Run the queued tasks before the interpreter exits, as Python does for the threads of its own pools."""
     for pool in tuple(_pools):
         pool.shutdown()
     wait_for_deliveries()

@@ -31,7 +31,7 @@ class Ahead:
     """Returns the records of one poll one by one.
 
     The position of a partition is always the one after its last returned record, so a commit inside the loop commits
-    what the loop has seen.
+    what the loop has returned.
 
     Args:
         polled: The rows of the poll. The positions are moved back before them.

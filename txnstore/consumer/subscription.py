@@ -30,7 +30,7 @@ _LOG = logging.getLogger("txnstore.consumer")
 
 
 class Reset(StrEnum):
-    """Where to begin when nothing says where, or when the offset is gone (CON-13)."""
+    """Where to begin without an offset, or with one outside the log (CON-13)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

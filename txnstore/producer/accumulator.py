@@ -366,7 +366,7 @@ class RecordAccumulator:
             batch.count()
             upload = Upload(batch)
             # An interrupt before this line leaves an open batch; one after it leaves a sealed batch that is still in
-            # _open, and perhaps not in unstarted: whoever waits for the upload runs it then.
+            # _open, and perhaps not in unstarted: the call that waits for the upload runs it then.
             self.sealed[upload], batch.sealed = None, True
             self.unstarted.append(upload)
         buffer = self._topics.get(batch.tp.topic)

@@ -418,7 +418,7 @@ class Sender:
                     manager.close()
                     self._abandon()
                     self.outcomes.failures_reported()
-                    self.closed = True  # After an interrupt before, the next close goes on.
+                    self.closed = True  # After an interrupt before this line, the next close repeats these steps.
         finally:
             self.outcomes.call_back()
         manager.raise_unreported()

@@ -52,7 +52,7 @@ class PendingCommand:
     Attributes:
         command: The command.
         uploads: The uploads whose batches it registers, in the order of its batches.
-        repeated: Whether it is submitted again. An earlier attempt may have been written, so an error that says
+        repeated: Whether it is submitted again. An earlier attempt may have been written, so an error that means
             *nothing was written* is true of the last attempt only.
         unknown: Whether the call that submitted it, a commit or abort, raised, so that only that call may be repeated.
     """
@@ -92,8 +92,8 @@ class TransactionManager:
         self._error: BaseException | None = None
         #: The command without an answer. Set before its first attempt, so an interrupt leaves it to the next call.
         self._pending: PendingCommand | None = None
-        #: Whether a chain may know the transaction, so that it has to be ended there. Never set too late: set before
-        #: the application hears of an attempt whose outcome is unknown. Reset only when the transaction has ended.
+        #: Whether a chain may know the transaction, so that it has to be ended there. Set before the application gets
+        #: the error of an attempt whose outcome is unknown; reset only when the transaction has ended.
         self._started = False
         #: The name of the prepared transaction. Not None in PREPARED_TRANSACTION, and while that is being ended.
         self._prepared: PreparedTxn | None = None
@@ -143,7 +143,7 @@ class TransactionManager:
     # States -----------------------------------------------------------------------------------------------------------
 
     def _move(self, event: ManagerEvent) -> None:
-        """Change the state as the table says; raises the error of a refused event."""
+        """Change the state by the table; raises the error of a refused event."""
         after = TABLE[self.transactional][self._state].get(event)
         if after is None:
             raise self._refusal(event)

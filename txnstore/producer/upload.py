@@ -214,7 +214,7 @@ class Uploader:
     def _inline(self, home: int | None) -> None:
         """Encode all sealed batches to be written into the entry that commits them, if they are small enough together.
 
-        Else they stay to be uploaded. The entry must decide their fate: no reader then fetches an aborted record.
+        Else they stay to be uploaded. The entry must also decide them: no reader then fetches an aborted record.
 
         Args:
             home: The chain whose next entry commits the transaction; None without a transaction.
@@ -264,7 +264,7 @@ class Uploader:
         return encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
 
     def _upload(self, upload: Upload) -> None:
-        """Upload one batch, or all of its pack, in whichever thread.
+        """Upload one batch, or all of its pack, in any thread.
 
         An interrupt leaves it as it was, and the next call repeats it. A batch that cannot be encoded fails alone.
         """
