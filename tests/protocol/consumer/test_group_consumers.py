@@ -183,8 +183,8 @@ def test_new_partitions_are_shared(store: Store, clock: ManualClock) -> None:
     _settle(first, second)
     store.alter_topic("t", partitions=6)
     _fill(store, "new", parts=[TopicPartition("t", 4), TopicPartition("t", 5)])
-    found = [record for _ in range(4) for consumer in (first, second) for record in consumer.poll()]
-    assert sorted(texts(found)) == ["4.new", "5.new"]
+    records = [record for _ in range(4) for consumer in (first, second) for record in consumer.poll()]
+    assert sorted(texts(records)) == ["4.new", "5.new"]
     assert sorted([*_numbers(first), *_numbers(second)]) == [0, 1, 2, 3, 4, 5]
 
 

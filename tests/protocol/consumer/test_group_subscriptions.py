@@ -24,18 +24,18 @@ def store(clock: ManualClock) -> Store:
 def test_offsets_can_be_committed_in_revocation_callback(store: Store, clock: ManualClock) -> None:
     """The callback comes before the partition can be read by others."""
     _fill(store, "a", "b")
-    told: list[tuple[str, list[int]]] = []
+    calls: list[tuple[str, list[int]]] = []
 
     def revoked(tps: list[TopicPartition]) -> None:
-        told.append(("revoked", [tp.partition for tp in tps]))
+        calls.append(("revoked", [tp.partition for tp in tps]))
         first.commit()
 
-    first = _member(store, on_revoked=revoked, on_assigned=lambda tps: told.append(("assigned", [*map(_number, tps)])))
+    first = _member(store, on_revoked=revoked, on_assigned=lambda tps: calls.append(("assigned", [*map(_number, tps)])))
     assert len(first.poll()) == 8
     second = _member(another_process(store, clock))
     second.poll()
     first.poll()
-    assert told == [("assigned", [0, 1, 2, 3]), ("revoked", [2, 3])]
+    assert calls == [("assigned", [0, 1, 2, 3]), ("revoked", [2, 3])]
     assert second.poll() == [], "it begins behind what the first one has read"
     assert [second.position(tp) for tp in second.assignment()] == [2, 2]
 
@@ -133,22 +133,22 @@ def test_a_table_of_a_member_without_partitions_has_its_columns(store: Store, cl
 
 def test_partitions_that_were_assigned_by_hand_are_not_revoked(store: Store) -> None:
     """Only a group takes partitions away."""
-    told: list[object] = []
-    consumer = store.consumer(group="g", on_revoked=told.append)
+    calls: list[object] = []
+    consumer = store.consumer(group="g", on_revoked=calls.append)
     consumer.assign(PARTS[:2])
     consumer.poll()
     consumer.close()
-    assert told == []
+    assert calls == []
 
 
 def test_an_error_in_the_callback_of_an_assignment_repeats_it(store: Store) -> None:
     """With the next poll, which keeps the positions that the callback has set before it failed."""
     _fill(store, "a")
-    told: list[list[int]] = []
+    calls: list[list[int]] = []
 
     def assigned(tps: list[TopicPartition]) -> None:
-        told.append([tp.partition for tp in tps])
-        if len(told) == 1:
+        calls.append([tp.partition for tp in tps])
+        if len(calls) == 1:
             consumer.seek(PARTS[0], 1)
             raise ZeroDivisionError
 
@@ -157,5 +157,5 @@ def test_an_error_in_the_callback_of_an_assignment_repeats_it(store: Store) -> N
         consumer.poll()
     assert _numbers(consumer) == []
     assert {record.partition for record in consumer.poll()} == {1, 2, 3}
-    assert told == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert calls == [[0, 1, 2, 3], [0, 1, 2, 3]]
     assert consumer.position(PARTS[0]) == 1

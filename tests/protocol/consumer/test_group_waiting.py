@@ -56,8 +56,8 @@ def test_empty_poll_names_the_member_that_it_waits_for(
     assert len(lines) == 1
     assert lines[0].startswith("group g: this consumer waits for t-2, t-3, which member one ")
     assert f"{member_id} holds until 2023-11-14T22:14:05+00:00 unless" in lines[0]
-    (found,) = [member for member in store.group("g").members if member.member_id != member_id]
-    assert found.holders == consumer.waiting_for
+    (waiting,) = [member for member in store.group("g").members if member.member_id != member_id]
+    assert waiting.holders == consumer.waiting_for
     clock.advance(SESSION)
     while not consumer.assignment():
         consumer.poll(timeout=1.0)
@@ -149,10 +149,10 @@ def test_cell_of_a_notebook_reads_everything_when_it_runs_again(tmp_path: Path) 
         for value in ("a", "b", "c"):
             _fill(store, value)
             consumer = store.consumer(["t"], group="g")
-            found: list[Record] = []
-            while len(found) < 4:  # With a ghost in the group this would last for the rest of its lease.
-                found += consumer.poll(timeout=1.0)
-            assert sorted(texts(found)) == [f"{number}.{value}" for number in range(4)]
+            records: list[Record] = []
+            while len(records) < 4:  # With a ghost in the group this would last for the rest of its lease.
+                records += consumer.poll(timeout=1.0)
+            assert sorted(texts(records)) == [f"{number}.{value}" for number in range(4)]
             consumer.commit()
         assert consumer is not None
         consumer.close()

@@ -47,11 +47,11 @@ def test_an_idle_poll_makes_as_many_calls_for_200_partitions_as_for_one(*, table
             txn.send("one", b"v")
             for number in range(200):
                 txn.send("many", b"v", partition=number)
-        found = []
+        calls = []
         for name in ("one", "many"):
             consumer = idle(store, name)
-            found.append(calls_of(consumer.poll_table if table else consumer.poll))
-        assert found[0] == found[1]
+            calls.append(calls_of(consumer.poll_table if table else consumer.poll))
+        assert calls[0] == calls[1]
 
 
 @pytest.fixture

@@ -56,11 +56,11 @@ def test_poll_interrupted_anywhere_skips_no_record(clock: ManualClock, polls: in
 
     def attempt(interrupter: Interrupter) -> bool:
         with store.consumer("t") as consumer:
-            found = [text for _ in range(polls) for text in texts(consumer.poll(max_records=2))]
+            polled = [text for _ in range(polls) for text in texts(consumer.poll(max_records=2))]
             taken: list[str] = []
             interrupted = interrupter.run(lambda: taken.extend(texts(consumer.poll(max_records=3))))
-            found += taken + texts(read_all(consumer, max_records=2))
-            assert sorted(found) == VALUES
+            polled += taken + texts(read_all(consumer, max_records=2))
+            assert sorted(polled) == VALUES
             return interrupted
 
     assert len(list(everywhere(READING | places(Flow.fetch_next) if polls == 0 else READING, attempt))) > 50
@@ -119,10 +119,10 @@ def test_lag_interrupted_anywhere_skips_no_record(clock: ManualClock) -> None:
 
     def attempt(interrupter: Interrupter) -> bool:
         with full_store(clock) as store, store.consumer("t") as consumer:
-            found = texts(consumer.poll(max_records=2))
+            polled = texts(consumer.poll(max_records=2))
             store.alter_topic("t", config={"segment.bytes": "1000000"})
             interrupted = interrupter.run(consumer.lag)
-            assert sorted(found + texts(read_all(consumer))) == VALUES
+            assert sorted(polled + texts(read_all(consumer))) == VALUES
             return interrupted
 
     assert len(list(everywhere(places(Consumer.lag, Flow.drop, Positions.locate), attempt))) > 10
@@ -134,14 +134,14 @@ def test_first_poll_of_a_member_interrupted_anywhere_joins_once(clock: ManualClo
 
     def attempt(interrupter: Interrupter) -> bool:
         with full_store(clock) as store:
-            told: list[TopicPartition] = []
-            with store.consumer("t", group="g", on_assigned=told.extend) as consumer:
+            assigned: list[TopicPartition] = []
+            with store.consumer("t", group="g", on_assigned=assigned.extend) as consumer:
                 consumer.seek(T1, 2)
                 taken: list[str] = []
                 interrupted = interrupter.run(lambda: taken.extend(texts(consumer.poll())))
                 taken += texts(read_all(consumer))
                 assert sorted(taken) == [value for value in VALUES if value not in {"b0", "b1"}]
-                assert told[-2:] == [T0, T1]
+                assert assigned[-2:] == [T0, T1]
                 assert len(store.group("g").members) == 1
             assert store.group("g").members == ()
             return interrupted

@@ -86,14 +86,14 @@ def test_seek_and_pause_in_the_loop(store: Store) -> None:
     append(store, *"abcd")
     append(store, *"uvw", tp=T1)
     consumer = store.consumer("t", consumer_timeout=0)
-    found = ""
+    seen = ""
     for record in consumer:
-        found += texts([record])[0]
-        if found == "ab":
+        seen += texts([record])[0]
+        if seen == "ab":
             consumer.seek(T0, 0)
-        if found.endswith("uvwab"):
+        if seen.endswith("uvwab"):
             consumer.pause(T0)
-    assert found == "abuvwab"
+    assert seen == "abuvwab"
     consumer.resume()
     assert texts(consumer) == ["c", "d"]
 
@@ -101,12 +101,12 @@ def test_seek_and_pause_in_the_loop(store: Store) -> None:
 def test_loop_ends_when_the_consumer_is_closed(store: Store) -> None:
     append(store, *"abc")
     consumer = store.consumer("t", group="g", enable_auto_commit=True)
-    found = []
+    seen = []
     for record in consumer:
-        found += texts([record])
-        if len(found) == 2:
+        seen += texts([record])
+        if len(seen) == 2:
             consumer.close()
-    assert found == ["a", "b"]
+    assert seen == ["a", "b"]
     assert store.consumer("t", group="g").committed(T0) == 2, "what the loop has seen, not what was fetched"
 
 
@@ -130,10 +130,10 @@ def test_loop_interrupted_anywhere_skips_no_record(store: Store) -> None:
 
     def attempt(interrupter: Interrupter) -> bool:
         with store.consumer("t", consumer_timeout=0, max_poll_records=2) as consumer:
-            found: list[Record] = []
-            interrupted = interrupter.run(lambda: found.extend(consumer))
-            found.extend(consumer.poll(max_records=1) if len(found) % 2 else [])
-            assert sorted(texts([*found, *consumer])) == [*"abcde"]
+            records: list[Record] = []
+            interrupted = interrupter.run(lambda: records.extend(consumer))
+            records.extend(consumer.poll(max_records=1) if len(records) % 2 else [])
+            assert sorted(texts([*records, *consumer])) == [*"abcde"]
             return interrupted
 
     # After Ahead.next has moved the position, no signal can come before the record is returned.

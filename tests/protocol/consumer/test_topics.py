@@ -120,8 +120,8 @@ def test_recreated_topic_is_read_from_its_beginning(store: Store, clock: ManualC
         consumer.poll()
     other.create_topic("u")
     append(other, *"vwxyz", tp=U0)
-    found = texts([record for _ in range(4) for record in consumer.poll(timeout=1.0)])
-    assert found == [*"vwxyz"]
+    values = texts([record for _ in range(4) for record in consumer.poll(timeout=1.0)])
+    assert values == [*"vwxyz"]
     if kind != "alone":
         consumer.commit()
         assert consumer.committed(U0) == 5

@@ -35,8 +35,8 @@ def bench(chains: int) -> Bench:
 
 
 def position(bench: Bench, tp: TopicPartition = T0, group: str = "g", *, stable: bool = False) -> int | None:
-    found = committed(sound(bench.store), group, tp, require_stable=stable)
-    return None if found is None else found.offset
+    position_and_metadata = committed(sound(bench.store), group, tp, require_stable=stable)
+    return None if position_and_metadata is None else position_and_metadata.offset
 
 
 def plain(bench: Bench, offset: int, tp: TopicPartition = T0) -> None:
@@ -239,8 +239,8 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
     with begun(bench) as producer:
         producer.send_offsets({TopicPartition("t", np.int32(0)): number}, "g")  # type: ignore[arg-type]
         producer.commit_transaction()
-    found = position(bench)
-    assert (found, type(found)) == (3, int)
+    offset = position(bench)
+    assert (offset, type(offset)) == (3, int)
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,17 @@ def test_16_threads_send_while_another_commits() -> None:
     assert answers == [None] * 17
     producer.close()
     committed = rows(store)
-    found = {value: (partition, offset) for partition, offset, value in committed if value != b"committer"}
-    told = {}
+    places = {value: (partition, offset) for partition, offset, value in committed if value != b"committer"}
+    reported = {}
     for sent in accepted:
         for value, future in sent:
             assert future.done()
             metadata = future.result()
-            told[value] = (metadata.partition, metadata.offset)
-    assert found == told
-    assert len(committed) == len(told) + 12
+            reported[value] = (metadata.partition, metadata.offset)
+    assert places == reported
+    assert len(committed) == len(reported) + 12
     for number, sent in enumerate(accepted):
-        offsets = [told[value][1] for value, _ in sent]
+        offsets = [reported[value][1] for value, _ in sent]
         assert offsets == sorted(offsets), number
     sound(store)
 

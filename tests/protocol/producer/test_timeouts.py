@@ -57,8 +57,8 @@ def opened(store: Store) -> Producer:
 
 
 def offset(store: Store) -> int | None:
-    found = committed(connection_of(store).view(), groups_of(store, 0), T0)
-    return found.offset if found is not None else None
+    position = committed(connection_of(store).view(), groups_of(store, 0), T0)
+    return position.offset if position is not None else None
 
 
 def test_tmo_01_transaction_is_open_at_its_timeout_and_aborted_after_it(store: Store, clock: ManualClock) -> None:

@@ -29,8 +29,8 @@ def bench(chains: int) -> Bench:
 
 def bounds(bench: Bench, partition: int = 0) -> tuple[int, int]:
     """LSO and high watermark as another process sees them."""
-    found = another_process(bench.store, bench.inner).offsets("t", partition)
-    return found.last_stable, found.high_watermark
+    offsets = another_process(bench.store, bench.inner).offsets("t", partition)
+    return offsets.last_stable, offsets.high_watermark
 
 
 def begin(bench: Bench, name: str, *written: bytes) -> Producer:

@@ -258,7 +258,7 @@ def test_numbered_records_arrive_once_and_in_order_through_any_faults(seed: int)
     with another_process(bench.store, retrying) as store, store.producer("id", batch_bytes=300) as producer:
         bench.faults.plan = seeded(seed, 0.2, faults=PASSING_FAULTS)
         sent: list[list[bytes]] = [[], []]
-        kept: list[list[bytes]] = [[], []]
+        committed: list[list[bytes]] = [[], []]
         for step in range(12):
             producer.begin_transaction()
             for number in range(20):
@@ -267,14 +267,14 @@ def test_numbered_records_arrive_once_and_in_order_through_any_faults(seed: int)
                 producer.send("t", value, partition=number % 2)
             until_known(producer.abort_transaction if step % 4 == 3 else producer.commit_transaction)
             if step % 4 != 3:
-                kept = [list(values) for values in sent]
+                committed = [list(values) for values in sent]
             else:
-                sent = [list(values) for values in kept]
+                sent = [list(values) for values in committed]
         bench.faults.plan = no_faults
     bench.faults.release()
-    found = rows(bench.store)
+    stored = rows(bench.store)
     for partition in range(2):
-        assert [value for number, _, value in found if number == partition] == kept[partition]
+        assert [value for number, _, value in stored if number == partition] == committed[partition]
     sound(bench.store)
 
 

@@ -53,8 +53,8 @@ def test_adm_01_transactions_are_filtered(store: Store) -> None:
 def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: ManualClock) -> None:
     """ADM-02: its chain, identity, timeout, start, partitions and groups."""
     name, producer = name_of(store), store.producer(name_of(store), transaction_timeout=30.0)
-    found = store.transaction(name)
-    assert (found.state, found.chain, found.timeout_ms) == (
+    description = store.transaction(name)
+    assert (description.state, description.chain, description.timeout_ms) == (
         TxnState.EMPTY,
         len(connection_of(store).chains) - 1,
         30_000,
@@ -65,15 +65,19 @@ def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: Ma
     write_everywhere(producer, b"value")
     producer.send_offsets({T0: 1}, "g")
     producer.flush()
-    found = store.transaction(name)
-    assert (found.state, found.producer_id, found.epoch) == (TxnState.ONGOING, producer.producer_id, producer.epoch)
-    assert (found.partitions, found.groups, found.started_at) == (ALL, ("g",), started)
-    assert [(item.tp, item.first_offset, item.last_stable, item.high_watermark) for item in found.open] == [
+    description = store.transaction(name)
+    assert (description.state, description.producer_id, description.epoch) == (
+        TxnState.ONGOING,
+        producer.producer_id,
+        producer.epoch,
+    )
+    assert (description.partitions, description.groups, description.started_at) == (ALL, ("g",), started)
+    assert [(item.tp, item.first_offset, item.last_stable, item.high_watermark) for item in description.open] == [
         (tp, 0, 0, 1) for tp in ALL
     ]
     producer.commit_transaction()
-    found = store.transaction(name)
-    assert (found.state, found.partitions, found.open) == (TxnState.COMPLETE_COMMIT, (), ())
+    description = store.transaction(name)
+    assert (description.state, description.partitions, description.open) == (TxnState.COMPLETE_COMMIT, (), ())
 
 
 def test_adm_02_decided_transaction_lists_partitions_without_marker(clock: ManualClock) -> None:
@@ -82,9 +86,9 @@ def test_adm_02_decided_transaction_lists_partitions_without_marker(clock: Manua
     store.create_topic("t", partitions=PARTITIONS)
     decided(store, clock)
     name, group = name_of(store), groups_of(store, 0)
-    found = store.transaction(name)
-    assert (found.state, found.groups) == (TxnState.PREPARE_COMMIT, (group,))
-    assert set(found.partitions) == set(ALL) - {TopicPartition("t", number) for number in partitions_of(store, 2)}
+    description = store.transaction(name)
+    assert (description.state, description.groups) == (TxnState.PREPARE_COMMIT, (group,))
+    assert set(description.partitions) == set(ALL) - {TopicPartition("t", number) for number in partitions_of(store, 2)}
     store.recover()
     assert store.transaction(name).state is TxnState.COMPLETE_COMMIT
 
@@ -111,13 +115,13 @@ def test_adm_03_producers_of_a_partition_are_described(store: Store, clock: Manu
     clock.advance(1)
     plain.send("t", b"3", partition=0)
     plain.flush()
-    found = {item.producer_id: item for item in store.producers("t", 0)}
-    first = found[open_one.producer_id]
+    by_id = {item.producer_id: item for item in store.producers("t", 0)}
+    first = by_id[open_one.producer_id]
     assert (first.epoch, first.last_sequence, first.first_offset) == (open_one.epoch, 1, 3)
     assert first.transactional_id == "open"
-    marked = found[ended.producer_id]
+    marked = by_id[ended.producer_id]
     assert (marked.epoch, marked.last_sequence, marked.first_offset) == (ended.epoch, -1, None)
-    own = found[plain.producer_id]
+    own = by_id[plain.producer_id]
     assert (own.last_sequence, own.last_timestamp, own.transactional_id) == (0, clock(), None)
     assert store.producers("t", 1) == []
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -198,14 +202,14 @@ def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
     """
     names = [ids_of(store, chain) for chain in range(len(connection_of(store).chains))]
     producers = [open_everywhere(store, name, transaction_timeout=17.0) for name in names]
-    found = store.fence_producers([*names, "unknown", "unknown"])
-    assert list(found) == [*names, "unknown"]
+    identities = store.fence_producers([*names, "unknown", "unknown"])
+    assert list(identities) == [*names, "unknown"]
     for name, producer in zip(names, producers, strict=True):
-        assert found[name].epoch > producer.epoch
+        assert identities[name].epoch > producer.epoch
         assert store.transaction(name).timeout_ms == 17_000
         with pytest.raises(ProducerFencedError):
             producer.commit_transaction()
-    assert found["unknown"].epoch == 0
+    assert identities["unknown"].epoch == 0
     assert seen(store) == {}
     open_everywhere(store, names[0]).commit_transaction()
     assert seen(store) == {b"value": PARTITIONS}

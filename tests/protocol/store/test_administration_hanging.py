@@ -79,10 +79,10 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     assert store.find_hanging() == []
     healthy.commit_transaction()
     forge(store, T0, gone.producer_id)
-    (found,) = store.find_hanging()
-    known = None if expired else name
-    assert found == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), known, "unknown")
-    assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, found]
+    (hanging,) = store.find_hanging()
+    transactional_id = None if expired else name
+    assert hanging == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), transactional_id, "unknown")
+    assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, hanging]
     assert store.recover().aborted == (), "no other process knows the outcome"
     assert not store.abort_hanging("t", 1, gone.producer_id)
     assert store.abort_hanging("t", 0, gone.producer_id)
@@ -149,12 +149,12 @@ def test_adm_04_a_group_that_a_transaction_blocks_is_found(store: Store, clock: 
     assert store.find_hanging() == []
     for past, reason in ((1, "expired"), (300_000, "late")):
         clock.advance(past)
-        (found,) = store.find_hanging()
-        assert found == HangingTransaction(
+        (hanging,) = store.find_hanging()
+        assert hanging == HangingTransaction(
             None, producer.producer_id, producer.epoch, None, at, name_of(store), reason, group
         )
     store.create_topic("other")
-    assert (store.find_hanging("t"), store.find_hanging("other")) == ([found], [])
+    assert (store.find_hanging("t"), store.find_hanging("other")) == ([hanging], [])
     store.recover()
     assert store.find_hanging() == []
 
@@ -172,9 +172,9 @@ def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock:
         epoch=gone.epoch,
     )
     write(store, 0, state, pending)
-    (found,) = store.find_hanging()
-    assert (found.group, found.transactional_id, found.reason) == (group, name, "unknown")
-    assert (found.tp, found.producer_id, found.epoch) == (None, gone.producer_id, gone.epoch)
+    (hanging,) = store.find_hanging()
+    assert (hanging.group, hanging.transactional_id, hanging.reason) == (group, name, "unknown")
+    assert (hanging.tp, hanging.producer_id, hanging.epoch) == (None, gone.producer_id, gone.epoch)
     store.delete_group(group)
     assert store.find_hanging() == []
 

@@ -36,23 +36,23 @@ def test_history_names_the_steps(store: Store, clock: ManualClock) -> None:
     producer.send_offsets({T0: 1}, group)
     producer.commit_transaction()
     open_everywhere(store, name).close()
-    found = store.transaction_history(name)
-    assert found.complete
-    assert [step.timestamp for step in found.steps] == [started] * len(found.steps)
-    numbers = sorted({step.chain for step in found.steps})
+    history = store.transaction_history(name)
+    assert history.complete
+    assert [step.timestamp for step in history.steps] == [started] * len(history.steps)
+    numbers = sorted({step.chain for step in history.steps})
     assert numbers == list(range(len(connection_of(store).chains)))
     markers = len(connection_of(store).chains)
-    names = [step.step for step in found.steps if step.step != "ADD_PARTITIONS"]
+    names = [step.step for step in history.steps if step.step != "ADD_PARTITIONS"]
     commit = ["PREPARE_COMMIT", *["COMMIT(PID)"] * markers, "COMMITTED"]
     abort = ["PREPARE_ABORT", *["ABORT(PID)"] * markers, "ABORTED"]
     assert names == ["INIT", "BEGIN", "ADD_OFFSETS", *commit, "FENCED", "INIT", "BEGIN", *abort]
-    added = [tp for step in found.steps if step.step == "ADD_PARTITIONS" for tp in step.partitions]
+    added = [tp for step in history.steps if step.step == "ADD_PARTITIONS" for tp in step.partitions]
     assert sorted(added) == sorted(2 * ALL)
-    marked = [step for step in found.steps if step.step == "COMMIT(PID)"]
+    marked = [step for step in history.steps if step.step == "COMMIT(PID)"]
     assert sorted(tp for step in marked for tp in step.partitions) == list(ALL)
     assert [step.groups for step in marked if step.groups] == [(group,)]
     assert {(step.producer_id, step.epoch) for step in marked} == {(producer.producer_id, 0)}
-    (fenced,) = [step for step in found.steps if step.step == "FENCED"]
+    (fenced,) = [step for step in history.steps if step.step == "FENCED"]
     assert (fenced.producer_id, fenced.epoch) == (producer.producer_id, 1)
 
 

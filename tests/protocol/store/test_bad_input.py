@@ -49,9 +49,9 @@ def store(bucket: MemoryStore) -> Store:
     return open_on(bucket, runtime=runtime())
 
 
-def calls(*found: Callable[[], object]) -> tuple[Callable[[], object], ...]:
+def calls(*functions: Callable[[], object]) -> tuple[Callable[[], object], ...]:
     """These calls, for a loop."""
-    return found
+    return functions
 
 
 # The store ------------------------------------------------------------------------------------------------------------

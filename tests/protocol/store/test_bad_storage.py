@@ -234,9 +234,9 @@ def test_clock_of_a_full_disk_whose_root_belongs_to_another_user(
 
 def values_in(path: Path) -> list[bytes]:
     with txnstore.open(path) as store:
-        found: list[bytes] = store.scan("t").to_table()["value"].to_pylist()
+        values: list[bytes] = store.scan("t").to_table()["value"].to_pylist()
         assert store.verify(deep=True).ok
-        return found
+        return values
 
 
 LIMITED = """

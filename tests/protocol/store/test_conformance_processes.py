@@ -277,9 +277,9 @@ def test_ctl_01_a_marker_tells_outcome_producer_and_epoch() -> None:
     producer.send("t", b"b", partition=0)
     producer.flush()
     producer.abort_transaction()
-    found = [event for entry in entries(backend(store)) for event in entry.events if isinstance(event, MarkerWritten)]
-    told = [(event.outcome, event.producer_id, event.epoch, event.offset) for event in found]
-    assert told == [(Outcome.COMMIT, producer.producer_id, 1, 1), (Outcome.ABORT, producer.producer_id, 2, 3)]
+    markers = [event for entry in entries(backend(store)) for event in entry.events if isinstance(event, MarkerWritten)]
+    fields = [(event.outcome, event.producer_id, event.epoch, event.offset) for event in markers]
+    assert fields == [(Outcome.COMMIT, producer.producer_id, 1, 1), (Outcome.ABORT, producer.producer_id, 2, 3)]
 
 
 def test_ctl_04_a_key_like_a_markers_is_a_key() -> None:
@@ -308,9 +308,9 @@ def test_tst_03_many_markers() -> None:
             producer.send_table("tu"[number % 2], rows, partition=number // 2)
         producer.flush()
         end()
-    found = {
+    counts = {
         isolation: sum(store.scan(name, isolation).to_table().num_rows for name in "tu")
         for isolation in ("read_committed", "read_uncommitted")
     }
-    assert found == {"read_committed": 1_000, "read_uncommitted": 11_000}
+    assert counts == {"read_committed": 1_000, "read_uncommitted": 11_000}
     sound(store)

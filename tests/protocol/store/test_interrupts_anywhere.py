@@ -152,9 +152,9 @@ def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or
 
             interrupted = interrupter.run(send)
             committed = repeat(producer.commit_transaction, producer)
-            found = values(store)
-            assert set(sent) <= set(found) if committed else found == []
-            assert len(found) == len(set(found))
+            log_values = values(store)
+            assert set(sent) <= set(log_values) if committed else log_values == []
+            assert len(log_values) == len(set(log_values))
             goes_on(store, producer)
             return interrupted
 
@@ -252,7 +252,7 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
             producer.send_offsets({TopicPartition("t", 1): 9}, "g")
             producer.commit_transaction()
             offsets = connection_of(store).view().groups["g"].offsets
-            assert {tp: found.value for tp, found in offsets.items()} == {
+            assert {tp: offset.value for tp, offset in offsets.items()} == {
                 TopicPartition("t", 0): OffsetAndMetadata(7),
                 TopicPartition("t", 1): OffsetAndMetadata(9),
             }
@@ -290,9 +290,9 @@ def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() ->
                 for number, future in enumerate(futures)
                 if isinstance(future.exception(0), UnknownOutcomeError)
             }
-            found = values(store)
-            assert stored <= set(found) <= stored | unknown
-            assert len(found) == len(set(found))
+            log_values = values(store)
+            assert stored <= set(log_values) <= stored | unknown
+            assert len(log_values) == len(set(log_values))
             assert interrupted or len(stored) == 4
             return interrupted
 

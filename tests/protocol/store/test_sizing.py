@@ -50,15 +50,15 @@ def test_clients_request_what_is_estimated(load: Load) -> None:
 
 def test_the_arithmetic_of_a_row() -> None:
     """10 producers of 0.1 MB/s, each second: 4 partitions of 25 KB are one pack."""
-    found = estimate(Load(10, 0.1, 1, partitions=4, consumers=2, days=30))
-    assert (found.rate, found.chains) == (10, 1)
-    assert found.puts == pytest.approx(10 * (2 + 1 + 0.05) + 2 * 2 * 3 / 45)
-    assert found.gets == pytest.approx(10 * (21 + 4) + 2 * 10 * 4 + 10)
-    assert found.gb == pytest.approx(10 * 0.1 * 86_400 * 30 / 1000)
-    assert found.requests_cost == pytest.approx(2_592 * (found.puts * 0.005 + found.gets * 0.0004))
-    assert found.storage_cost == pytest.approx(found.gb * 0.023)
+    row = estimate(Load(10, 0.1, 1, partitions=4, consumers=2, days=30))
+    assert (row.rate, row.chains) == (10, 1)
+    assert row.puts == pytest.approx(10 * (2 + 1 + 0.05) + 2 * 2 * 3 / 45)
+    assert row.gets == pytest.approx(10 * (21 + 4) + 2 * 10 * 4 + 10)
+    assert row.gb == pytest.approx(10 * 0.1 * 86_400 * 30 / 1000)
+    assert row.requests_cost == pytest.approx(2_592 * (row.puts * 0.005 + row.gets * 0.0004))
+    assert row.storage_cost == pytest.approx(row.gb * 0.023)
     free = estimate(Load(10, 0.1, 1), Prices(0, 0, 0))
-    assert (free.requests_cost, free.storage_cost, free.puts) == (0, 0, found.puts)
+    assert (free.requests_cost, free.storage_cost, free.puts) == (0, 0, row.puts)
 
 
 @pytest.mark.parametrize("given", ["--producers=0", "--mb=0", "--every=0", "--partitions=-1", "--days=-1", "--gb=nan"])

@@ -99,10 +99,10 @@ def test_position_out_of_range_follows_the_reset_policy(store: Store) -> None:
     """CON-13, LSO-12."""
     append(store, "a", "b")
     policies: list[tuple[ResetPolicy, list[str]]] = [("earliest", ["a", "b"]), ("latest", [])]
-    for policy, found in policies:
+    for policy, expected in policies:
         consumer = store.consumer(["t"], auto_offset_reset=policy)
         consumer.seek(T0, 3)
-        assert texts(consumer.poll()) == found
+        assert texts(consumer.poll()) == expected
     consumer = store.consumer(auto_offset_reset="none")
     consumer.assign(T0)
     consumer.seek(T0, 2)
@@ -322,12 +322,12 @@ def test_reset_by_duration(store: Store, clock: ManualClock) -> None:
     for age_h, value in ((48, "old"), (20, "yesterday"), (1, "new")):
         append(store, value, timestamp=clock() - age_h * 3_600_000)
     append(store, "old", tp=T1, timestamp=clock() - 48 * 3_600_000)
-    found = {}
+    read_by_reset = {}
     for reset in ("P3D", "PT24H", "pt20h", "PT1H0.5S", "PT59M", "PT0S"):
         consumer = store.consumer("t", auto_offset_reset=f"by_duration:{reset}")
-        found[reset] = texts(read_all(consumer))
+        read_by_reset[reset] = texts(read_all(consumer))
         consumer.close()
-    assert {reset: len(values) for reset, values in found.items()} == {
+    assert {reset: len(values) for reset, values in read_by_reset.items()} == {
         "P3D": 4, "PT24H": 2, "pt20h": 2, "PT1H0.5S": 1, "PT59M": 0, "PT0S": 0,
     }  # fmt: skip
     consumer = store.consumer("t", auto_offset_reset="by_duration:PT24H")

@@ -290,8 +290,8 @@ def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
     assert not future.done()
     three.resolve(landed(20))
     assert future.done()
-    found = [(metadata.partition, metadata.offset) for metadata in future.result()]
-    assert found == [(1, 15), (2, 90), (2, 91), (1, 16), (1, 20)]
+    places = [(metadata.partition, metadata.offset) for metadata in future.result()]
+    assert places == [(1, 15), (2, 90), (2, 91), (1, 16), (1, 20)]
 
 
 def test_rows_of_unknown_offsets_have_offset_minus_1() -> None:

@@ -40,9 +40,9 @@ def held(producer: Producer) -> int:
     accumulator = producer._accumulator
     with producer._manager.lock.own:
         open_bytes = sum(batch.bytes for batch in accumulator._open.values())
-        found = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
-        assert found == accumulator.buffered
-        return found
+        expected = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
+        assert expected == accumulator.buffered
+        return expected
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
@@ -129,8 +129,8 @@ def test_a_stream_is_taken_batch_by_batch(gated: GatedStore) -> None:
             yield pa.record_batch([pa.array([RECORD] * 10)], schema=schema)
 
     with store.producer(batch_bytes=2_000, buffer_bytes=6_000, linger=None) as producer:
-        found = producer.send_table("t", pa.RecordBatchReader.from_batches(schema, batches())).result()
-    assert len(found) == 500
+        metadata = producer.send_table("t", pa.RecordBatchReader.from_batches(schema, batches())).result()
+    assert len(metadata) == 500
     assert ahead <= 6_000 + 2_000
 
 
@@ -273,8 +273,8 @@ def test_close_of_transactional_producer_aborts_open_transaction() -> None:
     waiting = producer.send("t", b"waiting", partition=0)
     producer.close()
     assert isinstance(waiting.exception(), TransactionAbortedError)
-    found = bench.store.offsets("t", 0)
-    assert found.last_stable == found.high_watermark == 2
+    offsets = bench.store.offsets("t", 0)
+    assert offsets.last_stable == offsets.high_watermark == 2
 
 
 def test_batch_abandoned_during_flush_of_another_thread_leaves_buffer(gated: GatedStore) -> None:

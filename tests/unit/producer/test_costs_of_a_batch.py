@@ -45,8 +45,8 @@ def test_whether_a_batch_is_aborted_is_not_looked_up_in_all_aborted_transactions
     )
     is_aborted = aborted_batches(Partition(aborted=aborted))
     Counted.comparisons = 0
-    found = [is_aborted(batch(offset)) for offset in range(0, 4 * TRANSACTIONS, 2)]
-    assert found == [True, False] * TRANSACTIONS
+    flags = [is_aborted(batch(offset)) for offset in range(0, 4 * TRANSACTIONS, 2)]
+    assert flags == [True, False] * TRANSACTIONS
     assert Counted.comparisons < 2 * TRANSACTIONS * 20
 
 

@@ -187,5 +187,5 @@ def test_stream_for_a_schema_of_another_process_loses_no_batch(
         another_process(bench.store, bench.inner).alter_topic("grows", schema=wider)
         batches = [pa.record_batch([[number << 40]] * len(wider), schema=wider) for number in (1, 2, 3)]
         producer.send_table("grows", kind(wider, batches)).result()
-    found = bench.store.scan("grows").to_table()["id"].to_pylist()
-    assert sorted(found) == [0, 1 << 40, 2 << 40, 3 << 40]
+    ids = bench.store.scan("grows").to_table()["id"].to_pylist()
+    assert sorted(ids) == [0, 1 << 40, 2 << 40, 3 << 40]

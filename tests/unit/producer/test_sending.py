@@ -57,9 +57,9 @@ def producer(bench: Bench) -> Producer:
 
 
 def clock(bench: Bench) -> ManualClock:
-    found = connection_of(bench.store).runtime.clock
-    assert isinstance(found, ManualClock)
-    return found
+    clock_of_store = connection_of(bench.store).runtime.clock
+    assert isinstance(clock_of_store, ManualClock)
+    return clock_of_store
 
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ def test_a_key_goes_where_kafka_puts_it(bench: Bench, producer: Producer) -> Non
 
 def test_the_rows_of_a_table_go_where_records_of_their_keys_go(bench: Bench, producer: Producer) -> None:
     keys = [b"%d" % number for number in range(50)]
-    found = producer.send_table("t", [{"key": key, "value": b"x"} for key in keys]).result()
-    assert [metadata.partition for metadata in found] == [partition_for_key(key, 3) for key in keys]
+    sent = producer.send_table("t", [{"key": key, "value": b"x"} for key in keys]).result()
+    assert [metadata.partition for metadata in sent] == [partition_for_key(key, 3) for key in keys]
 
 
 def test_a_given_partition_is_stronger_than_the_key(producer: Producer) -> None:
@@ -140,13 +140,13 @@ def test_records_without_a_key_stick_to_a_partition_until_the_batch_is_closed(pr
 
 
 def test_the_rows_of_a_table_without_a_key_stick_together(producer: Producer) -> None:
-    found = producer.send_table("t", [{"key": None, "value": b"x"}] * 10).result()
-    assert len({metadata.partition for metadata in found}) == 1
+    sent = producer.send_table("t", [{"key": None, "value": b"x"}] * 10).result()
+    assert len({metadata.partition for metadata in sent}) == 1
 
 
 def test_an_empty_key_is_a_key(producer: Producer) -> None:
-    found = {producer.send("t", b"x", key=b"").result().partition for _ in range(5)}
-    assert found == {partition_for_key(b"", 3)}
+    partitions = {producer.send("t", b"x", key=b"").result().partition for _ in range(5)}
+    assert partitions == {partition_for_key(b"", 3)}
 
 
 def test_a_typed_topic_is_partitioned_by_its_key_column_as_kafka_serializes_it(bench: Bench) -> None:
@@ -177,8 +177,8 @@ def test_a_partition_that_another_process_added_is_found(bench: Bench, producer:
     assert producer.send("t", b"one", partition=7).result().partition == 7
     with another_process(bench.store, bench.inner) as other:
         other.alter_topic("t", partitions=10)
-    found = producer.send_table("t", [{"value": b"a"}, {"value": b"b"}], partition=9).result()
-    assert [(metadata.partition, metadata.offset) for metadata in found] == [(9, 0), (9, 1)]
+    sent = producer.send_table("t", [{"value": b"a"}, {"value": b"b"}], partition=9).result()
+    assert [(metadata.partition, metadata.offset) for metadata in sent] == [(9, 0), (9, 1)]
     assert Counter(partition for partition, _, _ in rows(bench.store)) == {7: 1, 9: 2}
 
 
@@ -214,9 +214,9 @@ def test_the_metadata_of_a_table_are_in_the_order_of_its_rows(bench: Bench) -> N
         producer.send("t", b"before", key=b"1")
         keys = [b"%d" % (number * 7 % 31) for number in range(200)]
         table = [{"key": key, "value": b"%d" % number} for number, key in enumerate(keys)]
-        found = producer.send_table("t", table).result()
+        sent = producer.send_table("t", table).result()
     placed = {row["value"]: (row["_partition"], row["_offset"]) for row in read(bench)}
-    assert [(metadata.partition, metadata.offset) for metadata in found] == [
+    assert [(metadata.partition, metadata.offset) for metadata in sent] == [
         placed[b"%d" % number] for number in range(200)
     ]
     assert len(placed) == 201
@@ -262,8 +262,8 @@ def test_each_partition_has_sequences_of_its_own(bench: Bench, producer: Produce
             producer.send("t", b"x", partition=partition)
         producer.flush()
     state = sound(bench.store)
-    found = {tp.partition: [batch.base_sequence for batch in log.batches] for tp, log in state.partitions_of("t")}
-    assert found == {0: [0, 1], 1: [0, 5], 2: []}
+    sequences = {tp.partition: [batch.base_sequence for batch in log.batches] for tp, log in state.partitions_of("t")}
+    assert sequences == {0: [0, 1], 1: [0, 5], 2: []}
 
 
 # Timestamps -----------------------------------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ def test_a_record_without_a_timestamp_gets_that_of_its_send(bench: Bench, produc
     clock(bench).set(7_000)
     given = producer.send("t", b"c", partition=0, timestamp=42)
     clock(bench).set(8_000)
-    told = [future.result().timestamp for future in (first, second, given)]
-    assert told == [5_000, 6_000, 42]
-    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench)] == told
+    timestamps = [future.result().timestamp for future in (first, second, given)]
+    assert timestamps == [5_000, 6_000, 42]
+    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench)] == timestamps
 
 
 @pytest.mark.parametrize("timestamp", [1.5, "7", -1, True, 2**63, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], ids=repr)
@@ -297,9 +297,9 @@ def test_the_rows_of_a_table_tell_their_own_timestamps(bench: Bench, producer: P
     moments = [dt.datetime.fromtimestamp(number, dt.UTC) if number else None for number in (1, 0, 3)]
     future = producer.send_table("t", [{"value": b"x", "timestamp": moment} for moment in moments], partition=0)
     clock(bench).set(10_000)
-    told = [metadata.timestamp for metadata in future.result()]
-    assert told == [1_000, 9_000, 3_000]
-    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench)] == told
+    timestamps = [metadata.timestamp for metadata in future.result()]
+    assert timestamps == [1_000, 9_000, 3_000]
+    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench)] == timestamps
 
 
 def test_a_typed_topic_has_the_time_of_its_timestamp_column(bench: Bench) -> None:
@@ -309,9 +309,9 @@ def test_a_typed_topic_has_the_time_of_its_timestamp_column(bench: Bench) -> Non
         given = producer.send("typed", {"id": 1, "at": dt.datetime.fromtimestamp(5, dt.UTC)})
         absent = producer.send("typed", {"id": 2})
         clock(bench).set(20_000)
-        told = [given.result().timestamp, absent.result().timestamp]
-    assert told == [5_000, 9_000]
-    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench, "typed")] == told
+        timestamps = [given.result().timestamp, absent.result().timestamp]
+    assert timestamps == [5_000, 9_000]
+    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench, "typed")] == timestamps
 
 
 def test_under_log_append_time_the_record_has_the_time_of_its_entry(bench: Bench) -> None:
@@ -321,9 +321,9 @@ def test_under_log_append_time_the_record_has_the_time_of_its_entry(bench: Bench
         futures = [producer.send("log", b"x"), producer.send("log", b"x", timestamp=42)]
         table = producer.send_table("log", [{"value": b"x"}])
         clock(bench).set(later)
-        told = [future.result().timestamp for future in futures] + [table.result()[0].timestamp]
-    assert told == [later, later, later]
-    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench, "log")] == told
+        timestamps = [future.result().timestamp for future in futures] + [table.result()[0].timestamp]
+    assert timestamps == [later, later, later]
+    assert [int(row["_timestamp"].timestamp() * 1000) for row in read(bench, "log")] == timestamps
 
 
 # Headers, keys, values ------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def test_headers_come_back_in_their_order_with_repeated_names(bench: Bench, prod
     producer.send("t", None, partition=0, headers={"b": bytearray(b"3")})  # type: ignore[dict-item]
     producer.send("t", None, partition=0)
     producer.flush()
-    found = [[(header["key"], header["value"]) for header in row["headers"] or ()] for row in read(bench)]
-    assert found == [[("a", b"1"), ("ü", None), ("a", b"2")], [("b", b"3")], []]
+    headers = [[(header["key"], header["value"]) for header in row["headers"] or ()] for row in read(bench)]
+    assert headers == [[("a", b"1"), ("ü", None), ("a", b"2")], [("b", b"3")], []]
 
 
 @pytest.mark.parametrize(

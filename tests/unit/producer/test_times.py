@@ -52,7 +52,7 @@ def test_time_outside_readable_range_is_refused(memory_store_url: str, kind: pa.
             with pytest.raises(SchemaMismatchError, match=str(bad)):
                 producer.send("typed", {"at": bad})
         producer.flush()
-        [(found,)] = store.sql('SELECT "at" FROM typed').fetchall()
-        assert found == fine["at"][0].as_py()
+        [(at,)] = store.sql('SELECT "at" FROM typed').fetchall()
+        assert at == fine["at"][0].as_py()
         with store.consumer("typed") as consumer:
             assert len(consumer.poll()) == 1

@@ -30,12 +30,14 @@ TRANSACTIONAL, PLAIN = ProducerIdentity(7, 3, "id"), ProducerIdentity(8, 0)
 ERROR, FATAL = StorageError("away"), ProducerFencedError("a newer instance")
 
 
-def manager(state: ManagerState = ManagerState.READY, identity: ProducerIdentity = TRANSACTIONAL) -> TransactionManager:
-    found = TransactionManager(identity)
-    found._state = state
-    found._error = {ManagerState.FATAL_ERROR: FATAL, ManagerState.ABORTABLE_ERROR: ERROR}.get(state)
-    found._set_takes_records()
-    return found
+def new_manager(
+    state: ManagerState = ManagerState.READY, identity: ProducerIdentity = TRANSACTIONAL
+) -> TransactionManager:
+    manager = TransactionManager(identity)
+    manager._state = state
+    manager._error = {ManagerState.FATAL_ERROR: FATAL, ManagerState.ABORTABLE_ERROR: ERROR}.get(state)
+    manager._set_takes_records()
+    return manager
 
 
 def uploaded(rows: int) -> Upload:
@@ -98,31 +100,31 @@ PLAIN_STATES = (ManagerState.READY, ManagerState.FATAL_ERROR, ManagerState.CLOSE
 @pytest.mark.parametrize(("state", "event"), list(product(ManagerState, ManagerEvent)), ids=lambda value: value.name)
 def test_every_event_in_every_state(state: ManagerState, event: ManagerEvent) -> None:
     """API-01: it leads where this table says, or it is refused and nothing changes."""
-    found = manager(state)
+    manager = new_manager(state)
     expected = {**CALLS, **REPORTS}.get((state, event))
     if expected is not None:
-        found._move(event)
-        assert found.state is expected
+        manager._move(event)
+        assert manager.state is expected
     else:
         with pytest.raises((InvalidTxnStateError, ProducerClosedError, ProducerFencedError)):
-            found._move(event)
-        assert found.state is state
-    assert found.takes_records == (found.state is ManagerState.IN_TRANSACTION)
+            manager._move(event)
+        assert manager.state is state
+    assert manager.takes_records == (manager.state is ManagerState.IN_TRANSACTION)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(PLAIN_STATES, ManagerEvent)), ids=lambda value: value.name)
 def test_every_event_of_an_idempotent_producer(state: ManagerState, event: ManagerEvent) -> None:
     """It has no transactions; an error of a batch does not end it."""
-    found = manager(state, PLAIN)
-    known = {**CALLS, **REPORTS, (ManagerState.READY, ManagerEvent.SEND): ManagerState.READY}
+    manager = new_manager(state, PLAIN)
+    expected = {**CALLS, **REPORTS, (ManagerState.READY, ManagerEvent.SEND): ManagerState.READY}
     transactions = (ManagerEvent.BEGIN, ManagerEvent.TAKE_OVER)
-    if (state, event) in known and event not in transactions:
-        found._move(event)
-        assert found.state is known[state, event]
+    if (state, event) in expected and event not in transactions:
+        manager._move(event)
+        assert manager.state is expected[state, event]
     else:
         with pytest.raises((InvalidTxnStateError, ProducerClosedError, ProducerFencedError)):
-            found._move(event)
-        assert found.state is state
+            manager._move(event)
+        assert manager.state is state
 
 
 def test_the_table_names_only_states_that_it_explains() -> None:
@@ -133,15 +135,15 @@ def test_the_table_names_only_states_that_it_explains() -> None:
 
 def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
     """API-09: what follows from it does not hide it."""
-    found = manager(ManagerState.IN_TRANSACTION)
-    assert found.failed(ERROR)
-    assert found.failed(SchemaMismatchError("later"))
+    manager = new_manager(ManagerState.IN_TRANSACTION)
+    assert manager.failed(ERROR)
+    assert manager.failed(SchemaMismatchError("later"))
     with pytest.raises(InvalidTxnStateError, match="away") as raised:
-        found.begin_end(Outcome.COMMIT)
+        manager.begin_end(Outcome.COMMIT)
     assert raised.value.__cause__ is ERROR
-    found.failed(FATAL)
+    manager.failed(FATAL)
     with pytest.raises(ProducerFencedError) as fatal:
-        found.begin_end(Outcome.ABORT)
+        manager.begin_end(Outcome.ABORT)
     assert fatal.value is FATAL
 
 
@@ -149,24 +151,24 @@ def test_a_refused_record_ends_an_open_transaction_only() -> None:
     """A10: as in Kafka's doSend. What comes while a transaction ends, or without one, changes nothing."""
     error = RecordTooLargeError("too large")
     for state in ManagerState:
-        found = manager(state)
-        assert found.record_refused(error) == (state is ManagerState.IN_TRANSACTION)
-        assert found.state is (ManagerState.ABORTABLE_ERROR if state is ManagerState.IN_TRANSACTION else state)
-    assert not manager(identity=PLAIN).record_refused(error)
+        manager = new_manager(state)
+        assert manager.record_refused(error) == (state is ManagerState.IN_TRANSACTION)
+        assert manager.state is (ManagerState.ABORTABLE_ERROR if state is ManagerState.IN_TRANSACTION else state)
+    assert not new_manager(identity=PLAIN).record_refused(error)
 
 
 def test_a_failure_of_the_background_is_raised_once_by_the_next_call() -> None:
     """A2."""
-    found = manager(identity=PLAIN)
-    found.failed_in_background(ERROR)
-    found.failed_in_background(SchemaMismatchError("second"))
-    before = found.takes_records
+    manager = new_manager(identity=PLAIN)
+    manager.failed_in_background(ERROR)
+    manager.failed_in_background(SchemaMismatchError("second"))
+    before = manager.takes_records
     with pytest.raises(StorageError) as raised:
-        found.check_send()
+        manager.check_send()
     assert raised.value is ERROR
-    assert (before, found.takes_records) == (False, True)
-    found.check_send()
-    found.raise_unreported()
+    assert (before, manager.takes_records) == (False, True)
+    manager.check_send()
+    manager.raise_unreported()
 
 
 def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
@@ -175,73 +177,73 @@ def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
         (None, ManagerState.IN_TRANSACTION),
         (PreparedTxn(7, 3), ManagerState.PREPARED_TRANSACTION),
     ):
-        found = manager(after)
-        found._prepared = prepared
-        assert not found.begin_end(Outcome.COMMIT)
-        found.not_ended(Outcome.COMMIT, ERROR)
-        assert found.state is after
-        found.begin_end(Outcome.COMMIT)
-        found.submitting(PendingCommand(EndTxn(TRANSACTIONAL, Outcome.COMMIT), []))
-        found.not_ended(Outcome.COMMIT, ERROR)
-        assert found.end_unknown
+        manager = new_manager(after)
+        manager._prepared = prepared
+        assert not manager.begin_end(Outcome.COMMIT)
+        manager.not_ended(Outcome.COMMIT, ERROR)
+        assert manager.state is after
+        manager.begin_end(Outcome.COMMIT)
+        manager.submitting(PendingCommand(EndTxn(TRANSACTIONAL, Outcome.COMMIT), []))
+        manager.not_ended(Outcome.COMMIT, ERROR)
+        assert manager.end_unknown
         with pytest.raises(InvalidTxnStateError, match="repeat that call"):
-            found.begin_end(Outcome.ABORT)
-        assert found.begin_end(Outcome.COMMIT)
-        found.ended(Outcome.COMMIT, TRANSACTIONAL)
-        assert found.state is ManagerState.READY
+            manager.begin_end(Outcome.ABORT)
+        assert manager.begin_end(Outcome.COMMIT)
+        manager.ended(Outcome.COMMIT, TRANSACTIONAL)
+        assert manager.state is ManagerState.READY
 
 
 def test_an_abort_that_failed_forbids_a_commit() -> None:
     """Its unsent records are dropped already."""
-    found = manager(ManagerState.IN_TRANSACTION)
-    found.begin_end(Outcome.ABORT)
-    found.not_ended(Outcome.ABORT, ERROR)
+    manager = new_manager(ManagerState.IN_TRANSACTION)
+    manager.begin_end(Outcome.ABORT)
+    manager.not_ended(Outcome.ABORT, ERROR)
     with pytest.raises(InvalidTxnStateError, match="abort it"):
-        found.begin_end(Outcome.COMMIT)
-    found.begin_end(Outcome.ABORT)
+        manager.begin_end(Outcome.COMMIT)
+    manager.begin_end(Outcome.ABORT)
 
 
 def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> None:
     """API-08: until the call returns, or the next transaction begins."""
-    found = manager(ManagerState.COMMITTING_TRANSACTION)
-    found.ended(Outcome.COMMIT, TRANSACTIONAL)
-    assert found.ended_unreported(Outcome.COMMIT)
-    assert not found.ended_unreported(Outcome.ABORT)
-    found.begin()
-    assert not found.ended_unreported(Outcome.COMMIT)
-    found.begin_end(Outcome.COMMIT)
-    found.ended(Outcome.COMMIT, TRANSACTIONAL)
-    found.end_reported()
-    assert not found.ended_unreported(Outcome.COMMIT)
+    manager = new_manager(ManagerState.COMMITTING_TRANSACTION)
+    manager.ended(Outcome.COMMIT, TRANSACTIONAL)
+    assert manager.ended_unreported(Outcome.COMMIT)
+    assert not manager.ended_unreported(Outcome.ABORT)
+    manager.begin()
+    assert not manager.ended_unreported(Outcome.COMMIT)
+    manager.begin_end(Outcome.COMMIT)
+    manager.ended(Outcome.COMMIT, TRANSACTIONAL)
+    manager.end_reported()
+    assert not manager.ended_unreported(Outcome.COMMIT)
 
 
 def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
     """SEQ-01."""
-    found = manager(ManagerState.IN_TRANSACTION)
-    pending = found.append([uploaded(3), uploaded(2)])
+    manager = new_manager(ManagerState.IN_TRANSACTION)
+    pending = manager.append([uploaded(3), uploaded(2)])
     assert isinstance(pending.command, Append)
     assert [batch.base_sequence for batch in pending.command.batches] == [0, 3]
-    again = found.append(pending.uploads)  # Nothing was submitted, so the numbers are free.
+    again = manager.append(pending.uploads)  # Nothing was submitted, so the numbers are free.
     assert again.command.batches == pending.command.batches
     for _ in range(2):  # An interrupt may have it reported twice.
-        found.acknowledged(pending)
-    assert [batch.base_sequence for batch in found.append([uploaded(1)]).command.batches] == [5]
-    found.begin_end(Outcome.COMMIT)
-    found.ended(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
-    assert [batch.base_sequence for batch in found.append([uploaded(1)]).command.batches] == [0]
+        manager.acknowledged(pending)
+    assert [batch.base_sequence for batch in manager.append([uploaded(1)]).command.batches] == [5]
+    manager.begin_end(Outcome.COMMIT)
+    manager.ended(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
+    assert [batch.base_sequence for batch in manager.append([uploaded(1)]).command.batches] == [0]
 
 
 def test_offsets_go_with_one_command_only() -> None:
     """OFF-02."""
-    found = manager(ManagerState.IN_TRANSACTION)
+    manager = new_manager(ManagerState.IN_TRANSACTION)
     first = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))
-    found.add_offsets(first, 0)
-    pending = found.append([])
+    manager.add_offsets(first, 0)
+    pending = manager.append([])
     second = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))
-    found.add_offsets(second, 0)
+    manager.add_offsets(second, 0)
     for _ in range(2):
-        found.acknowledged(pending)
-    end = found.end(Outcome.COMMIT, [])
+        manager.acknowledged(pending)
+    end = manager.end(Outcome.COMMIT, [])
     assert end is not None
     assert end.command.offsets == (second,)
 
@@ -249,16 +251,16 @@ def test_offsets_go_with_one_command_only() -> None:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
     """API-07."""
-    found = manager(ManagerState.IN_TRANSACTION)
-    assert found.end(outcome, []) is None
-    found.partitions_added()
-    assert found.end(outcome, []) is not None
+    manager = new_manager(ManagerState.IN_TRANSACTION)
+    assert manager.end(outcome, []) is None
+    manager.partitions_added()
+    assert manager.end(outcome, []) is not None
 
 
 def test_a_command_without_an_answer_is_ended_in_the_chain() -> None:
     """API-17: the chain may know of the transaction."""
-    found = manager(ManagerState.IN_TRANSACTION)
-    found.submitting(found.append([uploaded(1)]))
-    found.begin_end(Outcome.ABORT)
-    found.drop_unsent()
-    assert found.end(Outcome.ABORT, []) == PendingCommand(EndTxn(TRANSACTIONAL, Outcome.ABORT), [])
+    manager = new_manager(ManagerState.IN_TRANSACTION)
+    manager.submitting(manager.append([uploaded(1)]))
+    manager.begin_end(Outcome.ABORT)
+    manager.drop_unsent()
+    assert manager.end(Outcome.ABORT, []) == PendingCommand(EndTxn(TRANSACTIONAL, Outcome.ABORT), [])

@@ -61,7 +61,7 @@ def test_store_works_for_callers_during_close() -> None:
     """As after the close, it connects again: what Python says of ended threads is no error of ours."""
     store = create("memory://")
     store.create_topic("t")
-    found: list[list[bytes]] = []
+    scans: list[list[bytes]] = []
 
     class Ending(ThreadPoolExecutor):
         """Its threads have ended, and the close that ended them has not returned yet."""
@@ -71,11 +71,11 @@ def test_store_works_for_callers_during_close() -> None:
             with store.producer() as producer:
                 for partition in range(2):
                     producer.send("t", b"%d" % partition, key=b"%d" % partition)
-            found.append(store.scan("t").to_table()["value"].to_pylist())
+            scans.append(store.scan("t").to_table()["value"].to_pylist())
 
     connection_of(store)._pools["requests"] = Ending(1)
     store.close()
-    assert found == [[b"0", b"1"]]
+    assert scans == [[b"0", b"1"]]
     store.close()
 
 

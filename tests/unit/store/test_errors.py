@@ -38,5 +38,5 @@ def test_no_two_errors_have_one_code() -> None:
         return [root, *(error for child in root.__subclasses__() for error in below(child))]
 
     codes = [vars(error).get("kafka_code") for error in below(TxnStoreError)]
-    found = [code for code in codes if code is not None]
-    assert len(found) == len(set(found)) > len(TABLE)
+    defined = [code for code in codes if code is not None]
+    assert len(defined) == len(set(defined)) > len(TABLE)

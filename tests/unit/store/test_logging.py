@@ -33,8 +33,8 @@ def store() -> Store:
 
 def said(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[tuple[str, str]]:
     """The records of a level: logger below ``txnstore``, and message."""
-    found = (record for record in caplog.records if record.levelno == level)
-    return [(record.name.removeprefix("txnstore."), record.getMessage()) for record in found]
+    records = (record for record in caplog.records if record.levelno == level)
+    return [(record.name.removeprefix("txnstore."), record.getMessage()) for record in records]
 
 
 def field(caplog: pytest.LogCaptureFixture, message: str, name: str) -> object:
@@ -222,14 +222,14 @@ def _keys(value: ast.expr, tree: ast.Module) -> Iterator[str]:
 
 def _fields() -> dict[str, set[str]]:
     """The fields of every call."""
-    found: dict[str, set[str]] = {}
+    fields: dict[str, set[str]] = {}
     for where, call, tree in _calls():
         options = {option.arg: option.value for option in call.keywords}
         own = set(_keys(options["extra"], tree)) if "extra" in options else set()
         if isinstance(call.func, ast.Attribute) and call.func.attr == "_note":
             own = {name for name in options if name is not None}
-        found[where] = own
-    return found
+        fields[where] = own
+    return fields
 
 
 def test_every_record_has_fields_and_a_constant_message() -> None:

@@ -16,10 +16,10 @@ from txnstore.core.model import Map, TopicPartition, items_of, sorted_items
 )
 def test_items_of_a_map_are_its_items(values: dict[Any, Any]) -> None:
     """They are read from what the map is pickled as."""
-    found = Map(values)
-    assert dict(items_of(found)) == dict(found.items()) == values
+    map_of_values = Map(values)
+    assert dict(items_of(map_of_values)) == dict(map_of_values.items()) == values
     assert items_of(values) == list(values.items())
-    assert sorted_items(found) == sorted_items(values) == sorted(values.items())
+    assert sorted_items(map_of_values) == sorted_items(values) == sorted(values.items())
 
 
 def test_values_are_not_compared() -> None:

@@ -306,14 +306,14 @@ def test_lock_refuses_the_thread_that_holds_it() -> None:
 def test_signal_handler_that_uses_a_store_gets_an_error_and_does_not_hang() -> None:
     """The handler runs in the middle of a request, whose thread holds the lock of the counters."""
     objects = CountingStore(MemoryStore())
-    found: list[type[BaseException] | None] = []
+    errors: list[type[BaseException] | None] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
         try:
             objects.put("b", b"2")
-            found.append(None)
+            errors.append(None)
         except ReentrantCallError as error:
-            found.append(type(error))
+            errors.append(type(error))
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
@@ -322,7 +322,7 @@ def test_signal_handler_that_uses_a_store_gets_an_error_and_does_not_hang() -> N
         signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert found == [ReentrantCallError, None]
+    assert errors == [ReentrantCallError, None]
     objects.put("c", b"3")
     assert objects.snapshot().put == 2
 

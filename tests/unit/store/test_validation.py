@@ -23,8 +23,8 @@ from txnstore.validation import (
 
 
 def test_an_integer_of_any_kind_becomes_a_plain_one() -> None:
-    found = check_integer("limit", np.int64(7), 1, 9)
-    assert (found, type(found)) == (7, int)
+    number = check_integer("limit", np.int64(7), 1, 9)
+    assert (number, type(number)) == (7, int)
     assert as_integer(np.int32(-3)) == -3
 
 
