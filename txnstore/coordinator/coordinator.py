@@ -271,6 +271,10 @@ class Coordinator:
         own = parts.get(home, Part())
         others = {number: part for number, part in parts.items() if number != home}
         self.endings.wait_for(producer.transactional_id)
+        # A repeated end must return the answer of the first attempt, also if a topic is unknown by now:
+        # 1. The first attempt is decided, and its answer is lost.
+        # 2. Another process deletes a topic of the offsets, whose markers are written.
+        # 3. The repetition finds no such topic, but the transaction is decided: the chain returns the answer.
         decided = False
         try:
             self._identify_topics(command)  # Unknown topics are refused before anything is written.

@@ -49,6 +49,7 @@ class BatchWaiter:
 
     def __init__(self, batch: ProducerBatch) -> None:
         self.batch = batch
+        #: The error that prevents the write of the batch, or None, for each call of :meth:`wake`.
         self._woken: SimpleQueue[Exception | None] = SimpleQueue()
 
     def wake(self, hindrance: Exception | None = None) -> None:
@@ -79,7 +80,9 @@ class StickyPartitioner:
 
     def __init__(self, rng: Randomness) -> None:
         self._rng = rng
+        #: The partition of the open batch of each topic; none after :meth:`new_batch`.
         self._current: dict[str, int] = {}
+        #: The partition of the batch before it, which is not chosen again.
         self._previous: dict[str, int] = {}
 
     def partition(self, topic: str, partitions: int) -> int:

@@ -42,7 +42,7 @@ def check_member(connection: Connection, offsets: TxnOffsets) -> None:
 
     Kafka sends the offsets of each ``sendOffsetsToTransaction`` to the group's coordinator, whose answer the call
     raises. Here they travel with the next flush or the commit, whose entry decides. The call compares the membership
-    with the known state of the group, without a request; only if that disagrees, the group's chain is read: either
+    with the cached state of the group, without a request; only if that disagrees, the group's chain is read: either
     this process was behind the consumer, or the consumer is fenced. What has changed since the last read of the chain
     is refused by the flush or the commit.
 

@@ -124,9 +124,9 @@ class Sender:
         else:
             accumulator.seal_all()
         ends = None if crowd_only or manager.transactional else manager.identity
-        self._check_timeout()
+        self._check_timeout()  # Before the first request: nothing of a transaction past its timeout is written.
         self.uploader.start(keep_last=not crowd_only, ends=ends)
-        self._add_partitions()
+        self._add_partitions()  # While the segments are uploaded.
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(crowd_only=crowd_only))
@@ -269,7 +269,7 @@ class Sender:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
-            self._register(uploads)
+            self._register(uploads)  # The last batches go with the end, in one entry.
         accumulator.renew_catalog()
         return manager.end(outcome, parts[-1] if parts else [])
 

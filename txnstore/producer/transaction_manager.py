@@ -88,7 +88,7 @@ class TransactionManager:
         #: Transactional id, producer id and epoch of the open transaction, or of the next one if none is open.
         self._identity = identity
         self._state = ManagerState.READY
-        #: The first error of the transaction, or the fatal error. Not None in ABORTABLE_ERROR and FATAL_ERROR.
+        #: The first error of the transaction, or the fatal error. Set with ABORTABLE_ERROR and FATAL_ERROR.
         self._error: BaseException | None = None
         #: The command without an answer. Set before its first attempt, so an interrupt leaves it to the next call.
         self._pending: PendingCommand | None = None
@@ -108,7 +108,8 @@ class TransactionManager:
         #: The offsets of the transaction that are not registered. Replaced, never changed in place, but for appends.
         self._offsets: list[TxnOffsets] = []
         #: An error of batches that failed in the background, for the next call of the application to raise; always
-        #: None with transactions, whose state refuses the next call.
+        #: None with transactions, whose state refuses the next call. The call that raises it, or the fatal error
+        #: behind it, resets it in one step, with or without the lock.
         self._unreported_error: Exception | None = None
         #: The error that a future raised last, which the next call need not raise again.
         self._reported_error: Exception | None = None

@@ -90,8 +90,8 @@ def upload(
         writer: The topic.
         tp: The partition.
         table: The rows.
-        chain_time: The time of the last known entry, in milliseconds since the epoch. The age of an upload is measured
-            in the time of the chain, which may be ahead of this process's clock.
+        chain_time: The time of the last entry that was read, in milliseconds since the epoch. The age of an upload is
+            measured in the time of the chain, which may be ahead of this process's clock.
     """
     encoded = encode_batch(runtime, writer, tp, table, chain_time)
     objects.put(encoded.new_batch.segment.key, encoded.data)
