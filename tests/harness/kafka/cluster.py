@@ -146,7 +146,15 @@ class VirtualMachine:
         self.kafka: Any = self.gateway.jvm.org.apache.kafka
 
     def close(self) -> None:
-        """End the JVM without waiting for its clients."""
+        """End the JVM without waiting for its clients.
+
+        Python objects of Java objects that live longer do not try to release them: a garbage collection would call the
+        JVM that has ended, and log an error, wherever it happens to run. In the middle of ``ast.parse`` that makes
+        Python 3.11 raise ``SystemError``.
+        """
+        from py4j.finalizer import ThreadSafeFinalizer
+
+        ThreadSafeFinalizer.clear_finalizers(clear_all=True)
         self.gateway.close()
         self._process.kill()
         self._process.wait()
