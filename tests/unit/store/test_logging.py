@@ -195,7 +195,7 @@ def _calls() -> Iterator[tuple[str, ast.Call, ast.Module]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 logs = isinstance(node.func.value, ast.Name) and node.func.value.id == "_LOG"
-                if (logs and node.func.attr in LEVELS) or (node.func.attr == "_note" and "chain" in file.parts):
+                if (logs and node.func.attr in LEVELS) or (node.func.attr == "_log_step" and "chain" in file.parts):
                     yield f"{file.relative_to(ROOT)}:{node.lineno}", node, tree
 
 
@@ -226,7 +226,7 @@ def _fields() -> dict[str, set[str]]:
     for where, call, tree in _calls():
         options = {option.arg: option.value for option in call.keywords}
         own = set(_keys(options["extra"], tree)) if "extra" in options else set()
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "_note":
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "_log_step":
             own = {name for name in options if name is not None}
         fields[where] = own
     return fields
