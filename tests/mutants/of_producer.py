@@ -19,7 +19,7 @@ PRODUCER = (
     Mutant(
         "an event without a transition is ignored",
         TransactionManager._move,
-        "raise self._refusal(event)",
+        "raise self._refusal($event)",
         "return",
         test=_MANAGER + "test_every_event_in_every_state",
     ),
@@ -33,14 +33,14 @@ PRODUCER = (
     Mutant(
         "refused offsets do not make the transaction abortable",
         Producer.send_offsets,
-        "self._sender.record_refused(error)",
+        "self._sender.record_refused($error)",
         "pass",
         test="protocol/producer/test_offsets.py::test_invalid_group_is_refused",
     ),
     Mutant(
         "records that wait in the buffer have no timeout",
         TransactionManager.check_timeout,
-        "if now - self._first_at > self._timeout_ms:",
+        "if $now - self._first_at > self._timeout_ms:",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_timeout_runs_from_the_first_record_or_offsets",
     ),
@@ -61,7 +61,7 @@ PRODUCER = (
     Mutant(
         "the largest timeout of the store is not obeyed",
         Connection._submit,
-        "if isinstance(command, InitProducer):",
+        "if isinstance($command, InitProducer):",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",
     ),
@@ -82,7 +82,7 @@ PRODUCER = (
     Mutant(
         "a failed abort leaves the transaction committable",
         TransactionManager.not_ended,
-        "elif outcome is Outcome.ABORT:",
+        "elif $outcome is Outcome.ABORT:",
         "elif False:",
         test="protocol/producer/test_unknown.py::test_failed_abort_may_only_be_repeated",
     ),
@@ -96,14 +96,14 @@ PRODUCER = (
     Mutant(
         "offsets are sent with each command of a transaction",
         TransactionManager.acknowledged,
-        "if id(offsets) not in registered",
+        "if id($offsets) not in $registered",
         "",
         test=_MANAGER + "test_offsets_go_with_one_command_only",
     ),
     Mutant(
         "an error in the background is not reported",
         TransactionManager.failed_in_background,
-        "self._unreported_error = error",
+        "self._unreported_error = $error",
         "pass",
         test=_FAILURES + "test_a_batch_that_failed_in_the_background_is_reported_by_the_next_call",
     ),
@@ -117,22 +117,22 @@ PRODUCER = (
     Mutant(
         "a fenced producer may abort and continue",
         fenced_or_aborted,
-        "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
+        "if $txn is None or outcome_of($txn, $identity) is not Outcome.ABORT:",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance",
     ),
     Mutant(
         "a timeout of its transaction is fatal for a producer",
         fenced_or_aborted,
-        "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
+        "if $txn is None or outcome_of($txn, $identity) is not Outcome.ABORT:",
         "if True:",
         test="protocol/producer/test_timeouts.py::test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues",
     ),
     Mutant(
         "a failed upload is not retried",
         deliver,
-        "if given_up() or",
-        "if True or given_up() or",
+        "if $given_up() or",
+        "if True or $given_up() or",
         test=_FAILURES + "test_an_upload_that_fails_for_a_while_is_tried_again",
     ),
     Mutant(
@@ -145,7 +145,7 @@ PRODUCER = (
     Mutant(
         "an integer out of the range of its column is accepted",
         _integers,
-        "and low <= value <= high",
+        "and $low <= $value <= $high",
         "",
         test=_FAILURES + "test_a_wrong_row_fails_alone",
     ),

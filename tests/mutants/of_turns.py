@@ -11,22 +11,22 @@ TURNS = (
     Mutant(
         "a writer that lets its turn pass stays in the order",
         Turns._members,
-        "if one == last or not _is_between(last, one, writer)",
+        "if $one == $last or not _is_between($last, $one, $writer)",
         "",
         test="unit/chain/test_turns.py::test_a_writer_that_lets_its_turn_pass_is_out_of_the_order_until_its_next_entry",
     ),
     Mutant(
         "writers of long ago are waited for",
         Turns._members,
-        "if later - at > IDLE * self.latency:",
+        "if $later - $at > IDLE * self.latency:",
         "if False:",
         test="unit/chain/test_turns.py::test_writers_of_a_quiet_chain_are_not_waited_for",
     ),
     Mutant(
         "a turn that is not used stays that of its writer",
         Turns.next,
-        "place == 0 or remaining <= 0",
-        "place == 0",
+        "$place == 0 or $remaining <= 0",
+        "$place == 0",
         test="unit/chain/test_turns.py::test_an_unused_turn_is_taken_by_the_next_in_order_and_later_by_the_one_after_it",
     ),
     Mutant(
@@ -46,7 +46,7 @@ TURNS = (
     Mutant(
         "commands that come during a wait miss the entry",
         Chain._commit,
-        "take(self._waiting, waiters)  # Those",
+        "take(self._waiting, $waiters)  # Those",
         "# Those",
         test="protocol/chain/test_turns.py::test_commands_that_come_during_a_wait_share_the_entry",
     ),

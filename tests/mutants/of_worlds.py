@@ -59,23 +59,23 @@ WORLDS = (
     Mutant(
         "a missing checkpoint leaves the entries after it",
         Loader.first,
-        "saved, window = self._newest() or saved, None",
-        "saved = self._newest() or saved",
+        "$saved, $window = self._newest() or $saved, None",
+        "$saved = self._newest() or $saved",
         settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
     ),
     Mutant(
         "the head of a checkpoint is written before its index",
         Saver._save,
-        "in checkpoint.encoded(self._keys, self._number, ends, state, stored):",
-        "in [*checkpoint.encoded(self._keys, self._number, ends, state, stored)][::-1]:",
+        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
+        "in [*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)][::-1]:",
         settings={"checkpoint_every": 8},
     ),
     Mutant(
         "the hint is written before the checkpoint that it names",
         Saver._save,
-        "in checkpoint.encoded(self._keys, self._number, ends, state, stored):",
-        "in [checkpoint.hint_to(self._number, state.sequence), "
-        "*checkpoint.encoded(self._keys, self._number, ends, state, stored)]:",
+        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
+        "in [checkpoint.hint_to(self._number, $state.sequence), "
+        "*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)]:",
         settings={"checkpoint_every": 8},
     ),
 )

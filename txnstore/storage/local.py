@@ -96,6 +96,20 @@ _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 def fsync_file(descriptor: int) -> None:
     """Flush the file's content and size to disk."""
+    _flush(descriptor)
+
+
+def fsync_folder(path: str) -> None:
+    """Flush the directory entries of the folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    """Flush to disk, with the strongest flush that the operating system offers."""
     if _FULL_FSYNC is not None:
         try:
             fcntl.fcntl(descriptor, _FULL_FSYNC)
@@ -103,15 +117,6 @@ def fsync_file(descriptor: int) -> None:
         except OSError:
             pass  # Network file systems may not support F_FULLFSYNC: fall back to fsync.
     os.fsync(descriptor)
-
-
-def fsync_folder(path: str) -> None:
-    """Flush the directory entries of the folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fsync_file(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 HOUR_MS = 3_600_000
