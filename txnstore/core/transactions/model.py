@@ -14,7 +14,7 @@ MAX_EPOCH = 2**15 - 2
 class TxnState(Enum):
     """The states of a transaction, with Kafka's stable ids (``TransactionState``).
 
-    :mod:`~txnstore.core.transactions.machine` has the transitions between them.
+    ``machine.py`` beside this file has the transitions between them.
     """
 
     EMPTY = 0
