@@ -239,10 +239,10 @@ def test_tmo_07_one_entry_expires_a_bounded_number() -> None:
     state = world.state
     for number in range(MAX_EVENTS + 5):
         state = decide(begin_entry(state, world.now), InitProducer(f"tx-{number}")).state
-    found = decide(begin_entry(state, world.now + 7 * DAY), Expire())
-    assert len(found.events) == len(found.result.transactional_ids) == MAX_EVENTS
-    assert found.result.more
-    rest = decide(begin_entry(found.state, world.now + 7 * DAY), Expire())
+    decision = decide(begin_entry(state, world.now + 7 * DAY), Expire())
+    assert len(decision.events) == len(decision.result.transactional_ids) == MAX_EVENTS
+    assert decision.result.more
+    rest = decide(begin_entry(decision.state, world.now + 7 * DAY), Expire())
     assert len(rest.result.transactional_ids) == 5
     assert not rest.result.more
 

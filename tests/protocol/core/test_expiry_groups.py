@@ -90,8 +90,8 @@ def test_off_16_late_marker_of_older_transaction_is_ignored() -> None:
     assert list(cluster.state(1).groups[group].pending) == [first.producer.producer_id]
     cluster.prepare(Outcome.ABORT)
     cluster.finish()
-    found = cluster.state(1).groups[group]
-    assert [item.value.offset for item in found.offsets.values()] == [7]
+    record = cluster.state(1).groups[group]
+    assert [item.value.offset for item in record.offsets.values()] == [7]
     cluster.sound()
 
 

@@ -230,8 +230,8 @@ def test_group_records_last_committing_producer(world: World) -> None:
     one, two = world.client("a"), world.client("b")
     one.send_offsets({T0: 1})
     one.commit()
-    known = (one.producer_id, 0)
-    assert world.state.groups["g"].last_producer == known
+    first = (one.producer_id, 0)
+    assert world.state.groups["g"].last_producer == first
     two.send_offsets({T0: 2})
     two.abort()
-    assert world.state.groups["g"].last_producer == known
+    assert world.state.groups["g"].last_producer == first

@@ -218,9 +218,9 @@ def test_a_compaction_that_was_planned_before_brings_nothing_back(world: World) 
     world.refuse(CompactionConflictError, ReplaceSegments(T0, removed, merged))
     cut = ReplaceSegments(T0, removed[1:], (Batch(2, 6, 4, world.segment(4), 7, 8),))
     assert "below offset 3 were deleted" in str(world.refuse(CompactionConflictError, cut))
-    known = replace(cut.added[0], base_offset=3, records=3)
-    assert world.state.partitions[T0].log_start == known.base_offset
-    world.do(replace(cut, removed=removed[1:2], added=(replace(known, limit=4, records=1),)))
+    batch = replace(cut.added[0], base_offset=3, records=3)
+    assert world.state.partitions[T0].log_start == batch.base_offset
+    world.do(replace(cut, removed=removed[1:2], added=(replace(batch, limit=4, records=1),)))
     world.do(ReplaceSegments(T0, removed[2:], (Batch(4, 6, 2, world.segment(2), 7, 8),)))
     assert world.read(RC) == [3, 4, 5]
 

@@ -235,8 +235,8 @@ def test_new_partitions_are_empty_and_old_ones_keep_their_records(bench: Bench) 
         producer.send("t", b"x", partition=2).result()
         bench.store.alter_topic("t", partitions=5)
         assert producer.send("t", b"y", partition=4).result().offset == 0
-    found = [bench.store.offsets("t", number).high_watermark for number in range(5)]
-    assert found == [0, 0, 1, 0, 1]
+    high_watermarks = [bench.store.offsets("t", number).high_watermark for number in range(5)]
+    assert high_watermarks == [0, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("partitions", [2, 1])

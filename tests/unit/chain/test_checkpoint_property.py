@@ -90,9 +90,9 @@ def _send(state: State, name: str, topic: str, rows: int) -> Append:
     """A batch with the right sequence, and an offset of a group with it now and then."""
     identity = _identity(state, name)
     partition = state.partition(TopicPartition(topic, 0))
-    known = partition.producers.get(identity.producer_id) if partition is not None else None
-    same_epoch = known is not None and known.epoch == identity.epoch
-    sequence = next_sequence(known.last_sequence) if known is not None and same_epoch else 0
+    producer = partition.producers.get(identity.producer_id) if partition is not None else None
+    same_epoch = producer is not None and producer.epoch == identity.epoch
+    sequence = next_sequence(producer.last_sequence) if producer is not None and same_epoch else 0
     return Append(identity, (_batch(topic, 0, rows, sequence),), (_offsets("g", topic, rows),) if rows == 2 else ())
 
 
@@ -106,8 +106,8 @@ def _static(number: int) -> str | None:
 
 def _heartbeat(state: State, group: str, member_id: str) -> Heartbeat:
     """It gives back at once what it is not to read any more."""
-    known = state.groups.get(group)
-    member = known.members.get(member_id) if known is not None else None
+    record = state.groups.get(group)
+    member = record.members.get(member_id) if record is not None else None
     return Heartbeat(group, member_id, member.assigned if member is not None else ())
 
 

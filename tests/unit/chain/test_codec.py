@@ -58,9 +58,9 @@ def sealed(body: bytes) -> bytes:
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(encode(entry()))
-    del found["checksum"]
-    return found | changes
+    members: dict[str, Any] = json.loads(encode(entry()))
+    del members["checksum"]
+    return members | changes
 
 
 def rewritten(value: object) -> bytes:
@@ -199,10 +199,10 @@ def test_invalid_document_error_names_the_member(changes: dict[str, Any], where:
 
 @pytest.mark.parametrize("missing", ["sequence", "entry_id", "writer_id", "timestamp", "previous", "events"])
 def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
-    found = document()
-    del found[missing]
+    members = document()
+    del members[missing]
     with pytest.raises(CorruptionError, match=f"Entry: {missing}: Field required"):
-        decode(Entry, KEY, rewritten(found))
+        decode(Entry, KEY, rewritten(members))
 
 
 def test_document_of_another_kind_is_corruption() -> None:

@@ -42,14 +42,14 @@ def test_the_payload_has_no_segments_of_repeated_commands(clock: ManualClock) ->
     store.create_topic("t", partitions=2)
     chain = connection_of(store).chain
     identity = chain.submit(InitProducer(None))
-    found = encode(pa.table({"key": [b"k"], "value": [b"v"]}), "parquet", "zstd")
-    batches_of = [NewBatch("t", n, found.segment(""), 0, 0, 0, data=found.data) for n in range(2)]
+    encoded = encode(pa.table({"key": [b"k"], "value": [b"v"]}), "parquet", "zstd")
+    batches_of = [NewBatch("t", n, encoded.segment(""), 0, 0, 0, data=encoded.data) for n in range(2)]
     chain.submit(Append(identity, (batches_of[0],)))
     waiters = [QueuedCommand(Append(identity, (batch,))) for batch in batches_of]
     chain._commit(waiters, Leader())
     assert [waiter.answer()[0].duplicate for waiter in waiters] == [True, False]
     sizes = [len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))]
-    assert sizes[-2:] == [len(found.data)] * 2
+    assert sizes[-2:] == [len(encoded.data)] * 2
 
 
 def append_of(data: bytes) -> Append:

@@ -82,8 +82,8 @@ def test_the_hashes_are_those_of_the_document() -> None:
         assert murmur2(text.encode()) == int(number)
         for count, expected in zip((2, 3, 16, 256), chains, strict=True):
             assert chain_of_transactional_id(text, count) == chain_of_group(text, count) == int(expected)
-        found = [chain_of_partition(TopicPartition(text, partition), 16) for partition in (0, 1, 5)]
-        assert found == [int(chain) for chain in led.split(", ")]
+        numbers = [chain_of_partition(TopicPartition(text, partition), 16) for partition in (0, 1, 5)]
+        assert numbers == [int(chain) for chain in led.split(", ")]
 
 
 def test_single_chain_coordinates_everything() -> None:

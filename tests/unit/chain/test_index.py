@@ -73,7 +73,7 @@ def after(edge: Edge, step: Step) -> Edge:
     """The logs after one more entry."""
     number = edge.sequence + 1
     log = edge.partitions.get(step.tp) or Partition()
-    known = [*log.batches]
+    batches = [*log.batches]
     match step.kind:
         case "append":
             for _ in range(1 + step.first % 6):
@@ -81,7 +81,7 @@ def after(edge: Edge, step: Step) -> Edge:
                 longer = log.batches.append(batch(end + step.last % 2, end + 3, f"{number}"))
                 log = replace(log, high_watermark=end + 3, batches=longer)
         case "merge":
-            removed = known[step.first : step.first + step.last]
+            removed = batches[step.first : step.first + step.last]
             added = [batch(removed[0].base_offset, removed[-1].limit, f"merged-{number}")] if removed else []
             log = replace(log, batches=log.batches.replace(removed, added))
         case "shorten":
@@ -121,8 +121,8 @@ def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
 def with_batches(logs: Map[TopicPartition, Partition], read: Edge) -> Map[TopicPartition, Partition]:
     """The logs with the batches that were read in the place of their own."""
     for tp, log in [*logs.items()]:
-        found = read.partitions.get(tp)
-        logs = logs.insert(tp, replace(log, batches=found.batches if found is not None else BatchList()))
+        log_read = read.partitions.get(tp)
+        logs = logs.insert(tp, replace(log, batches=log_read.batches if log_read is not None else BatchList()))
     return logs
 
 
@@ -186,9 +186,9 @@ def test_a_file_is_freed_with_the_last_list_that_names_it() -> None:
     try:
         (file,) = written([Edge(), now])
         assert len(file.group(0)) == 4
-        found = weakref.ref(file)
+        reference = weakref.ref(file)
         del file
-        assert found() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -291,17 +291,17 @@ def test_entries_that_remove_batches_decode_only_those(monkeypatch: pytest.Monke
         chain.submit(CreateTopic(topic("t")))
         for number in range(2, 65):
             append(chain, number)
-        known = [*chain.state.partitions[tp].batches]
-        segment = replace(known[0].segment, key="topics/t/0/merged.parquet", rows=2, explicit_offsets=True)
-        merged = replace(known[40], limit=known[41].limit, records=2, segment=segment)
-        chain.submit(ReplaceSegments(tp, tuple(known[40:42]), (merged,)))
+        batches = [*chain.state.partitions[tp].batches]
+        segment = replace(batches[0].segment, key="topics/t/0/merged.parquet", rows=2, explicit_offsets=True)
+        merged = replace(batches[40], limit=batches[41].limit, records=2, segment=segment)
+        chain.submit(ReplaceSegments(tp, tuple(batches[40:42]), (merged,)))
         chain.submit(DeleteRecords((Deletion(tp, 2),)))
         state = chain.state
     decoded = decodes(monkeypatch)
     with a_chain(objects) as chain:
         assert len(decoded) <= 3
         assert chain.state == state
-        assert sorted(chain.state.dropped) == sorted(known[at].segment.key for at in (0, 1, 40, 41))
+        assert sorted(chain.state.dropped) == sorted(batches[at].segment.key for at in (0, 1, 40, 41))
 
 
 def test_an_announcement_of_dropped_objects_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,15 +311,15 @@ def test_an_announcement_of_dropped_objects_decodes_nothing(monkeypatch: pytest.
         chain.submit(CreateTopic(topic("t")))
         for number in range(2, 63):
             append(chain, number)
-        known = [*chain.state.partitions[tp].batches]
-        chain.submit(ReplaceSegments(tp, tuple(known[40:42]), ()))
+        batches = [*chain.state.partitions[tp].batches]
+        chain.submit(ReplaceSegments(tp, tuple(batches[40:42]), ()))
         chain.submit(DeleteRecords((Deletion(tp, 2),)))
-    dropped = tuple(known[at].segment.key for at in (0, 1, 40, 41))
+    dropped = tuple(batches[at].segment.key for at in (0, 1, 40, 41))
     decoded = decodes(monkeypatch)
     with a_chain(objects) as chain:
         decoded.clear()
         assert (chain.submit(DropObjects(dropped)), decoded) == (dropped, [])
-        asked = (*dropped, "topics/t/0/orphan.parquet", known[2].segment.key)
+        asked = (*dropped, "topics/t/0/orphan.parquet", batches[2].segment.key)
         assert chain.submit(DropObjects(asked)) == asked[:-1]
         assert {*chain.state.dropped} == {*asked[:-1]}
 
@@ -330,10 +330,10 @@ def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:
         chain.submit(CreateTopic(topic("t")))
         for number in range(2, 6):
             append(chain, number)
-        known = tuple(chain.state.partitions[tp].batches)
-        segment = replace(known[0].segment, key="topics/t/0/merged.parquet", rows=4, explicit_offsets=True)
-        halves = [replace(known[at], limit=known[at + 1].limit, records=2, segment=segment) for at in (0, 2)]
-        chain.submit(ReplaceSegments(tp, known, (halves[0], replace(halves[1], first_row=2))))
+        batches = tuple(chain.state.partitions[tp].batches)
+        segment = replace(batches[0].segment, key="topics/t/0/merged.parquet", rows=4, explicit_offsets=True)
+        halves = [replace(batches[at], limit=batches[at + 1].limit, records=2, segment=segment) for at in (0, 2)]
+        chain.submit(ReplaceSegments(tp, batches, (halves[0], replace(halves[1], first_row=2))))
         chain.submit(DeleteRecords((Deletion(tp, 2),)))
         assert segment.key not in chain.state.dropped
         chain.submit(DeleteRecords((Deletion(tp, 4),)))

@@ -35,11 +35,11 @@ def small_chunks() -> Iterator[None]:
 @st.composite
 def ranges(draw: st.DrawFn, max_size: int = 30) -> list[Range]:
     """Batches in offset order, with gaps here and there."""
-    found, at = [], 0
+    result, at = [], 0
     for gap, width in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=max_size)):
-        found.append(Range(at + gap, at + gap + width))
+        result.append(Range(at + gap, at + gap + width))
         at += gap + width
-    return found
+    return result
 
 
 def _appended(items: list[Range]) -> BatchList[Range]:

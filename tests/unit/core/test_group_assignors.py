@@ -74,9 +74,9 @@ def test_sticky_balances_over_a_third_member() -> None:
     """``a`` can give to ``b`` only, and ``b`` to ``c`` only: it takes both to get even."""
     members = [_member("a", "u"), _member("b", "u", "v"), _member("c", "v")]
     previous = {TopicPartition("u", 0): "a", TopicPartition("u", 1): "a", TopicPartition("u", 2): "a"}
-    found = sticky_assignor(members, {**previous, TopicPartition("v", 0): "b"})
-    assert sorted(len(tps) for tps in found.values()) == [1, 1, 2]
-    assert found["c"] == (TopicPartition("v", 0),)
+    assignment = sticky_assignor(members, {**previous, TopicPartition("v", 0): "b"})
+    assert sorted(len(tps) for tps in assignment.values()) == [1, 1, 2]
+    assert assignment["c"] == (TopicPartition("v", 0),)
 
 
 def test_sticky_moves_a_partition_that_moves_anyway_first() -> None:
@@ -105,13 +105,13 @@ def _members(wanted: list[list[str]]) -> list[Member]:
 @given(wanted=groups, name=st.sampled_from(sorted(ASSIGNORS)), seed=st.integers(0, 9))
 def test_every_partition_has_one_owner_that_reads_its_topic(wanted: list[list[str]], name: str, seed: int) -> None:
     members = _members(wanted)
-    found = ASSIGNORS[name](members, _some_owners(members, seed))
-    everything = [tp for tps in found.values() for tp in tps]
+    assignment = ASSIGNORS[name](members, _some_owners(members, seed))
+    everything = [tp for tps in assignment.values() for tp in tps]
     read = {topic for topics in wanted for topic in topics}
     assert sorted(everything) == sorted(TopicPartition(topic, n) for topic in read for n in range(TOPICS[topic]))
-    assert all(tp.topic in member.topics for member in members for tp in found[member.member_id])
+    assert all(tp.topic in member.topics for member in members for tp in assignment[member.member_id])
     shuffled = random.Random(seed).sample(members, len(members))
-    assert ASSIGNORS[name](shuffled, _some_owners(members, seed)) == found, "the order of the members is nothing"
+    assert ASSIGNORS[name](shuffled, _some_owners(members, seed)) == assignment, "the order of the members is nothing"
 
 
 def _some_owners(members: list[Member], seed: int) -> dict[TopicPartition, str]:
@@ -131,27 +131,29 @@ def test_sticky_is_balanced_with_fewest_moves(count: int, seed: int) -> None:
     """All read the same: loads differ by one at most, and nothing moves from a member that had not too much."""
     members = [_member(f"m{number}", "t", "u", "v") for number in range(count)]
     previous = {tp: owner for tp, owner in _some_owners(members, seed).items() if tp.partition < TOPICS[tp.topic]}
-    found = sticky_assignor(members, previous)
-    loads = [len(tps) for tps in found.values()]
+    assignment = sticky_assignor(members, previous)
+    loads = [len(tps) for tps in assignment.values()]
     assert max(loads) - min(loads) <= 1
     had = {member.member_id: {tp for tp, owner in previous.items() if owner == member.member_id} for member in members}
     for member_id, before in had.items():
-        lost = before - set(found[member_id])
-        assert not lost or len(found[member_id]) >= min(loads)
-        assert len(lost) == max(0, len(before) - len(found[member_id])), "it was given others in the place of its own"
-    assert sticky_assignor(members, _owners(found)) == found, "once even, it stays"
+        lost = before - set(assignment[member_id])
+        assert not lost or len(assignment[member_id]) >= min(loads)
+        assert len(lost) == max(0, len(before) - len(assignment[member_id])), (
+            "it was given others in the place of its own"
+        )
+    assert sticky_assignor(members, _owners(assignment)) == assignment, "once even, it stays"
 
 
 @given(wanted=groups, seed=st.integers(0, 99))
 def test_sticky_is_balanced_as_subscriptions_allow(wanted: list[list[str]], seed: int) -> None:
     """No member has two partitions more than another that could read one of them; and it is stable."""
     members = _members(wanted)
-    found = sticky_assignor(members, _some_owners(members, seed))
+    assignment = sticky_assignor(members, _some_owners(members, seed))
     for giver in members:
         for taker in members:
-            could = any(tp.topic in taker.topics for tp in found[giver.member_id])
-            assert not could or len(found[giver.member_id]) - len(found[taker.member_id]) <= 1
-    assert sticky_assignor(members, _owners(found)) == found
+            could = any(tp.topic in taker.topics for tp in assignment[giver.member_id])
+            assert not could or len(assignment[giver.member_id]) - len(assignment[taker.member_id]) <= 1
+    assert sticky_assignor(members, _owners(assignment)) == assignment
 
 
 # A group at work ------------------------------------------------------------------------------------------------------

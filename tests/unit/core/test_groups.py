@@ -50,23 +50,23 @@ def test_a_group_is_described(store: Store, clock: ManualClock) -> None:
     first = store.consumer(["t"], group="g", group_instance_id="one")
     assert len(first.poll()) == 4
     first.commit({T0: OffsetAndMetadata(2, "note")})
-    (found,) = store.groups()
-    assert (found.group, found.state, found.generation, found.lag) == ("g", "Stable", 1, 2)
-    (member,) = found.members
+    (description,) = store.groups()
+    assert (description.group, description.state, description.generation, description.lag) == ("g", "Stable", 1, 2)
+    (member,) = description.members
     assert (member.instance_id, member.topics, member.assigned, member.waits_for) == ("one", ("t",), (T0, T1), ())
     assert member.expires_at == clock() + SESSION
-    assert [(p.tp, p.offset, p.metadata, p.end, p.lag, p.pending, p.member_id) for p in found.positions] == [
+    assert [(p.tp, p.offset, p.metadata, p.end, p.lag, p.pending, p.member_id) for p in description.positions] == [
         (T0, 2, "note", 3, 1, False, member.member_id),
         (T1, None, "", 1, 1, False, member.member_id),
     ]
     second = another_process(store, clock).consumer(["t"], group="g")
     second.poll()
-    found = store.group("g")
-    assert found.state == "Reconciling"
-    assert [member.waits_for for member in found.members if member.instance_id is None] == [(T1,)]
+    description = store.group("g")
+    assert description.state == "Reconciling"
+    assert [member.waits_for for member in description.members if member.instance_id is None] == [(T1,)]
     clock.advance(SESSION + 1)
-    found = store.group("g")
-    assert (found.state, found.members) == ("Empty", ())
+    description = store.group("g")
+    assert (description.state, description.members) == ("Empty", ())
 
 
 def test_pending_offsets_are_shown(store: Store) -> None:

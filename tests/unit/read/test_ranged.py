@@ -71,16 +71,16 @@ def fetched(objects: CountingStore, part: Slice, columns: list[str] | None = Non
     projection = Projection(TOPIC, columns)
     open_slice(objects, part, projection)
     before = objects.snapshot()
-    found = read_slice(objects, part, projection)
+    rows_read = read_slice(objects, part, projection)
     after = objects.snapshot()
-    return found, after.get - before.get, after.bytes_in - before.bytes_in
+    return rows_read, after.get - before.get, after.bytes_in - before.bytes_in
 
 
 def test_a_projection_fetches_its_columns(objects: CountingStore) -> None:
     whole = table()
     part = stored(objects, encode(whole, row_group_rows=GROUP))
-    found, gets, moved = fetched(objects, part, ["c4", "c3"])
-    assert found.equals(whole.select(["c4", "c3"]))
+    rows_read, gets, moved = fetched(objects, part, ["c4", "c3"])
+    assert rows_read.equals(whole.select(["c4", "c3"]))
     column = GROUP * WIDTH
     assert gets == 4, "the two columns of a row group are neighbours"
     far, gets, moved = fetched(objects, part, ["c7", "c0"])
@@ -93,8 +93,8 @@ def test_a_range_of_offsets_fetches_its_row_groups(objects: CountingStore) -> No
     whole = table()
     part = stored(objects, encode(whole, row_group_rows=GROUP))
     cut = Slice(T0, part.batch, 112, 113)
-    found, gets, moved = fetched(objects, cut, COLUMNS)
-    assert found.equals(whole.slice(12, 1))
+    rows_read, gets, moved = fetched(objects, cut, COLUMNS)
+    assert rows_read.equals(whole.slice(12, 1))
     assert gets == 1
     assert moved < part.batch.segment.size // 4 + 2 * BLOCK_BYTES
 
@@ -244,11 +244,11 @@ def test_a_consumer_reads_a_large_segment_piece_by_piece(
         store.compact("t")
         before = objects.snapshot().get
         with store.consumer(["t"]) as consumer:
-            found: list[pa.Table] = []
-            while sum(each.num_rows for each in found) < ROWS:
-                found.append(consumer.poll_table(max_records=3))
+            tables: list[pa.Table] = []
+            while sum(each.num_rows for each in tables) < ROWS:
+                tables.append(consumer.poll_table(max_records=3))
         assert objects.snapshot().get - before >= 4, "one GET at least for each row group"
-        assert pa.concat_tables(found).select(COLUMNS).equals(whole)
+        assert pa.concat_tables(tables).select(COLUMNS).equals(whole)
 
 
 @pytest.mark.parametrize("fmt", ["parquet", "arrow"])

@@ -233,8 +233,8 @@ def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     for start in range(0, 51, 3):
         for limit in range(start, 51, 5):
             cut = Slice(T0, batch, start, limit)
-            found = read_slice(connection_of(store).objects, cut, projection)
-            assert found["_offset"].to_pylist() == [offset for offset in offsets if start <= offset < limit]
-            assert found.schema == projection.schema
+            rows_read = read_slice(connection_of(store).objects, cut, projection)
+            assert rows_read["_offset"].to_pylist() == [offset for offset in offsets if start <= offset < limit]
+            assert rows_read.schema == projection.schema
     assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 20, 30), projection)) == 2
     assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 41, 50), projection)) == 0

@@ -56,8 +56,8 @@ def test_every_row_is_in_one_share(objects: CountingStore, count: int, *, merged
         tables = [
             table for number in range(count) for table in read_share(objects, cut, PROJECTION, Share(number, count))
         ]
-        found = pa.concat_tables([PROJECTION.schema.empty_table(), *tables])
-        assert found.equals(read_slice(objects, cut, PROJECTION))
+        rows_read = pa.concat_tables([PROJECTION.schema.empty_table(), *tables])
+        assert rows_read.equals(read_slice(objects, cut, PROJECTION))
 
 
 def test_a_share_fetches_its_own_row_groups(objects: CountingStore) -> None:

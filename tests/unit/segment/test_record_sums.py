@@ -110,8 +110,8 @@ def _value(value: Any, kind: pa.DataType, seed: int) -> int:
             else pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         )
         items = value if pa.types.is_list(kind) else [{"key": key, "value": item} for key, item in value]
-        found = [_value(item, inner, _mix((seed + at) & _MASK)) for at, item in enumerate(items, 1)]
-        return _mix((seed + len(items)) & _MASK) + sum(found)
+        hashes = [_value(item, inner, _mix((seed + at) & _MASK)) for at, item in enumerate(items, 1)]
+        return _mix((seed + len(items)) & _MASK) + sum(hashes)
     if pa.types.is_struct(kind):
         fields = [_value(value[item.name], item.type, _mix((seed + _seed(item.name)) & _MASK)) for item in kind]
         return _mix(seed) + sum(fields)

@@ -13,8 +13,8 @@ from txnstore.storage.retry import RetryingStore
 
 
 def _only(rule: dict[str, Any]) -> LifecycleRule:
-    (found,) = rules_of({"Rules": [{"ID": "r", "Status": "Enabled", **rule}]})
-    return found
+    (rule_read,) = rules_of({"Rules": [{"ID": "r", "Status": "Enabled", **rule}]})
+    return rule_read
 
 
 @pytest.mark.parametrize(

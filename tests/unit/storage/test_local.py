@@ -448,7 +448,7 @@ def test_deletion_removes_folders_that_it_empties(store: LocalStore, root: Path)
     store.delete(["chains/0/checkpoints/2/head"])
     assert [path.name for path in (root / "chains").iterdir()] == []
     store.put("chains/0/checkpoints/3/head", b"")
-    assert [found.key for found in store.list("chains/")] == ["chains/0/checkpoints/3/head"]
+    assert [info.key for info in store.list("chains/")] == ["chains/0/checkpoints/3/head"]
 
 
 def test_write_survives_deletions_that_remove_its_folder(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

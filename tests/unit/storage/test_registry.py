@@ -37,21 +37,21 @@ def test_paths_and_file_urls_are_folders(tmp_path: Path, monkeypatch: pytest.Mon
         "../up": tmp_path.parent / "up",
         "with:colon": tmp_path / "with:colon",
     }.items():
-        found = backend(url)
-        assert isinstance(found, LocalStore)
-        assert found.root == str(root)
+        store = backend(url)
+        assert isinstance(store, LocalStore)
+        assert store.root == str(root)
     assert isinstance(backend(tmp_path), LocalStore)
 
 
 @pytest.mark.parametrize("name", ["plain", "with blank", "50%25", "ü", "a#b?c"])
 def test_file_url_round_trip(tmp_path: Path, name: str) -> None:
     for url in (str(tmp_path / name), (tmp_path / name).as_uri()):
-        found = backend(url)
-        assert isinstance(found, LocalStore)
-        assert found.root == str(tmp_path / name)
-        again = backend(found.url)
+        store = backend(url)
+        assert isinstance(store, LocalStore)
+        assert store.root == str(tmp_path / name)
+        again = backend(store.url)
         assert isinstance(again, LocalStore)
-        assert again.root == found.root
+        assert again.root == store.root
 
 
 def test_memory_url_names_one_store_per_process() -> None:

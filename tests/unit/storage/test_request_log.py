@@ -13,10 +13,10 @@ from txnstore.testing import RequestLog
 
 def test_connections_that_were_just_accepted_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever of them the event loop has begun with: nothing is left to the garbage collector, which would warn."""
-    found: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    connections: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", connections.append)
     gc.collect()
-    found.clear()
+    connections.clear()
     for number in range(60):
         log = RequestLog("http://127.0.0.1:9").start()
         clients = [socket.create_connection(("127.0.0.1", log.port)) for _ in range(number % 12)]
@@ -24,4 +24,4 @@ def test_connections_that_were_just_accepted_are_closed(monkeypatch: pytest.Monk
         for client in clients:
             client.close()
     gc.collect()
-    assert found == []
+    assert connections == []

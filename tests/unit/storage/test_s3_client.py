@@ -23,17 +23,17 @@ NOWHERE = {"key": "one", "secret": "two", "endpoint_url": "http://127.0.0.1:9"}
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often botocore has parsed each file since the test began, which has no loader yet."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     original = JSONFileLoader._load_file
 
     def count(self: JSONFileLoader, full_path: str, open_method: Any) -> Any:
         if Path(full_path).exists():
-            found[full_path] += 1
+            counts[full_path] += 1
         return original(self, full_path, open_method)
 
     monkeypatch.setattr(JSONFileLoader, "_load_file", count)
     monkeypatch.setattr(s3_client, "_LOADERS", {})
-    return found
+    return counts
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def _key(files: Any) -> str:
     async def frozen() -> Any:
         return await files.s3._request_signer._credentials.get_frozen_credentials()
 
-    found: str = sync(files.loop, frozen).access_key
-    return found
+    access_key: str = sync(files.loop, frozen).access_key
+    return access_key
 
 
 def test_only_the_first_client_of_a_process_parses(parsed: Counter[str], connect: Any) -> None:
@@ -80,9 +80,9 @@ def test_only_the_first_client_of_a_process_parses(parsed: Counter[str], connect
 
 def test_clients_that_threads_make_at_once_parse_once(parsed: Counter[str], connect: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: connect(key=f"key {number}"), range(8)))
+        clients = list(pool.map(lambda number: connect(key=f"key {number}"), range(8)))
     assert set(parsed.values()) == {1}
-    assert [_key(files) for files in found] == [f"key {number}" for number in range(8)]
+    assert [_key(files) for files in clients] == [f"key {number}" for number in range(8)]
 
 
 def test_a_child_parses_for_itself(parsed: Counter[str], connect: Any) -> None:
@@ -124,8 +124,8 @@ def test_a_profile_has_credentials_of_its_own(
     config = tmp_path / "credentials"
     config.write_text("".join(f"[{name}]\naws_access_key_id={name}\naws_secret_access_key=x\n" for name in "ab"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(config))
-    found = [connect(key=None, secret=None, profile=name) for name in "ab"]
-    assert [_key(files) for files in found] == ["a", "b"]
+    clients = [connect(key=None, secret=None, profile=name) for name in "ab"]
+    assert [_key(files) for files in clients] == ["a", "b"]
     assert _models(parsed) == 1
     with pytest.raises(InvalidConfigError, match=r"ProfileNotFound.* \(c\)"):
         connect(key=None, secret=None, profile="c")

@@ -28,9 +28,9 @@ def _chosen(**options: Any) -> str | None:
 def _chosen_by(store: S3Store) -> str | None:
     with pytest.raises(StorageError):
         store.get("a")
-    found = store.transport
+    transport = store.transport
     store.close()
-    return found
+    return transport
 
 
 def test_installed_obstore_is_used_and_named(caplog: pytest.LogCaptureFixture) -> None:
