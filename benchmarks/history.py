@@ -25,7 +25,7 @@ from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.index import Edge, edges
 from txnstore.chain.keys import Keys
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Segment
@@ -171,7 +171,7 @@ def _bytes() -> Result:
     with ThreadPoolExecutor(2) as pool:
         chain = Chain(objects, Keys(str(uuid.uuid4())), 0, Runtime(), pool)
         chain.load(None)
-        chain.submit(CreateTopic(Topic("t", "id", EACH)))
+        chain.submit(CreateTopic(CatalogTopic("t", "id", EACH)))
         quarters = []
         for number in range(WRITTEN):
             if number % (WRITTEN // 4) == 0:

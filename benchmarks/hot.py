@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.measure import Result
 from txnstore.chain.codec import Entry, check, encode
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.expiration import Expire, is_due
@@ -66,7 +66,7 @@ def _idle(state: State, ids: int) -> State:
 
 def _committer(partitions: int, idle: int = 0) -> Callable[[], float]:
     """A call that checks and decides a transaction with a batch in each partition, and encodes its entry; in s."""
-    topic = Topic(name="t", topic_id="t", partitions=partitions)
+    topic = CatalogTopic(name="t", topic_id="t", partitions=partitions)
     state, _ = _decided(_idle(first_state(), idle), CreateTopic(topic))
     state, producer = _decided(state, InitProducer("p"))
     assert isinstance(producer, ProducerIdentity)

@@ -29,7 +29,7 @@ class Topic:
 
     __slots__ = ("_stored",)
 
-    def __init__(self, stored: model.Topic) -> None:
+    def __init__(self, stored: model.CatalogTopic) -> None:
         self._stored = stored
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
 from txnstore.catalog.settings import TopicConfig, check_setting
-from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
@@ -46,7 +46,7 @@ def create_topic(
     config: Mapping[str, object] | None,
     *,
     exist_ok: bool,
-) -> Topic:
+) -> CatalogTopic:
     """Create a topic.
 
     Args:
@@ -72,7 +72,7 @@ def create_topic(
     partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
     settings = _settings(config or {}, timestamp, keyed=schema is None or key is not None)
-    topic = Topic(
+    topic = CatalogTopic(
         name=name,
         topic_id=connection.runtime.new_id(),
         partitions=partitions,
@@ -83,7 +83,7 @@ def create_topic(
         created_at=connection.runtime.clock(),
     )
     try:
-        created: Topic = connection.submit(CreateTopic(topic))
+        created: CatalogTopic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
@@ -92,7 +92,7 @@ def create_topic(
     return created
 
 
-def _same_topic(existing: Topic, requested: Topic) -> Topic:
+def _same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
     for field in ("partitions", "schema", "key", "timestamp", "config"):
         if getattr(existing, field) != getattr(requested, field):
             counts = f"{existing.partitions} partitions, not {requested.partitions}"
@@ -109,7 +109,7 @@ def alter_topic(
     partitions: int | None,
     schema: pa.Schema | None,
     config: Mapping[str, object] | None,
-) -> Topic:
+) -> CatalogTopic:
     """Change a topic. If it is altered concurrently, the change is applied to the new version.
 
     Args:
@@ -128,7 +128,7 @@ def alter_topic(
         topic = connection.view().find_topic(name)
         altered = _altered(topic, partitions, schema, config)
         try:
-            result: Topic = connection.submit(AlterTopic(altered, topic.version))
+            result: CatalogTopic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
         _LOG.info("topic altered", extra={"topic": name, "partitions": result.partitions})
@@ -136,11 +136,11 @@ def alter_topic(
 
 
 def _altered(
-    topic: Topic,
+    topic: CatalogTopic,
     partitions: int | None,
     schema: pa.Schema | None,
     config: Mapping[str, object] | None,
-) -> Topic:
+) -> CatalogTopic:
     name = topic.name
     changes: dict[str, Any] = {}
     if partitions is not None:

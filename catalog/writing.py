@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.segment.schema import schema_from_text, stored_schema
 
 
@@ -26,7 +26,7 @@ class TopicWriter:
         compression: The compression, as an argument for :func:`txnstore.segment.codec.encode`.
     """
 
-    topic: Topic
+    topic: CatalogTopic
     schema: pa.Schema | None
     stored: pa.Schema
     config: TopicConfig
@@ -36,7 +36,7 @@ class TopicWriter:
     compression: str
 
 
-def topic_writer(topic: Topic) -> TopicWriter:
+def topic_writer(topic: CatalogTopic) -> TopicWriter:
     """Decode the schema and settings of a topic."""
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
     config = TopicConfig.from_mapping(topic.config)

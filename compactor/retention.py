@@ -10,7 +10,7 @@ from functools import partial
 from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import unknown_if_partial
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
 from txnstore.core.log.retention import new_log_start, plan_retention, size_of
@@ -99,7 +99,7 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
 
 
 def apply_retention(
-    connection: Connection, view: View, topics: Iterable[Topic], *, dry_run: bool = False
+    connection: Connection, view: View, topics: Iterable[CatalogTopic], *, dry_run: bool = False
 ) -> RetentionReport:
     """:func:`retain` for these topics of a view; no request if they have no retention."""
     limited = [(topic, config) for topic in topics if (config := _limits(topic)) is not None]
@@ -212,7 +212,7 @@ def _of_chain(connection: Connection, deletions: list[Deletion], *, skip: bool) 
     return moved
 
 
-def _logs(view: View, topic: Topic) -> Iterator[tuple[TopicPartition, Partition]]:
+def _logs(view: View, topic: CatalogTopic) -> Iterator[tuple[TopicPartition, Partition]]:
     """The logs of a topic in the states of their own chains; none if it was deleted since."""
     current = view.topics.get(topic.name)
     if current is None or current.topic_id != topic.topic_id:
@@ -224,7 +224,7 @@ def _logs(view: View, topic: Topic) -> Iterator[tuple[TopicPartition, Partition]
             yield tp, log
 
 
-def _limits(topic: Topic) -> TopicConfig | None:
+def _limits(topic: CatalogTopic) -> TopicConfig | None:
     """The settings of a topic whose records are deleted for their age or the size of a partition; None for others."""
     config = TopicConfig.from_mapping(topic.config)
     return config if config.deletes and max(config.retention_ms, config.retention_bytes) >= 0 else None

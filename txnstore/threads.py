@@ -79,7 +79,7 @@ class ForkLock:
         return (ForkLock, ())
 
 
-class _Step(Enum):
+class _TaskStep(Enum):
     WAITING = 1
     RUNNING = 2
     CANCELLED = 3
@@ -99,7 +99,7 @@ class Task(Future[T]):
         #: What :meth:`run` calls; None after the end, so that the task keeps nothing alive.
         self._call: Callable[[], T] | None = call
         #: WAITING, then RUNNING and ENDED, or CANCELLED.
-        self._step = _Step.WAITING
+        self._step = _TaskStep.WAITING
         #: The thread that is in the middle of the call.
         self._runner: int | None = None
         #: Guards the step from WAITING: one thread runs the task, or one cancels it. Held for that step only; its
@@ -119,15 +119,15 @@ class Task(Future[T]):
         mine = False
         try:
             with self._lock:
-                mine = self._step is _Step.WAITING
+                mine = self._step is _TaskStep.WAITING
                 if mine:
-                    self._step = _Step.RUNNING
+                    self._step = _TaskStep.RUNNING
             if mine:
                 self._perform()
                 self._end()
         except BaseException as error:  # An interrupt outside the call; a second time, because it may have hit the end.
             if mine:
-                if self._step is not _Step.ENDED:
+                if self._step is not _TaskStep.ENDED:
                     self._error = error
                 self._end()
             raise
@@ -147,7 +147,7 @@ class Task(Future[T]):
 
     def _end(self) -> None:
         self._runner = None
-        self._step = _Step.ENDED
+        self._step = _TaskStep.ENDED
         self._notify()
 
     @property
@@ -191,8 +191,8 @@ class Task(Future[T]):
         """Cancel the task if it has not begun; whether it is cancelled."""
         try:
             with self._lock:
-                if self._step is _Step.WAITING:
-                    self._step = _Step.CANCELLED
+                if self._step is _TaskStep.WAITING:
+                    self._step = _TaskStep.CANCELLED
             self._notify()
         except BaseException:
             self._notify()
@@ -201,15 +201,15 @@ class Task(Future[T]):
 
     def cancelled(self) -> bool:
         """Whether the task was cancelled."""
-        return self._step is _Step.CANCELLED
+        return self._step is _TaskStep.CANCELLED
 
     def running(self) -> bool:
         """Whether the call has begun and has not ended."""
-        return self._step is _Step.RUNNING
+        return self._step is _TaskStep.RUNNING
 
     def done(self) -> bool:
         """Whether the call has ended or the task is cancelled."""
-        return self._step is _Step.ENDED or self._step is _Step.CANCELLED
+        return self._step is _TaskStep.ENDED or self._step is _TaskStep.CANCELLED
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the exception of the call, or None."""

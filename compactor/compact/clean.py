@@ -25,7 +25,7 @@ from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import Slice
@@ -80,7 +80,7 @@ class CleanProjection(Projection):
         rows: The schema of the tables, and of the cleaned segments.
     """
 
-    def __init__(self, topic: Topic, stamped: frozenset[str]) -> None:
+    def __init__(self, topic: CatalogTopic, stamped: frozenset[str]) -> None:
         super().__init__(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
         self._stamped = stamped
         self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
@@ -118,7 +118,7 @@ class Clean:
         objects: ObjectStore,
         pool: Executor,
         runtime: Runtime,
-        topic: Topic,
+        topic: CatalogTopic,
         plan: CleanPlan,
         now: int,
         target_bytes: int,

@@ -17,7 +17,7 @@ from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.engine import Engine, Job, time_of_upload
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 #: A topic, one of its partitions, and the log of that.
-TopicLog = tuple[Topic, TopicPartition, Partition]
+TopicLog = tuple[CatalogTopic, TopicPartition, Partition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def clean(
     plans = [(topic, plan) for topic, tp, log in keyed for plan in _plans(topic, tp, log, now, options)]
     plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
 
-    def job(topic: Topic, plan: CleanPlan) -> Job[Cleaned]:
+    def job(topic: CatalogTopic, plan: CleanPlan) -> Job[Cleaned]:
         return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
 
     jobs = (((topic, plan, time_of_upload(connection, plan.tp)), job(topic, plan)) for topic, plan in plans)
@@ -95,7 +95,7 @@ def clean(
 
 
 def _plans(
-    topic: Topic, tp: TopicPartition, log: Partition, now: int, options: CompactionOptions
+    topic: CatalogTopic, tp: TopicPartition, log: Partition, now: int, options: CompactionOptions
 ) -> Iterable[CleanPlan]:
     """The cleans of a partition that are due."""
     config = topic_writer(topic).config
@@ -107,7 +107,7 @@ def _plans(
         yield from plan_past_hw(tp, log, config, now, force=options.force, settled=settled)
 
 
-def _is_compacted(topic: Topic) -> bool:
+def _is_compacted(topic: CatalogTopic) -> bool:
     """Whether the newest record of each key of the topic stays. Without a key column all records would go."""
     writer = topic_writer(topic)
     return writer.config.compacts and writer.key_column is not None
@@ -118,7 +118,7 @@ def _clean(
     pool: Executor,
     runtime: Runtime,
     *,
-    topic: Topic,
+    topic: CatalogTopic,
     plan: CleanPlan,
     now: int,
     target_bytes: int,
@@ -128,7 +128,7 @@ def _clean(
 
 
 def _replace(
-    topic: Topic, plan: CleanPlan, started: int, upload: Callable[[], Cleaned], replacements: Replacements
+    topic: CatalogTopic, plan: CleanPlan, started: int, upload: Callable[[], Cleaned], replacements: Replacements
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
 

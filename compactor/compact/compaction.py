@@ -20,7 +20,7 @@ from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
 from txnstore.compactor.retention import RetentionReport, apply_retention
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.retention import with_log_start
 from txnstore.core.log.sums import ConservedSums
@@ -173,7 +173,7 @@ class _Compaction:
             _log(report, len(self._failures))
         return report
 
-    def _target(self, topic: Topic) -> int | None:
+    def _target(self, topic: CatalogTopic) -> int | None:
         """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
         try:
             config = topic_writer(topic).config
@@ -184,7 +184,7 @@ class _Compaction:
         target = limit if limit is not None else config.segment_bytes
         return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
-    def _logs(self, view: View, topics: Iterable[Topic], retained: RetentionReport) -> list[TopicLog]:
+    def _logs(self, view: View, topics: Iterable[CatalogTopic], retained: RetentionReport) -> list[TopicLog]:
         """The logs to compact; in a dry run without what the retention would delete."""
         partitions = self._options.partitions
         starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
@@ -244,7 +244,7 @@ class _Compaction:
         return results
 
     def _merge_jobs(
-        self, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
+        self, work: Iterable[tuple[CatalogTopic, TopicPartition, Partition, list[MergePlan]]]
     ) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
         """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
         for topic, tp, _, plans in work:
@@ -264,18 +264,18 @@ def _log(report: CompactionReport, failed: int) -> None:
     _LOG.info("compacted", extra={**counts, "conflicts": report.conflicts})
 
 
-def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
+def _open_producers(view: View, topics: Iterable[CatalogTopic]) -> set[int]:
     """The producer ids with open transactions in these topics."""
     logs = (view.log(tp) for topic in topics for tp in _partitions(topic))
     return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
 
-def _partitions(topic: Topic) -> list[TopicPartition]:
+def _partitions(topic: CatalogTopic) -> list[TopicPartition]:
     """The partitions of a topic in order."""
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-def _log_of(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
+def _log_of(view: View, topic: CatalogTopic, tp: TopicPartition) -> Partition | None:
     """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
     current = view.topics.get(topic.name)
     return view.log(tp) if current is not None and current.topic_id == topic.topic_id else None
@@ -312,7 +312,7 @@ def _with_plan(result: PartitionCompaction, plan: MergePlan) -> PartitionCompact
     return _with_replacement(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
-def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan) -> Merged:
+def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: CatalogTopic, plan: MergePlan) -> Merged:
     if not plan.sources:
         return (), None
     batch, sums = merge(objects, pool, runtime, topic, plan)

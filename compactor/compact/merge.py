@@ -12,7 +12,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.compactor.compact.background import BackgroundQueue, in_blocks
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch
 from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.errors import CorruptionError
@@ -26,7 +26,7 @@ from txnstore.storage.base import ObjectStore
 
 
 def merge(
-    objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, plan: MergePlan
+    objects: ObjectStore, pool: Executor, runtime: Runtime, topic: CatalogTopic, plan: MergePlan
 ) -> tuple[Batch, ConservedSums]:
     """Upload the records of a plan's sources as one segment.
 
@@ -61,7 +61,7 @@ def merge(
 def _encode(
     objects: ObjectStore,
     pool: Executor,
-    topic: Topic,
+    topic: CatalogTopic,
     plan: MergePlan,
     fmt: str,
     compression: str,
@@ -94,7 +94,7 @@ def _segments(plan: MergePlan) -> str:
     return f"the segments {keys[0]} to {keys[-1]}" if keys else "the segments"
 
 
-def _projection(topic: Topic) -> Projection:
+def _projection(topic: CatalogTopic) -> Projection:
     """``_offset`` and ``_timestamp``, then all columns of the topic."""
     return Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
 

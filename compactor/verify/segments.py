@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from txnstore.chain import keys
 from txnstore.compactor.engine import Engine, Job
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.model import Segment
 from txnstore.core.log.sums import Sums
@@ -32,7 +32,7 @@ _WINDOW = 4
 #: How many segments, and about how many of their bytes, one job reads.
 _JOB_SEGMENTS, _JOB_BYTES = 1_000, 64 << 20
 #: A batch with its topic, and the sums of its records where a compaction recorded them.
-_Part = tuple[Slice, Topic, Sums | None]
+_Part = tuple[Slice, CatalogTopic, Sums | None]
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class SegmentFindings:
 def verify_segments(
     objects: ObjectStore,
     states: Sequence[State],
-    topics: Mapping[str, Topic],
+    topics: Mapping[str, CatalogTopic],
     sums: Mapping[str, Sums],
     payloads: Mapping[str, int],
     deep: Engine | None,
@@ -80,8 +80,8 @@ def verify_segments(
 
 
 def _listed_as_recorded(
-    findings: SegmentFindings, state: State, topics: Mapping[str, Topic], sizes: Mapping[str, int]
-) -> Iterator[tuple[Slice, Topic]]:
+    findings: SegmentFindings, state: State, topics: Mapping[str, CatalogTopic], sizes: Mapping[str, int]
+) -> Iterator[tuple[Slice, CatalogTopic]]:
     """Compare the segments of a chain with the listing; yields those that agree, with their topics."""
     current = _current(state, topics)
     for part in slices(state):
@@ -106,7 +106,7 @@ def _jobs(parts: Iterable[_Part]) -> Iterator[Job[list[Violation]]]:
         yield partial(_read_all, parts=group)
 
 
-def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
+def _current(state: State, topics: Mapping[str, CatalogTopic]) -> dict[str, CatalogTopic]:
     """The topics of a chain, from the catalog if it has them: their columns may be newer than in the chain's copy."""
     return {
         name: in_catalog

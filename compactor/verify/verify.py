@@ -16,7 +16,7 @@ from txnstore.compactor.verify.chain import ChainVerifier
 from txnstore.compactor.verify.rules import RuleReport, rule_reports
 from txnstore.compactor.verify.segments import SegmentFindings, verify_segments
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.check import check_across
 from txnstore.core.invariants.common import Violation
 from txnstore.core.routing import CATALOG
@@ -153,7 +153,7 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
     return [replace(item, subject=keys.CHAINS) for item in check_across(view)]
 
 
-def _verify_schemas(topics: Iterable[Topic]) -> list[Violation]:
+def _verify_schemas(topics: Iterable[CatalogTopic]) -> list[Violation]:
     """Check that the schema of every topic can be read."""
     violations = []
     for topic in topics:

@@ -12,7 +12,7 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.core import check_entry
 from tests.helpers.keys import FixedRuntime
-from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
@@ -47,7 +47,7 @@ class Cluster:
         self.name = ""
         self.identity = ProducerIdentity()
         self.decided: Unfinished | None = None
-        topic: Topic = self.do(0, CreateTopic(Topic("t", "t-id", partitions)))
+        topic: CatalogTopic = self.do(0, CreateTopic(CatalogTopic("t", "t-id", partitions)))
         for number in range(1, chains):
             self.do(number, CopyTopic("t", topic, topic.revision))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch
 from txnstore.store import Store
 
@@ -13,7 +13,7 @@ def connection_of(store: Store) -> Connection:
     return store._connection
 
 
-def stored_topic(store: Store, name: str) -> Topic:
+def stored_topic(store: Store, name: str) -> CatalogTopic:
     """A topic as the chain holds it."""
     return connection_of(store).view().find_topic(name)
 

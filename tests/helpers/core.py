@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
@@ -119,9 +119,9 @@ class World:
 
     # Shorthands -------------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int = 1) -> Topic:
+    def create(self, name: str, partitions: int = 1) -> CatalogTopic:
         """Create a topic; each time with another id."""
-        topic = Topic(name=name, topic_id=f"{name}-{len(self.entries)}", partitions=partitions)
+        topic = CatalogTopic(name=name, topic_id=f"{name}-{len(self.entries)}", partitions=partitions)
         self.do(CreateTopic(topic))
         return topic
 

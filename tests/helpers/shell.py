@@ -19,7 +19,7 @@ from tests.helpers.keys import FixedRuntime
 from txnstore.chain.chain import Chain
 from txnstore.chain.codec import Entry
 from txnstore.chain.payload import decode_entry
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
@@ -70,9 +70,9 @@ def backend(store: Store) -> ObjectStore:
     return connection_of(store).counts.inner
 
 
-def topic(name: str, partitions: int = 1) -> Topic:
+def topic(name: str, partitions: int = 1) -> CatalogTopic:
     """A topic that no other is, to be created by a command."""
-    return Topic(name=name, topic_id=f"{name}-{next(_SEEDS)}", partitions=partitions)
+    return CatalogTopic(name=name, topic_id=f"{name}-{next(_SEEDS)}", partitions=partitions)
 
 
 @contextmanager

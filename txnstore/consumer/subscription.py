@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from txnstore.consumer.flow import Flow
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import check_offset
@@ -365,7 +365,7 @@ class Positions:
         """
         return self._locate(view, part, view.find_topic(part.tp.topic), view.find_partition(part.tp))
 
-    def _locate(self, view: View, part: Assignment, topic: Topic, partition: Partition) -> Flow:
+    def _locate(self, view: View, part: Assignment, topic: CatalogTopic, partition: Partition) -> Flow:
         if part.topic_id is None:
             part.topic_id = topic.topic_id
         elif topic.topic_id != part.topic_id:
@@ -428,7 +428,7 @@ class Positions:
             if part.position is not None and tp.topic not in self._missing
         }
 
-    def projection(self, topic: Topic) -> Projection:
+    def projection(self, topic: CatalogTopic) -> Projection:
         """All columns of a topic, as it is now."""
         key = (topic.topic_id, topic.version)
         if key not in self._projections:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.completion import ATTEMPTS, Endings
 from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_copying_topics, unknown_if_partial
-from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
 from txnstore.core.groups.offsets import with_topic_id
@@ -335,8 +335,8 @@ class Coordinator:
 
     # Catalog, objects, offsets ----------------------------------------------------------------------------------------
 
-    def _change_catalog(self, command: CreateTopic | AlterTopic) -> Topic:
-        topic: Topic = self._chains[CATALOG].submit(command)
+    def _change_catalog(self, command: CreateTopic | AlterTopic) -> CatalogTopic:
+        topic: CatalogTopic = self._chains[CATALOG].submit(command)
         copy_everywhere(self._chains, topic)
         return topic
 

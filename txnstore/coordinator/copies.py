@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from txnstore.chain.chains import Chains
-from txnstore.core.catalog.model import CloseTopic, CopyTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.model import items_of
 from txnstore.core.routes import leaders_of, topics_of
@@ -44,7 +44,7 @@ def copy_topics(chains: Chains, number: int, topics: Iterable[str]) -> bool:
     return _update(chains, catalog, number, topics)
 
 
-def copy_everywhere(chains: Chains, topic: Topic, *, deleted: bool = False) -> None:
+def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = False) -> None:
     """Update the copies of a changed topic in all chains that lead a partition of it.
 
     The catalog has decided, so a chain that cannot be written is only logged: a process that needs the topic there
@@ -99,7 +99,7 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
             return
 
 
-def _delete(chains: Chains, topic: Topic) -> None:
+def _delete(chains: Chains, topic: CatalogTopic) -> None:
     """Close a topic in the other chains that lead its partitions, then delete this revision in the catalog."""
     close = CloseTopic(topic.name, topic.revision)
     others = leaders_of(topic, len(chains)) - {CATALOG}
@@ -113,7 +113,7 @@ def _delete(chains: Chains, topic: Topic) -> None:
         raise unknown_if_partial(error, happened=bool(closed)) from error
 
 
-def half_deleted(view: View) -> list[Topic]:
+def half_deleted(view: View) -> list[CatalogTopic]:
     """Topics of the catalog that a chain has closed: their deletion has begun and may be abandoned."""
     return [
         topic

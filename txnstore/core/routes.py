@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.commands import Command
 from txnstore.core.expiration import Expire
@@ -114,7 +114,7 @@ def topics_of(command: Command, chain: int, chains: int) -> set[str]:
     return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}
 
 
-def leaders_of(topic: Topic, chains: int) -> set[int]:
+def leaders_of(topic: CatalogTopic, chains: int) -> set[int]:
     """The chains that lead a partition of a topic."""
     return {chain_of_partition(TopicPartition(topic.name, number), chains) for number in range(topic.partitions)}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, CompactionLease, Fence, Map, TopicPartition, sorted_items
@@ -70,7 +70,7 @@ class State:
     timestamp: int = 0
     next_producer_id: int = 0
     next_offset_position: int = 0
-    topics: Map[str, Topic] = field(default_factory=Map)
+    topics: Map[str, CatalogTopic] = field(default_factory=Map)
     partitions: Map[TopicPartition, Partition] = field(default_factory=Map)
     transactions: Map[str, Transaction] = field(default_factory=Map)
     transactional_ids: Map[int, str] = field(default_factory=Map)
@@ -81,7 +81,7 @@ class State:
     fences: Map[int, Fence] = field(default_factory=Map)
     claims: Map[TopicPartition, CompactionLease] = field(default_factory=Map)
 
-    def is_closed(self, topic: Topic) -> bool:
+    def is_closed(self, topic: CatalogTopic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""
         return self.deleted.get(topic.name, -1) >= topic.revision
 
@@ -89,7 +89,7 @@ class State:
         """The partition log, or None if the chain has no such partition."""
         return self.partitions.get(tp)
 
-    def sorted_topics(self) -> list[Topic]:
+    def sorted_topics(self) -> list[CatalogTopic]:
         """The topics, sorted by name."""
         return [topic for _, topic in sorted_items(self.topics)]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.fold import decided_offsets, existing_offsets
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import AbortedTxn, Partition
@@ -46,7 +46,7 @@ class View:
         self.chains = len(states)
 
     @cached_property
-    def topics(self) -> Mapping[str, Topic]:
+    def topics(self) -> Mapping[str, CatalogTopic]:
         """The catalog."""
         return self.states[CATALOG].topics
 
@@ -99,7 +99,7 @@ class View:
     def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)
 
-    def find_topic(self, name: str) -> Topic:
+    def find_topic(self, name: str) -> CatalogTopic:
         """The topic.
 
         Raises:
@@ -141,7 +141,7 @@ class View:
         log = state.partitions.get(tp) if copy is not None and copy.topic_id == topic.topic_id else None
         return log if log is not None else Partition()
 
-    def sorted_topics(self) -> list[Topic]:
+    def sorted_topics(self) -> list[CatalogTopic]:
         """The topics, sorted by name."""
         return self.states[CATALOG].sorted_topics()
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from txnstore.catalog.schemas import schema_from_text
 from txnstore.chain.codec import content_hash
 from txnstore.chain.payload import payload_of
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
@@ -65,7 +65,7 @@ class Projection:
         time_column: The column that ``_timestamp`` is taken from; None if the topic has none.
     """
 
-    def __init__(self, topic: Topic, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, topic: CatalogTopic, columns: Sequence[str] | None = None) -> None:
         self.topic = topic
         self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
         self._everything = stored_schema(self._topic_schema)
@@ -154,7 +154,7 @@ class Projection:
         return batch.min_timestamp, batch.max_timestamp
 
 
-def _time_column(topic: Topic) -> str | None:
+def _time_column(topic: CatalogTopic) -> str | None:
     return "timestamp" if topic.schema is None else topic.timestamp
 
 

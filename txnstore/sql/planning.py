@@ -13,7 +13,7 @@ from weakref import ref
 import pyarrow as pa
 
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
@@ -42,7 +42,7 @@ class TopicPlan:
     paths: tuple[str, ...] = ()
 
 
-def plan_topic(topic: Topic, view: View, isolation: Isolation) -> TopicPlan:
+def plan_topic(topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPlan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
     A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
 from txnstore.core.view import View
@@ -171,7 +171,7 @@ class _Database:
         #: The view of the store that the last call showed.
         self._view: View | None = None
         #: Its topics by the lower-case names of their views, each with that name as it is written.
-        self._topics: dict[str, tuple[str, Topic]] = {}
+        self._topics: dict[str, tuple[str, CatalogTopic]] = {}
         #: The schemas that show topics of this view; empty again when the view changes.
         self._current: dict[tuple[str, Isolation], str] = {}
         #: The newest view of each topic: still right for a later view of the store in which the topic has not changed.
@@ -235,7 +235,7 @@ class _Database:
         self._view = view
         self._current.clear()
 
-    def _schema(self, view_name: str, topic: Topic, isolation: Isolation) -> str:
+    def _schema(self, view_name: str, topic: CatalogTopic, isolation: Isolation) -> str:
         """The quoted name of the schema with the current view of a topic; plans the topic if it has changed."""
         key = (view_name, isolation)
         if key not in self._current:
@@ -249,7 +249,7 @@ class _Database:
             self._current[key] = newest.schema
         return self._current[key]
 
-    def _plan(self, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]) -> _TopicView:
+    def _plan(self, view_name: str, topic: CatalogTopic, isolation: Isolation, seen: tuple[object, ...]) -> _TopicView:
         assert self._view is not None
         self._work.planned += 1
         plan = plan_topic(topic, self._view, isolation)

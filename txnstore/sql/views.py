@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice, visible
 from txnstore.core.model import Isolation, TopicPartition
@@ -52,7 +52,7 @@ def view_names(view: View) -> dict[str, str]:
     older release has created, the first one has its name, so that its queries stay, and the next ones get ``#2``,
     ``#3``, in the order of their creation.
     """
-    alike: dict[str, list[Topic]] = {}
+    alike: dict[str, list[CatalogTopic]] = {}
     for topic in sorted(view.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
         alike.setdefault(topic.name.lower(), []).append(topic)
     return {
@@ -62,12 +62,12 @@ def view_names(view: View) -> dict[str, str]:
     }
 
 
-def visible_slices(topic: Topic, view: View, isolation: Isolation) -> list[Slice]:
+def visible_slices(topic: CatalogTopic, view: View, isolation: Isolation) -> list[Slice]:
     """Return the slices that a reader of the topic sees, by partition, then offset."""
     return [part for tp, partition in view.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 
 
-def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
+def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate) -> str:
     """Write the SELECT of the rows of the slices, with the columns and types of a scan, in no particular order.
 
     Args:
@@ -141,7 +141,9 @@ def _empty(schema: pa.Schema) -> str:
 class _Branch:
     """Slices that are read in the same way: with stored or computed offsets, whole files or parts of files."""
 
-    def __init__(self, topic: Topic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool) -> None:
+    def __init__(
+        self, topic: CatalogTopic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool
+    ) -> None:
         self._topic = topic
         self._schema = schema
         self._slices = slices

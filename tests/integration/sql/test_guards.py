@@ -16,7 +16,7 @@ from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.sqlstore import fill
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 from txnstore.segment.schema import schema_to_text
 from txnstore.sql import emit_views, read_table
@@ -164,7 +164,7 @@ def deep(levels: int) -> pa.DataType:
 def old_topic(store: Store, name: str, schema: str) -> None:
     """A topic as an earlier version, with fewer checks, created it."""
     connection = connection_of(store)
-    connection.submit(CreateTopic(Topic(name, connection.runtime.new_id(), 1, schema=schema)))
+    connection.submit(CreateTopic(CatalogTopic(name, connection.runtime.new_id(), 1, schema=schema)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
 from txnstore.chain.chain import Chain
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.errors import (
     ObjectNotFoundError,
     StorageError,
@@ -45,8 +45,8 @@ class World:
     def __init__(self, ours: Chain, theirs: Chain, faults: FaultStore, inner: Bucket) -> None:
         self.ours, self.theirs, self.faults, self.inner = ours, theirs, faults, inner
 
-    def commit(self, name: str) -> Topic:
-        found: Topic = self.ours.submit(CreateTopic(topic(name)))
+    def commit(self, name: str) -> CatalogTopic:
+        found: CatalogTopic = self.ours.submit(CreateTopic(topic(name)))
         return found
 
     def they_commit(self, name: str) -> None:

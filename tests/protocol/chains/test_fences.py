@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, seen
 from tests.helpers.connections import connection_of
 from txnstore.coordinator.copies import submit_copying_topics
-from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
@@ -59,7 +59,7 @@ def test_fen_02_late_batch_is_refused_in_recreated_topic(cluster: Cluster) -> No
     """FEN-02, END-07: chain 1 has not heard that the topic was deleted and created again when it gets the marker."""
     tp = cluster.led_by(1)[0]
     cluster.delete("t")
-    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 4)))
+    topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     evidence = added(cluster, tp)
     late = Append(cluster.identity, (cluster.batch(tp),), added=evidence)
     cluster.prepare(Outcome.ABORT)
@@ -79,7 +79,7 @@ def test_fen_02_takeover_fences_topics_unknown_to_chain(cluster: Cluster) -> Non
     kept = cluster.do(0, InitProducer(cluster.name, keep_held=True))
     cluster.do(1, FenceProducer(kept.producer, kept.partitions, kept.groups, (0, cluster.states[0].sequence)))
     cluster.delete("t")
-    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 4)))
+    topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     cluster.do(1, CopyTopic("t", topic, topic.revision))
     with pytest.raises(ProducerFencedError):
         cluster.do(1, Append(cluster.identity, (cluster.batch(tp),), added=evidence))
@@ -107,7 +107,7 @@ def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, to
     cluster.do(0, Append(cluster.identity, partitions=(tp,), topic_ids=(("t", "t-id"),)))
     cluster.prepare(Outcome.ABORT)
     cluster.delete("t")
-    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 4)))
+    topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     cluster.do(1, CopyTopic("t", topic, topic.revision))
     assert cluster.decided is not None
     markers = WriteMarkers(cluster.decided, (0, cluster.states[0].sequence), copies_current=told)
@@ -236,7 +236,7 @@ def test_topic_altered_during_deletion_is_closed_again() -> None:
     late = connection_of(store).chains[1].refresh()
     assert stale.revision is not None
     connection_of(store).chains[1].submit(
-        CopyTopic("t", Topic("t", "t-id", 2, revision=stale.revision), stale.revision)
+        CopyTopic("t", CatalogTopic("t", "t-id", 2, revision=stale.revision), stale.revision)
     )
     assert connection_of(store).chains[1].state is late, "a copy that comes late revives nothing"
 

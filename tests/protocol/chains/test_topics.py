@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, process, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.core.catalog.model import CopyTopic, CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CopyTopic, CreateTopic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
@@ -28,10 +28,10 @@ def cluster() -> Cluster:
     return Cluster(chains=3, partitions=6)
 
 
-def recreated(cluster: Cluster) -> Topic:
+def recreated(cluster: Cluster) -> CatalogTopic:
     """The topic is deleted and created again, which only the catalog's chain knows yet."""
     cluster.delete("t")
-    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 6)))
+    topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 6)))
     return topic
 
 
@@ -126,7 +126,7 @@ def test_off_18_chain_with_old_topic_refuses_offsets_of_recreated_one(cluster: C
     before = cluster.states[0]
     cluster.delete("t")
     deleted = cluster.states[0].sequence
-    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 6)))
+    topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 6)))
     number = cluster.led_by(1)[0].partition
     group = next(name for name in map(str, range(99)) if chain_of_group(name, 3) == 1)
     item = GroupOffset(topic="t", partition=number, offset=5, topic_id="t-id-2")

@@ -17,7 +17,7 @@ from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.connection import Connection
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.events import Event
 from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
 from txnstore.core.maintenance import SegmentsReplaced
@@ -320,7 +320,7 @@ def test_index_of_a_checkpoint_that_no_hint_names_is_no_damage(clock: ManualCloc
 
 def test_unreadable_schema_is_named(store: Store) -> None:
     """OBJ-13: an entry with valid checksums can hold a schema that no reader reads."""
-    topic = Topic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")
+    topic = CatalogTopic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")
     connection_of(store).chain.submit(CreateTopic(topic))
     assert _found(store.verify()) == [("schema_readable", "topic 'odd'")]
 

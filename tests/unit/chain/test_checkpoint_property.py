@@ -14,7 +14,7 @@ from tests.harness.executors import InlineExecutor
 from tests.helpers import checkpoints, keys
 from tests.helpers.shell import runtime
 from txnstore.chain.chain import Chain
-from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -53,7 +53,7 @@ def command(state: State, step: Step) -> Command:
     kind, i, j, n = step
     makers: dict[str, Callable[[], Command]] = {
         "create": lambda: CreateTopic(
-            Topic(TOPICS[i], f"{TOPICS[i]}-{next(_NUMBERS)}", n, config={"retention.ms": "5"})
+            CatalogTopic(TOPICS[i], f"{TOPICS[i]}-{next(_NUMBERS)}", n, config={"retention.ms": "5"})
         ),
         "delete": lambda: DeleteTopic(TOPICS[i]),
         "alter": lambda: _alter(state, TOPICS[i], n),
@@ -72,8 +72,8 @@ def command(state: State, step: Step) -> Command:
     return makers[kind]()
 
 
-def _topic(name: str, partitions: int) -> Topic:
-    return Topic(name, f"{name}-{next(_NUMBERS)}", partitions, config={"retention.ms": "5"})
+def _topic(name: str, partitions: int) -> CatalogTopic:
+    return CatalogTopic(name, f"{name}-{next(_NUMBERS)}", partitions, config={"retention.ms": "5"})
 
 
 def _batch(topic: str, partition: int, rows: int, sequence: int) -> NewBatch:

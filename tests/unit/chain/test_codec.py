@@ -22,7 +22,7 @@ from txnstore.chain.codec import (
     encode,
     written_in_parts,
 )
-from txnstore.core.catalog.model import Topic, TopicCreated
+from txnstore.core.catalog.model import CatalogTopic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.log.model import Batch, Segment
@@ -42,7 +42,7 @@ def entry(**changes: Any) -> Entry:
         "timestamp": 1_700_000_000_000,
         "previous": "ab" * 32,
         "events": [
-            TopicCreated(topic=Topic("t", "topic-id", 2, config={"segment.format": "arrow"})),
+            TopicCreated(topic=CatalogTopic("t", "topic-id", 2, config={"segment.format": "arrow"})),
             PartitionsAdded(transactional_id="ä", producer_id=3, epoch=4, partitions=[TopicPartition("t", 1)]),
             TxnCompleted(
                 transactional_id="ä", producer_id=3, epoch=4, outcome=Outcome.ABORT, next_producer_id=3, next_epoch=5
@@ -98,7 +98,7 @@ def test_events_of_partitions_are_written_together_as_pydantic_writes_them_one_b
 
 def test_only_events_are_written() -> None:
     for count in (1, LONG):
-        document = Entry.model_construct(**dict(entry()) | {"events": [Topic("t", "topic-id", 2)] * count})
+        document = Entry.model_construct(**dict(entry()) | {"events": [CatalogTopic("t", "topic-id", 2)] * count})
         with pytest.raises(InvalidConfigError, match="wrong type"):
             encode(document)
 

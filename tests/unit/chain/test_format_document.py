@@ -12,7 +12,7 @@ import pytest
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.events import Event
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.model import TopicPartition
@@ -65,7 +65,7 @@ def test_no_event_is_described_that_does_not_exist() -> None:
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),
         ("A checkpoint", {field.name for field in fields(GroupDocument)}),
-        ("3.1 Topic", {field.name for field in fields(Topic)}),
+        ("3.1 Topic", {field.name for field in fields(CatalogTopic)}),
         ("3.2 Batch and segment", {field.name for kind in (Batch, Segment) for field in fields(kind)}),
     ],
 )

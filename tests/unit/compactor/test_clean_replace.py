@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from txnstore.chain.checkpoints.index import Edge, IndexFile, edges_of, encode_file
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.decide import decide
 from txnstore.core.invariants.check import check, check_step
 from txnstore.core.log.batches import BatchList
@@ -35,7 +35,9 @@ CLEANED = _batch(4, 21, "cleaned", 3)
 @pytest.fixture
 def state() -> State:
     partition = Partition(high_watermark=30, batches=BatchList([FIRST, SECOND, OPEN]), open_txns=Map({5: 22}))
-    return State(sequence=9, topics=Map({"t": Topic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
+    return State(
+        sequence=9, topics=Map({"t": CatalogTopic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77
+    )
 
 
 def test_a_clean_drops_records_and_moves_the_checkpoint_in_one_event(state: State) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.decide import decide
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, Batch, Partition, Segment
@@ -35,7 +35,7 @@ MERGED = _batch(0, 21, "merged", 20)
 @pytest.fixture
 def state() -> State:
     partition = Partition(high_watermark=30, batches=BatchList([FIRST, SECOND, OPEN]), open_txns=Map({5: 22}))
-    return State(topics=Map({"t": Topic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
+    return State(topics=Map({"t": CatalogTopic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
 
 
 def _refused(state: State, removed: tuple[Batch, ...], added: tuple[Batch, ...], match: str) -> None:

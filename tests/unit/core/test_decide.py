@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import checkpoints
 from tests.helpers.core import RC, T0, World
-from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.claims import ClaimPartitions
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
@@ -33,16 +33,16 @@ def world() -> World:
 
 
 def test_create_topic_rejects_existing_name(world: World) -> None:
-    error = world.refuse(TopicExistsError, CreateTopic(Topic(name="t", topic_id="x", partitions=1)))
+    error = world.refuse(TopicExistsError, CreateTopic(CatalogTopic(name="t", topic_id="x", partitions=1)))
     assert "'t'" in str(error)
-    world.refuse(InvalidConfigError, CreateTopic(Topic(name="u", topic_id="x", partitions=0)))
+    world.refuse(InvalidConfigError, CreateTopic(CatalogTopic(name="u", topic_id="x", partitions=0)))
     assert [topic.name for topic in world.state.sorted_topics()] == ["t"]
 
 
 def test_alter_topic_rejects_fewer_partitions(world: World) -> None:
     world.plain(2)
     topic = world.state.topics["t"]
-    grown: Topic = world.do(AlterTopic(replace(topic, partitions=3, version=1), 0))
+    grown: CatalogTopic = world.do(AlterTopic(replace(topic, partitions=3, version=1), 0))
     assert [(str(tp), log.high_watermark) for tp, log in world.state.partitions_of("t")] == [
         ("t-0", 2),
         ("t-1", 0),

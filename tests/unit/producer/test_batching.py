@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from txnstore.catalog.writing import topic_writer
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Appended
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
@@ -44,7 +44,7 @@ class Flusher:
 
 
 def batch(demand: Callable[[], Exception | None] | None = None, tp: TopicPartition = TP) -> ProducerBatch:
-    return ProducerBatch(tp, topic_writer(Topic("t", "id", 3)), 1_000, Flusher(demand))
+    return ProducerBatch(tp, topic_writer(CatalogTopic("t", "id", 3)), 1_000, Flusher(demand))
 
 
 def settle(batches: Sequence[ProducerBatch], outcome: Appended | Exception) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of
-from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, SchemaMismatchError, UnsupportedFormatError
 from txnstore.producer import records
@@ -146,7 +146,7 @@ def test_compaction_skips_a_topic_that_cannot_be_read(store: Store) -> None:
     for _ in range(200):
         deep = pa.list_(deep)
     connection = connection_of(store)
-    connection.submit(CreateTopic(Topic("a-deep", "id", 1, schema=schema_to_text(pa.schema([("x", deep)])))))
+    connection.submit(CreateTopic(CatalogTopic("a-deep", "id", 1, schema=schema_to_text(pa.schema([("x", deep)])))))
     store.create_topic("t")
     with store.producer() as producer:
         for _ in range(3):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.executors import InlineExecutor
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
@@ -36,7 +36,7 @@ from txnstore.store import create_on
 T0 = TopicPartition("t", 0)
 COLUMNS = [f"c{number}" for number in range(8)]
 SCHEMA = pa.schema([(name, pa.binary()) for name in COLUMNS])
-TOPIC = Topic(
+TOPIC = CatalogTopic(
     name="t",
     topic_id="id",
     partitions=1,

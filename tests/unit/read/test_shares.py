@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
@@ -22,7 +22,9 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 
 T0 = TopicPartition("t", 0)
-TOPIC = Topic(name="t", topic_id="id", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0)
+TOPIC = CatalogTopic(
+    name="t", topic_id="id", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
+)
 PROJECTION = Projection(TOPIC, ["_offset", "value"])
 
 

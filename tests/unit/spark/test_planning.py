@@ -14,7 +14,7 @@ import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore import BlockedReadWarning
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
@@ -153,7 +153,9 @@ def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
         first = number * 10_000_000
         return Slice(TopicPartition("t", 0), Batch(first, first + rows, rows, segment, 0, 0), first, first + rows)
 
-    topic = Topic(name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0)
+    topic = CatalogTopic(
+        name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
+    )
     mb, rows = 1 << 20, 128 * 1024
     slices = [part(0, mb, 100), part(1, 1024 * mb, 16 * rows), part(2, mb, 100), part(3, mb, 100)]
     groups = in_groups([(topic, slices)])
@@ -177,7 +179,9 @@ def test_small_reads_have_two_tasks_for_each_processor() -> None:
         segment = Segment(f"k{number}", "parquet", 7 << 20, "", 1)
         return Slice(TopicPartition("t", 0), Batch(number, number + 1, 1, segment, 0, 0), number, number + 1)
 
-    topic = Topic(name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0)
+    topic = CatalogTopic(
+        name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
+    )
     found = [(topic, [part(number) for number in range(16)])]
     tasks = {processors: len(in_groups(found, processors=processors)) for processors in (1, 2, 4, 8, 64)}
     assert tasks == {1: 4, 2: 4, 4: 8, 8: 16, 64: 16}

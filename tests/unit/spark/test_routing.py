@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -20,8 +20,8 @@ from txnstore.spark.writes.routing import SegmentRouter
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
-EVENTS = Topic("events", "id-1", 3)
-SMALL = Topic("small", "id-2", 1, config={"max.message.bytes": "10"})
+EVENTS = CatalogTopic("events", "id-1", 3)
+SMALL = CatalogTopic("small", "id-2", 1, config={"max.message.bytes": "10"})
 
 
 class Bench:

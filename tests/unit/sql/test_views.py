@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.visibility import Slice
@@ -21,7 +21,7 @@ from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD, schema_to_tex
 from txnstore.sql.views import topic_select, view_names, visible_slices
 
 SCHEMA = pa.schema([("n", pa.int64())])
-TOPIC = Topic("t", "id", 2, schema=schema_to_text(SCHEMA))
+TOPIC = CatalogTopic("t", "id", 2, schema=schema_to_text(SCHEMA))
 
 
 def batch(segment: Segment, base: int, limit: int, records: int, first_row: int = 0) -> Batch:
@@ -88,9 +88,9 @@ def test_a_partition_that_starts_inside_a_batch_is_read_from_there(tmp_path: Pat
 
 def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:
     topics = [
-        Topic("orders", "1", 1, created_at=2),
-        Topic("Orders", "2", 1, created_at=1),
-        Topic("other", "3", 1, created_at=3),
+        CatalogTopic("orders", "1", 1, created_at=2),
+        CatalogTopic("Orders", "2", 1, created_at=1),
+        CatalogTopic("other", "3", 1, created_at=3),
     ]
     state = State(topics=Map({topic.name: topic for topic in topics}))
     assert view_names(View((state,))) == {"Orders": "Orders", "orders": "orders#2", "other": "other"}

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import Field
 
 from txnstore.chain.codec import Int64, Stored
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
@@ -99,7 +99,7 @@ class HeadDocument(Stored):
     timestamp: Int64
     next_producer_id: Int64
     next_offset_position: Int64
-    topics: list[Topic]
+    topics: list[CatalogTopic]
     partitions: list[PartitionDocument]
     transactions: list[TransactionDocument]
     transactional_ids: dict[int, str]

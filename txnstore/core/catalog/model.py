@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class CatalogTopic:
     """A topic of the catalog.
 
     Attributes:
@@ -37,19 +37,19 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create a topic. Answered with the :class:`Topic`."""
+    """Create a topic. Answered with the :class:`CatalogTopic`."""
 
-    topic: Topic
+    topic: CatalogTopic
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Replace the schema, settings and partition count of a topic. Answered with the :class:`Topic`.
+    """Replace the schema, settings and partition count of a topic. Answered with the :class:`CatalogTopic`.
 
     Refused if the topic does not have the version ``expected_version``.
     """
 
-    topic: Topic
+    topic: CatalogTopic
     expected_version: int
 
 
@@ -79,7 +79,7 @@ class CopyTopic:
     """
 
     name: str
-    topic: Topic | None
+    topic: CatalogTopic | None
     revision: int
 
 
@@ -99,7 +99,7 @@ class TopicCreated:
     """A topic was created, with empty partitions."""
 
     type: Literal["TopicCreated"] = "TopicCreated"
-    topic: Topic
+    topic: CatalogTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class TopicAltered:
     """The schema, settings or partition count of a topic changed. ``topic`` is the complete new value."""
 
     type: Literal["TopicAltered"] = "TopicAltered"
-    topic: Topic
+    topic: CatalogTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from txnstore.core.catalog.model import (
     AlterTopic,
+    CatalogTopic,
     CloseTopic,
     CopyTopic,
     CreateTopic,
     DeleteTopic,
-    Topic,
     TopicAltered,
     TopicClosed,
     TopicCreated,
@@ -30,7 +30,7 @@ from txnstore.errors import (
 )
 
 
-def create_topic(draft: Draft, command: CreateTopic) -> Topic:
+def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
     """Create a topic; its name must be free, and differ from the others in more than ``.``, ``_`` and case."""
     topic = command.topic
     if topic.name in draft.state.topics:
@@ -54,7 +54,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> Topic:
     return topic
 
 
-def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
+def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
     """Change a topic of the expected version; partitions can only be added. Without a change nothing happens."""
     topic, current = command.topic, _topic(draft.state, command.topic.name)
     if current.version != command.expected_version or current.topic_id != topic.topic_id:
@@ -127,7 +127,7 @@ def _folded(name: str) -> str:
     return name.replace(".", "_").casefold()
 
 
-def _topic(state: State, name: str) -> Topic:
+def _topic(state: State, name: str) -> CatalogTopic:
     topic = state.topics.get(name)
     if topic is None:
         msg = f"there is no topic {name!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.fences import with_fence
 from txnstore.core.groups.events import (
     GroupDeleted,
@@ -125,7 +125,7 @@ def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: 
     return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)
 
 
-def existing_offsets(group: Group, topics: Mapping[str, Topic]) -> Group:
+def existing_offsets(group: Group, topics: Mapping[str, CatalogTopic]) -> Group:
     """The group with the committed and pending offsets of the topics of the catalog, by their ids (OFF-18)."""
     pending = group.pending
     for producer_id, offsets in group.pending.items():
@@ -134,7 +134,7 @@ def existing_offsets(group: Group, topics: Mapping[str, Topic]) -> Group:
 
 
 def _of_topics(
-    offsets: Map[TopicPartition, CommittedOffset], topics: Mapping[str, Topic]
+    offsets: Map[TopicPartition, CommittedOffset], topics: Mapping[str, CatalogTopic]
 ) -> Map[TopicPartition, CommittedOffset]:
     for tp, offset in offsets.items():
         topic = topics.get(tp.topic)

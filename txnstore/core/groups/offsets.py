@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
 from txnstore.core.groups.membership import check_commit, empty, live_members
@@ -204,7 +204,7 @@ def with_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
     return replace(item, topic_id=topic.topic_id)
 
 
-def _check_same_topic(topic: Topic, group: str, item: GroupOffset) -> None:
+def _check_same_topic(topic: CatalogTopic, group: str, item: GroupOffset) -> None:
     if item.topic_id is not None and item.topic_id != topic.topic_id:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: the topic was deleted and created again since"
         raise UnknownTopicOrPartitionError(msg)

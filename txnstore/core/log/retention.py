@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
@@ -49,7 +49,7 @@ def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition,
 
 
 def new_log_start(
-    topic: Topic, tp: TopicPartition, partition: Partition, offset: int, holder: Callable[[int], str | None]
+    topic: CatalogTopic, tp: TopicPartition, partition: Partition, offset: int, holder: Callable[[int], str | None]
 ) -> int:
     """The log start after the records below ``offset`` are deleted: at least the present one.
 
@@ -87,7 +87,7 @@ def new_log_start(
     return max(start, partition.log_start)
 
 
-def deletes(topic: Topic) -> bool:
+def deletes(topic: CatalogTopic) -> bool:
     """Whether the ``cleanup.policy`` of a topic has ``delete``."""
     return "delete" in topic.config.get("cleanup.policy", "delete").split(",")
 

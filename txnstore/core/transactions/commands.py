@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import NewBatch
@@ -158,7 +158,7 @@ class Unfinished:
     groups: tuple[str, ...]
     topic_ids: tuple[tuple[str, str], ...] = ()
 
-    def names(self, topic: Topic) -> bool:
+    def names(self, topic: CatalogTopic) -> bool:
         """Whether the transaction may have data in this topic, and not only in an earlier one of its name."""
         topic_ids = {topic_id for name, topic_id in self.topic_ids if name == topic.name}
         return not topic_ids or topic.topic_id in topic_ids

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.visibility import Slice
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
@@ -139,7 +139,7 @@ def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
     return types.type_name(_stored(projection.topic).field(column).type) in ("timestamp", "bigint")
 
 
-def _stored(topic: Topic) -> pa.Schema:
+def _stored(topic: CatalogTopic) -> pa.Schema:
     """The topic's declared columns with Spark's types."""
     import pyarrow as pa
 

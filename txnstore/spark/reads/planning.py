@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnstore.core.blocked import blocked_partitions
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import Slice, check_offset, visible
 from txnstore.core.model import Isolation, TopicPartition
@@ -49,7 +49,7 @@ class SliceGroup:
         share: The share of the only slice, of a large segment; None for all of the slices.
     """
 
-    topic: Topic
+    topic: CatalogTopic
     slices: tuple[Slice, ...]
     share: Share | None = None
 
@@ -107,7 +107,7 @@ def plan(connection: Connection, view: View, options: ReadOptions) -> list[Slice
 
 
 def in_groups(
-    slices_of_topics: Sequence[tuple[Topic, Sequence[Slice]]],
+    slices_of_topics: Sequence[tuple[CatalogTopic, Sequence[Slice]]],
     min_partitions: int | None = None,
     processors: int | None = None,
 ) -> list[SliceGroup]:
@@ -130,7 +130,7 @@ def in_groups(
     ]
 
 
-def _shares(topic: Topic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
+def _shares(topic: CatalogTopic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
     """The tasks for a run of slices: one, or several for a single slice of a large segment."""
     count = share_count(run[0], target, _OPEN_COST) if len(run) == 1 else 1
     if count == 1:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
-from txnstore.core.catalog.model import Topic
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -93,7 +93,7 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 
 def upload_rows(
     location: Location,
-    topics: Mapping[str, Topic],
+    topics: Mapping[str, CatalogTopic],
     only: str | None,
     rows: Iterable[pa.RecordBatch],
     first: int,
@@ -142,7 +142,9 @@ def check_no_table(context: TaskContext | None) -> None:
         raise InvalidConfigError(tables.new_table())
 
 
-def find_topics(connection: Connection, options: WriteOptions | SinkOptions, schema: StructType) -> Mapping[str, Topic]:
+def find_topics(
+    connection: Connection, options: WriteOptions | SinkOptions, schema: StructType
+) -> Mapping[str, CatalogTopic]:
     """The topics that a DataFrame may be written to, as :func:`topics_to_write`; creates one if the options say so."""
     view = connection.view(refresh=False)
     if options.ignore_system_columns:
@@ -157,7 +159,7 @@ def find_topics(connection: Connection, options: WriteOptions | SinkOptions, sch
         raise UnknownTopicOrPartitionError(msg) from None
 
 
-def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, Topic]:
+def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, CatalogTopic]:
     """The topics that a DataFrame may be written to; checks the columns on the driver, before any task runs.
 
     Raises:
