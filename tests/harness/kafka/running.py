@@ -17,6 +17,7 @@ UNDER_WAY = {
     "COORDINATOR_NOT_AVAILABLE",
     "NOT_ENOUGH_REPLICAS",
     "NOT_COORDINATOR",
+    "NOT_LEADER_OR_FOLLOWER",  # a broker that has just started leads its partitions a little later
 }
 TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
 
