@@ -51,18 +51,6 @@ HISTORY = (
         test=_SLEEPERS + "test_a_writer_suspended_in_its_commit_acknowledges_nothing",
     ),
     Mutant(
-        "an entry with the name of a deleted one is acknowledged (simulated)",
-        Chain._check_in_time,
-        "if not $in_time:",
-        "if False:",
-        mishaps=(Mishap.PAUSE, Mishap.LATE),
-        settings={
-            "lease_ms": 10_000,
-            "operations": 12,
-            "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "tidy:t/1"),
-        },
-    ),
-    Mutant(
         "a reader does not look whether entries were deleted (simulated)",
         boundary.Boundaries._is_over,
         "return $passed >= LEASE_MS",
