@@ -186,15 +186,24 @@ class _Compaction:
 
     def _logs(self, view: View, topics: Iterable[CatalogTopic], retained: RetentionReport) -> list[TopicLog]:
         """The logs to compact; in a dry run without what the retention would delete."""
-        partitions = self._options.partitions
-        starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
-        return [
-            (topic, tp, with_log_start(log, starts[tp]) if tp in starts else log)
-            for topic in topics
-            for tp in _partitions(topic)
-            if partitions is None or tp in partitions
-            if (log := _log_of(view, topic, tp)) is not None
-        ]
+        new_starts: dict[TopicPartition, int] = {}
+        if retained.dry_run:  # Else the view is newer than the retention, and its logs have the new starts.
+            new_starts = {item.tp: item.new_log_start for item in retained.partitions}
+        logs: list[TopicLog] = []
+        for topic in topics:
+            for tp in self._selected(topic):
+                log = _log_of(view, topic, tp)
+                if log is None:
+                    continue
+                if tp in new_starts:
+                    log = with_log_start(log, new_starts[tp])
+                logs.append((topic, tp, log))
+        return logs
+
+    def _selected(self, topic: CatalogTopic) -> list[TopicPartition]:
+        """The partitions of a topic that the options select."""
+        selected = self._options.partitions
+        return [tp for tp in _partitions(topic) if selected is None or tp in selected]
 
     def _emptied(self, view: View) -> set[str]:
         """The entries and packs with segments that no batch names any more."""
