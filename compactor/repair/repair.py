@@ -143,9 +143,12 @@ def _opens_whole(connection: Connection) -> bool:
         return False
     names = connection.keys
     for state in connection.view().states:
-        later = connection.objects.list(names.entries(state.chain), names.entry(state.chain, state.sequence), limit=1)
-        if any((keys.entry_sequence(item.key) or 0) > state.sequence + 1 for item in later):
-            return False
+        head = names.entry(state.chain, state.sequence)
+        for item in connection.objects.list(names.entries(state.chain), head, limit=1):
+            sequence = keys.entry_sequence(item.key)
+            # The next entry is no gap: a writer has committed it since the open.
+            if sequence is not None and sequence > state.sequence + 1:
+                return False
     return True
 
 
