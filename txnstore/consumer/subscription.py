@@ -216,14 +216,16 @@ class Positions:
         return {tp.topic: part.topic_id for tp, part in self.assigned.items() if part.topic_id is not None}
 
     def _replace(self, view: View, tps: list[TopicPartition]) -> None:
-        assigned = {tp: self.assigned.get(tp) or self._suspended.get(tp) or _assignment(view, tp) for tp in tps}
-        before, self.assigned = self.assigned, assigned
+        """Assign exactly these partitions. Those that were assigned or suspended keep their positions."""
+        previous = {**self._suspended, **self.assigned}
+        assigned = {tp: previous[tp] if tp in previous else _assignment(view, tp) for tp in tps}
+        revoked = [part for tp, part in self.assigned.items() if tp not in assigned]
+        self.assigned = assigned
         self.changes += 1
         for tp in assigned:
             self._suspended.pop(tp, None)
-        for tp, part in before.items():
-            if tp not in assigned:
-                part.move(None)
+        for part in revoked:
+            part.move(None)  # Cancels its fetches.
 
     def _follow_topics(self, view: View) -> None:
         """Add new partitions of the topics and drop deleted ones, unless a group assigns partitions.
