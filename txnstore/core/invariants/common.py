@@ -10,7 +10,7 @@ from txnstore.core.log.model import Batch
 from txnstore.core.model import K, Map, V
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import State
-from txnstore.core.transactions.model import Transaction
+from txnstore.core.transactions.model import DECIDED, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,14 @@ def transactions_of(state: State) -> list[Transaction]:
 def own_producers(state: State, producer_ids: Iterable[int]) -> list[int]:
     """The producer ids that this chain granted, and negative ones; it does not know the transactions of others."""
     return sorted(number for number in producer_ids if number < 0 or chain_of_producer(number) == state.chain)
+
+
+def highest_epoch(txn: Transaction) -> int:
+    """The highest epoch of a transaction's producer id in any chain: once it is decided, that of its markers.
+
+    The markers carry the next epoch (KIP-890), and the transaction gets it only when it is completed.
+    """
+    return txn.epoch + 1 if txn.state in DECIDED else txn.epoch
 
 
 def owner_of(state: State, producer_id: int) -> Transaction | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txnstore.core.invariants.common import changed
+from txnstore.core.invariants.common import changed, highest_epoch
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import sorted_items
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, is_foreign
-from txnstore.core.transactions.model import DECIDED, MAX_EPOCH
+from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.core.view import View
 
 
@@ -84,7 +84,7 @@ def fences_known_to_coordinator(view: View) -> Iterator[str]:
     for state in view.states:
         for producer_id, fence in sorted_items(state.fences):
             txn = view.owner(producer_id)
-            if txn is not None and fence.epoch > txn.epoch + (txn.state in DECIDED):
+            if txn is not None and fence.epoch > highest_epoch(txn):
                 yield (
                     f"chain {state.chain}: the fence of producer id {producer_id} is at epoch {fence.epoch}, "
                     f"its coordinator at {txn.epoch}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from txnstore.core.invariants.common import own_producers, transactions_of
+from txnstore.core.invariants.common import highest_epoch, own_producers, transactions_of
 from txnstore.core.log.model import WINDOW, BatchMetadata, Partition, next_sequence
 from txnstore.core.model import NO_PRODUCER, sorted_items
 from txnstore.core.routing import first_producer_id
 from txnstore.core.state import State
-from txnstore.core.transactions.model import DECIDED, MAX_EPOCH
+from txnstore.core.transactions.model import MAX_EPOCH
 
 
 def producer_windows_sound(state: State) -> Iterator[str]:
@@ -38,19 +38,16 @@ def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
 
 
 def epochs_known_to_coordinator(state: State) -> Iterator[str]:
-    """No partition has an epoch that was never granted (OBJ-19 I8): it would fence the producer itself.
-
-    After a rotation the old producer id has the epoch of its last marker, one above the last epoch of a client.
-    """
+    """No partition has an epoch that was never granted (OBJ-19 I8): it would fence the producer itself."""
     for tp, partition in sorted_items(state.partitions):
         for producer_id, producer in sorted_items(partition.producers):
             name = state.transactional_ids.get(producer_id)
             if name is None:
                 continue
             txn = state.transactions.get(name)
-            limit = MAX_EPOCH + 1
+            limit = MAX_EPOCH + 1  # Of a producer id before a rotation: the epoch of its last marker.
             if txn is not None and txn.producer_id == producer_id:
-                limit = txn.epoch + (txn.state in DECIDED)  # A decision includes the markers of this chain.
+                limit = highest_epoch(txn)
             if not 0 <= producer.epoch <= limit:
                 yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
 
