@@ -126,12 +126,13 @@ def check_choice(name: str, value: object, choices: Iterable[S]) -> S:
     Raises:
         InvalidConfigError: There is none; the message lists all of them.
     """
-    listed = list(choices)
-    if isinstance(value, str) and value in listed:
-        return next(choice for choice in listed if choice == value)
-    known = [repr(str(choice)) for choice in listed]
-    wanted = " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"
-    msg = f"{name} must be {wanted}, not {value!r}"
+    names = []
+    for choice in choices:
+        if isinstance(value, str) and choice == value:
+            return choice
+        names.append(repr(str(choice)))
+    listing = " or ".join(names) if len(names) == 2 else f"one of {', '.join(names)}"
+    msg = f"{name} must be {listing}, not {value!r}"
     raise InvalidConfigError(msg)
 
 
