@@ -111,15 +111,19 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 
 def _cleanup_policy(value: object) -> frozenset[str]:
     """The policies; none means that nothing is ever removed, as in Kafka."""
-    parts: Iterable[object] = (None,)
+    items: Iterable[object]
     if isinstance(value, str):
-        parts = value.split(",") if value.strip() else ()
+        items = value.split(",") if value.strip() else ()
     elif isinstance(value, list | tuple | set | frozenset):
-        parts = value
-    policies = frozenset(part.strip() if isinstance(part, str) else "" for part in parts)
-    if not policies <= {"compact", "delete"}:
-        raise ValueError("delete, compact, compact,delete, or empty")
-    return policies
+        items = value
+    else:
+        items = (value,)  # No string: refused below.
+    policies: set[str] = set()
+    for item in items:
+        if not isinstance(item, str) or item.strip() not in ("compact", "delete"):
+            raise ValueError("delete, compact, compact,delete, or empty")
+        policies.add(item.strip())
+    return frozenset(policies)
 
 
 #: All settings.
