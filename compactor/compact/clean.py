@@ -175,18 +175,20 @@ class Clean:
 
     def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
-        at, rows = -1, 0
+        last_offset, rows = -1, 0
         for table in self._blocks(sources, projection):
             offsets = table.column(OFFSET_FIELD.name).to_numpy()
-            if offsets[0] <= at or (offsets[1:] <= offsets[:-1]).any():
-                msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {at}"
+            if offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
+                msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {last_offset}"
                 raise CorruptionError(msg)
-            at, rows = int(offsets[-1]), rows + table.num_rows
+            last_offset = int(offsets[-1])
+            rows += table.num_rows
             yield table
-            del table, offsets
+            del table, offsets  # Else they are in memory while the next table is decoded.
+        # A slice that covers only a part of its batch may have fewer records than the batch.
         expected = sum(source.batch.records for source in sources)
         if rows > expected or (rows < expected and all(source.whole for source in sources)):
-            msg = f"the segments of {self._plan.tp} up to offset {at} have {rows} records; expected {expected}"
+            msg = f"the segments of {self._plan.tp} up to offset {last_offset} have {rows} records; expected {expected}"
             raise CorruptionError(msg)
 
     def _blocks(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
