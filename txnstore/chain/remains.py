@@ -81,11 +81,19 @@ def first_segment(objects: ObjectStore) -> str | None:
         for item in page:
             if keys.has_segments(item.key):
                 return item.key
-        after = page[-1].key
-        folder = after.split("/")[:3]
-        if len(folder) == 3 and after.count("/") > 2 and not folder[2].isdigit():
-            after = f"{'/'.join(folder)}/{AFTER}"
+        after = _behind_foreign_folder(page[-1].key)
     return None
+
+
+def _behind_foreign_folder(key: str) -> str:
+    """A key behind the objects of the folder ``topics/<topic>/<name>/`` that ``key`` is in.
+
+    ``key`` itself if it is in no such folder, or the name is a partition number: only these folders have segments.
+    """
+    parts = key.split("/")
+    if len(parts) < 4 or parts[2].isdigit():
+        return key
+    return f"{'/'.join(parts[:3])}/{AFTER}"
 
 
 def remains(objects: ObjectStore) -> str:
