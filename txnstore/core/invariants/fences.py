@@ -96,10 +96,12 @@ def open_data_is_of_the_topic_of_its_transaction(view: View) -> Iterator[str]:
     for state in view.states:
         for tp in sorted(state.partitions):
             for producer_id in sorted(state.partitions[tp].open_txns):
-                txn = view.owner(producer_id) if is_foreign(state, producer_id) else None
-                named = txn.topic_ids.get(tp.topic, ()) if txn is not None else ()
-                if named and state.topics[tp.topic].topic_id not in named:
-                    yield f"{tp}: producer id {producer_id} has open data in another topic than {', '.join(named)}"
+                if not is_foreign(state, producer_id):
+                    continue  # A transaction has the ids of its topics in other chains only.
+                txn = view.owner(producer_id)
+                topic_ids = txn.topic_ids.get(tp.topic) if txn is not None else None
+                if topic_ids and state.topics[tp.topic].topic_id not in topic_ids:
+                    yield f"{tp}: producer id {producer_id} has open data in another topic than {', '.join(topic_ids)}"
 
 
 def deleted_topics_are_closed(view: View) -> Iterator[str]:
