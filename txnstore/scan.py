@@ -83,10 +83,7 @@ class Scan:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
         self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.keys.store_id)
         self.topic = view.find_topic(topic)
-        if columns is not None and not isinstance(columns, str) and not (columns := [*columns]):
-            msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
-            raise InvalidConfigError(msg)
-        self._projection = Projection(self.topic, columns)
+        self._projection = Projection(self.topic, _check_not_empty(columns))
         self._filter = filter
         self._reading = self._projection
         if filter is not None:
@@ -189,6 +186,16 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"<txnstore.Scan of {self.topic.name!r}, {self._isolation}, {self.snapshot!r}>"
+
+
+def _check_not_empty(columns: Sequence[str] | None) -> Sequence[str] | None:
+    if columns is None or isinstance(columns, str):
+        return columns  # The projection refuses a string, which is a sequence of letters.
+    names = [*columns]
+    if not names:
+        msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
+        raise InvalidConfigError(msg)
+    return names
 
 
 def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
