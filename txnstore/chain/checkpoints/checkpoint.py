@@ -30,7 +30,8 @@ _LOG = logging.getLogger(__name__)
 #: A state with this many names makes its checkpoints half as frequent; each doubling halves that again, down to 1/16.
 MANY_NAMES = 4_000
 _RAREST = 4
-#: The number of complete checkpoints that are kept regardless of their age.
+#: The number of complete checkpoints that a vacuum keeps regardless of their age; a repair reads as many, and the
+#: history of a chain begins at one of them or before.
 KEPT_CHECKPOINTS = 2
 
 

@@ -104,7 +104,7 @@ class Group:
         generation: Grows with every change of the members; -1 before the first member.
         last_producer: The (producer id, epoch) of the last transaction that committed offsets.
         members: The members by id.
-        emptied_at: The time at which the last member was removed, in ms.
+        emptied_at: The last time at which its last member was removed, in ms; kept when members join again, 0: never.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)

@@ -1,1 +1,1 @@
-"""Transactions: the coordinator's table, its rules, markers, fences, history."""
+"""Transactions: the coordinator's record of each, its state machine, its rules and its markers."""
