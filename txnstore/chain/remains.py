@@ -55,7 +55,7 @@ def stores(objects: ObjectStore, passed: str = "") -> list[str]:
 def _behind_folder(key: str) -> str:
     """A key behind the objects of the folder below ``chains/`` that ``key`` is in; ``key`` itself without a folder."""
     folder, name = key.removeprefix(CHAINS).partition("/")[::2]
-    return f"{CHAINS}{folder}/{AFTER}" if name and name < AFTER else key
+    return max(key, f"{CHAINS}{folder}/{AFTER}") if name else key
 
 
 def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
@@ -93,7 +93,7 @@ def _behind_foreign_folder(key: str) -> str:
     parts = key.split("/")
     if len(parts) < 4 or parts[2].isdigit():
         return key
-    return f"{'/'.join(parts[:3])}/{AFTER}"
+    return max(key, f"{'/'.join(parts[:3])}/{AFTER}")  # A name of others may be greater than AFTER.
 
 
 def remains(objects: ObjectStore) -> str:

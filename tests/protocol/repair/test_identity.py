@@ -143,6 +143,24 @@ def test_files_of_others_are_nothing_of_a_store(objects: MemoryStore, clock: Man
     assert first_segment(objects) == "topics/t/17/x.parquet"
 
 
+class _FewLists(MemoryStore):
+    """Raises at the tenth list."""
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        self.lists = getattr(self, "lists", 0) + 1
+        assert self.lists < 10, f"{self.lists} lists, the last one after {start_after}"
+        return super().list(prefix, start_after, limit)
+
+
+@pytest.mark.parametrize("key", ["topics/t/partition=0/é.json", "chains/é/é.json", "chains/a/é.json"])
+def test_names_of_others_behind_all_of_ours_are_passed_over(key: str) -> None:
+    """The folder of a name that is greater than those of a store is passed over, too, and not listed without end."""
+    objects = _FewLists()
+    objects.put(key, b"")
+    assert first_segment(objects) is None
+    assert stores(objects) == []
+
+
 def test_process_that_creates_the_store_second_opens_it(objects: MemoryStore, clock: ManualClock) -> None:
     """The first one has written to it between the two looks of the second one: that is nothing that was left."""
     gated = GatedStore(objects)
