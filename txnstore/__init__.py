@@ -189,10 +189,10 @@ def __getattr__(name: str) -> Any:
     if home is None and name.endswith("Error"):
         home = "txnstore.errors"
     if home is not None:
-        found = getattr(importlib.import_module(home), name, None)
-        if found is not None:
-            globals()[name] = found
-            return found
+        value = getattr(importlib.import_module(home), name, None)
+        if value is not None:
+            globals()[name] = value
+            return value
     msg = f"module 'txnstore' has no attribute {name!r}"
     raise AttributeError(msg)
 

@@ -143,13 +143,13 @@ def check_expression(pattern: str | None) -> re.Pattern[str] | None:
         InvalidConfigError: It is not a regular expression for strings.
     """
     try:
-        found = re.compile(pattern) if pattern is not None else None
-        if found is not None:
-            found.match("")  # A pattern of bytes cannot match a string.
+        compiled = re.compile(pattern) if pattern is not None else None
+        if compiled is not None:
+            compiled.match("")  # A pattern of bytes cannot match a string.
     except (re.error, TypeError) as error:
         msg = f"{pattern!r} is not a regular expression: {error}"
         raise InvalidConfigError(msg) from None
-    return found
+    return compiled
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -171,9 +171,9 @@ def check_topic_name(name: str) -> str:
         raise InvalidTopicError(
             f"the topic name {name[:40]!r}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed",
         )
-    if found := _ILLEGAL.search(name):
+    if illegal := _ILLEGAL.search(name):
         raise InvalidTopicError(
-            f"the topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
+            f"the topic name {name!r} holds {illegal.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
             "are allowed",
         )
     return str(name)
@@ -286,11 +286,11 @@ def check_pair(value: object) -> tuple[str, int]:
     return name, check_integer(f"the partition of {name!r}", number)
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, names: Iterable[str]) -> str:
     """A question for an error message about an unknown name, ``"; did you mean 'orders'?"``; empty if none is close."""
     import difflib
 
-    close = difflib.get_close_matches(str(name), known, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
