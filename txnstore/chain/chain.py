@@ -462,7 +462,7 @@ class Chain:
                     self._publish(self._tail.fold(state, stored))
             except CorruptionError:
                 if not self._is_readable(stored, attempt.entry.sequence):
-                    self._undecided = attempt  # 4. Nobody knows whose bytes they are.
+                    self._undecided = attempt  # 4. No process can tell which writer won.
                 raise
             return False
         self._check_followers(attempt)  # 5.

@@ -73,7 +73,7 @@ def connect(
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
         sandbox: SQL reads the store and nothing else: no other files, no network, no extensions, no Python variables;
-            it writes no file and changes no setting. The same holds for every connection to a read-only store.
+            it writes no file and changes no setting. Every connection to a read-only store is such a sandbox.
         checksums: Compare the SHA-256 of a segment in a local folder before DuckDB reads the file, once per process and
             file. False: do not; ``verify(deep=True)`` compares them. Elsewhere every read compares it.
 

@@ -285,8 +285,8 @@ class LocalStore:
     def now_ms(self) -> int:
         """Return the file system's clock: the modification time of a new temporary file in the root, in milliseconds.
 
-        On a network drive this is the server's clock, as for every ``modified_ms``. On a full disk, which takes no new
-        file, the call touches the root itself.
+        On a network drive the server sets this time, as it sets every ``modified_ms``. On a full disk, which takes no
+        new file, the call touches the root itself.
 
         Raises:
             ObjectNotFoundError: The root does not exist; the call does not create it.

@@ -149,7 +149,7 @@ def test_open_chain_reports_damage_on_its_next_read(bucket: MemoryStore) -> None
 def test_writer_does_not_append_after_an_unreadable_entry(bucket: MemoryStore) -> None:
     """The slot is taken by something damaged: the commit fails and names it, again and again, and writes nothing.
 
-    The process cannot know whether the entry was its own: a transport that repeats a create is told that it exists.
+    The process cannot know whether the entry was its own: a transport that repeats a create gets "exists".
     """
     with a_chain(bucket) as chain:
         bucket.put(keys.entry(0, 7), b"garbage")

@@ -19,7 +19,7 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-#: After this many checkpoints the saver lists the index files that it shares again: somebody may have deleted one.
+#: After this many checkpoints the saver lists the index files that it shares again: an operator may have deleted one.
 _LOOK_EVERY = 16
 
 
