@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.places import InEntry, InObject, Place, object_of, place_of
+from txnstore.core.log.places import Place, is_inlined, is_range, object_of, place_of
 from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
@@ -74,12 +74,12 @@ class Segment(_Parsed):
     @property
     def is_range(self) -> bool:
         """Whether it is a range of the bytes of an object, which may have other segments."""
-        return not isinstance(self.place, InObject)
+        return is_range(self.key)
 
     @property
     def inlined(self) -> bool:
         """Whether its bytes are in the entry that committed it."""
-        return isinstance(self.place, InEntry)
+        return is_inlined(self.key)
 
 
 @value()

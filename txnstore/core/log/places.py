@@ -91,6 +91,19 @@ def object_of(key: str) -> str:
     return key.partition(PLACE)[0]
 
 
+def is_range(key: str) -> bool:
+    """Whether the segment ``key`` is a range of the bytes of an object, which may have other segments.
+
+    As :func:`object_of` and :func:`is_inlined`, it does not parse the key: an append asks it of each batch.
+    """
+    return PLACE in key
+
+
+def is_inlined(key: str) -> bool:
+    """Whether the bytes of the segment ``key`` are in the entry that committed it."""
+    return PLACE in key and not object_of(key).endswith(PACK)
+
+
 def dropped_entry(name: str) -> DroppedEntry | None:
     """The entry that a state remembers as ``name``; None if that is the name of an object or a pack."""
     if not name.startswith(PLACE) or name.startswith(f"{PLACE}{_TOPICS}"):
