@@ -23,7 +23,7 @@ import txnstore
 from benchmarks.measure import Result, interleaved, median_ms
 from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
 from txnstore.chain.checkpoints import checkpoint
-from txnstore.chain.checkpoints.index import Edge, edges
+from txnstore.chain.checkpoints.index import Edge, edge_numbers
 from txnstore.chain.keys import Keys
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.log.batches import BatchList
@@ -72,7 +72,7 @@ def generate(folder: Path) -> None:
         for number in range(BATCHES):
             tp = tps[(sequence * BATCHES + number) % len(tps)]
             made[tp].append(_batch(rng, tp, len(made[tp]) * 101, at))
-        if sequence in edges(ENTRIES):
+        if sequence in edge_numbers(ENTRIES):
             for tp in tps:
                 log = replace(partitions[tp], batches=BatchList(made[tp]), high_watermark=len(made[tp]) * 101)
                 partitions = partitions.insert(tp, log)

@@ -186,7 +186,7 @@ def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = F
     for deletion in deletions:
         by_chain.setdefault(chain_of_partition(deletion.tp, len(connection.chains)), []).append(deletion)
     work = {number: partial(_of_chain, connection, items, skip=skip) for number, items in by_chain.items()}
-    moved_by_chain, errors = connection.chains.try_at_once(work)
+    moved_by_chain, errors = connection.chains.try_concurrently(work)
     refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
     if refused:
         raise refused[0]

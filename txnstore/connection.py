@@ -374,7 +374,7 @@ class Connection:
     def checkpoint(self) -> int:
         """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
         self.chains.identity.begin()()
-        return sum(self.chains.at_once({chain.number: chain.checkpoint for chain in self.chains}).values())
+        return sum(self.chains.concurrently({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Life -------------------------------------------------------------------------------------------------------------
 

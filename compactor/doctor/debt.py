@@ -89,7 +89,7 @@ def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
 def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """How far each chain is from its newest checkpoint, which is read: the requests of an open for each."""
     numbers = range(view.chains)
-    hints = connection.chains.at_once(
+    hints = connection.chains.concurrently(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
     problems = [problem for state in view.states if (problem := _checkpoint(connection, state, hints[state.chain]))]

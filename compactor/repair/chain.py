@@ -13,7 +13,7 @@ from txnstore.chain.chain import CHECKPOINT_EVERY
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_of
-from txnstore.chain.checkpoints.index import FAN, Edge, Edges
+from txnstore.chain.checkpoints.index import FAN, Edge, KnownEdges
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import Tail
@@ -90,7 +90,7 @@ class ChainRepairs:
         self._objects, self._pool, self._names, self._chain, self._chains = objects, pool, names, chain, chains
         #: The newest state that can be known, after :meth:`plan`.
         self.state: State = first_state(chain, chains)
-        self._edges = Edges()
+        self._edges = KnownEdges()
 
     def survey(self) -> Survey:
         """Look at the hint, and read the checkpoints since the last boundary."""
@@ -238,7 +238,7 @@ class ChainRepairs:
             if state.sequence % FAN == 0:
                 self._edges.add(edge_of(state))
             if state.sequence in sequences:
-                rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
+                rebuilt[state.sequence] = Rebuilt(state, self._edges.up_to(edge_of(state)))
 
         self.state = base
         tail = Tail(self._objects, self._names, self._chain, self._pool)
@@ -331,7 +331,7 @@ class ChainRepairs:
         elif lost:
             return
         elif self.state.sequence:
-            writes = self._encoded(Rebuilt(self.state, self._edges.of(edge_of(self.state))))
+            writes = self._encoded(Rebuilt(self.state, self._edges.up_to(edge_of(self.state))))
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
             yield Repair(key, damage, action, (*writes, hint(self.state)))
         elif survey.hinted:

@@ -49,7 +49,7 @@ def old_checkpoints(connection: Connection, limit: int, histories: Sequence[Chai
         limit: The time at which the grace period began, in milliseconds since the epoch.
         histories: The histories of all chains.
     """
-    by_chain = connection.chains.at_once(
+    by_chain = connection.chains.concurrently(
         {
             history.chain: partial(_old_checkpoints, connection.objects, connection.keys, limit, history)
             for history in histories

@@ -83,7 +83,7 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHi
         now: The time of the storage's clock in ms.
         history_ms: The length of the history in ms.
     """
-    by_chain = connection.chains.at_once(
+    by_chain = connection.chains.concurrently(
         {chain.number: partial(_history, connection, chain.number, now, history_ms) for chain in connection.chains}
     )
     return [by_chain[number] for number in sorted(by_chain)]

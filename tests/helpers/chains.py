@@ -24,7 +24,14 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.state import State, begin_entry, first_state
-from txnstore.core.transactions.commands import CompleteTxn, Ended, EndTxn, InitProducer, Unfinished, WriteMarkers
+from txnstore.core.transactions.commands import (
+    CompleteTxn,
+    DecidedTransaction,
+    Ended,
+    EndTxn,
+    InitProducer,
+    WriteMarkers,
+)
 from txnstore.core.view import View
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
@@ -46,7 +53,7 @@ class Cluster:
         self._segments = itertools.count()
         self.name = ""
         self.identity = ProducerIdentity()
-        self.decided: Unfinished | None = None
+        self.decided: DecidedTransaction | None = None
         topic: CatalogTopic = self.do(0, CreateTopic(CatalogTopic("t", "t-id", partitions)))
         for number in range(1, chains):
             self.do(number, CopyTopic("t", topic, topic.revision))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnstore.chain.checkpoints.index import edges
+from txnstore.chain.checkpoints.index import edge_numbers
 from txnstore.chain.keys import (
     CHAINS,
     HINTS,
@@ -68,4 +68,4 @@ class FixedRuntime(Runtime):
 
 def checkpoint_index(chain: int, sequence: int) -> str:
     """The last index file of a checkpoint of an entry."""
-    return index_file(chain, [0, *edges(sequence)][-2], sequence)
+    return index_file(chain, [0, *edge_numbers(sequence)][-2], sequence)

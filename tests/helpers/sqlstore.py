@@ -79,4 +79,4 @@ def abort(store: Store, topic: str, records: int = 8) -> None:
 
 def _complete(store: Store, transactional_id: str) -> None:
     """Wait for the markers in other chains, which the coordinator writes in the background."""
-    connection_of(store).coordinator.endings.wait_for(transactional_id)
+    connection_of(store).coordinator.completions.wait_for(transactional_id)

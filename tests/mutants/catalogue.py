@@ -59,8 +59,8 @@ ONE_CHAIN = (
     Mutant(
         "init leaves the transaction of its predecessor open",
         transactions_init.init_producer,
-        "decide_end($draft, $txn, Outcome.ABORT) if $txn.state is TxnState.ONGOING else unfinished_of($txn)",
-        "unfinished_of($txn)",
+        "decide_end($draft, $txn, Outcome.ABORT) if $txn.state is TxnState.ONGOING else decided_of($txn)",
+        "decided_of($txn)",
     ),
     Mutant(
         "init commits the transaction of its predecessor",
@@ -95,13 +95,13 @@ ONE_CHAIN = (
     ),
     Mutant(
         "the marker of one partition is not written",
-        transactions_rules.write_own_markers,
+        transactions_rules.write_chain_markers,
         "for $tp in $decided.partitions:",
         "for $tp in $decided.partitions[:2]:",
     ),
     Mutant(
         "the markers of groups are not written",
-        transactions_rules.write_own_markers,
+        transactions_rules.write_chain_markers,
         "for $group in $decided.groups:",
         "for $group in ():",
     ),

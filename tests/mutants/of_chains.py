@@ -6,7 +6,7 @@ from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chains import Chains
 from txnstore.coordinator import recovery
-from txnstore.coordinator.completion import Endings
+from txnstore.coordinator.completion import Completions
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import state as core_state
@@ -15,13 +15,14 @@ from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
 
 #: Lines of ``Coordinator._end``.
-_SEND_AHEAD = "    appended = self._append_ahead(command, home, others) if others else {}\n"
+_SEND_AHEAD = "    appended = self._append_ahead(command, coordinator_chain, others) if others else {}\n"
 _NAME_LAST = """\
-    last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+    after = self._after(producer, coordinator_chain, others)
+    last = replace(command, batches=own.batches, offsets=own.offsets, after=after)
     submit = self._submit if decided else self._submit_part
     try:
 """
-_DECIDE = "        ended: Ended = self.endings.when_free(producer, lambda: submit(home, last))\n"
+_DECIDE = "        ended: Ended = self.completions.when_free(producer, lambda: submit(coordinator_chain, last))\n"
 
 #: Faults between chains.
 MANY_CHAINS = (
@@ -48,29 +49,29 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a transaction completes before all markers are written",
-        Endings._marked,
-        "$others = sorted(chains_of($decided, len(self._chains)) - {$home})",
-        "$others = sorted(chains_of($decided, len(self._chains)) - {$home})[:1]",
+        Completions._write_markers,
+        "$others = sorted(chains_of($decided, len(self._chains)) - {$coordinator_chain})",
+        "$others = sorted(chains_of($decided, len(self._chains)) - {$coordinator_chain})[:1]",
         chains=3,
     ),
     Mutant(
         "a transaction completes although a chain could not be written",
-        Endings._marked,
-        "self._chains.at_once(",
-        "(lambda work: self._chains.try_at_once(work)[0])(",
+        Completions._write_markers,
+        "self._chains.concurrently(",
+        "(lambda work: self._chains.try_concurrently(work)[0])(",
         chains=3,
         mishaps=(Mishap.OUTAGE,),
     ),
     Mutant(
         "a completion that no entry carries is not written",
-        Endings._finish_beside,
+        Completions._finish_beside,
         "$chain.commit_queued($queued)",
         "pass",
         test="protocol/chains/test_requests.py::test_a_transaction_across_chains",
     ),
     Mutant(
         "a completion that an entry has carried is waited for",
-        Endings._finish_beside,
+        Completions._finish_beside,
         "if not $queued.done:",
         "if True:",
         test="protocol/chains/test_requests.py"

@@ -13,7 +13,7 @@ from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.groups import offsets as group_offsets
 from txnstore.core.log import appending as log_appending
 from txnstore.core.transactions import rules as transactions_rules
-from txnstore.core.transactions.commands import Unfinished
+from txnstore.core.transactions.commands import DecidedTransaction
 
 _FENCES = "protocol/chains/test_fences.py::"
 _STEPS = "protocol/chains/test_steps.py::"
@@ -91,7 +91,7 @@ FENCES = (
     ),
     Mutant(
         "a marker is written to a recreated topic",
-        Unfinished.names,
+        DecidedTransaction.names,
         "not $topic_ids or $topic.topic_id in $topic_ids",
         "True",
         test=_FENCES + "test_end_07_marker_is_not_written_to_recreated_topic",

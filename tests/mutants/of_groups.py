@@ -46,8 +46,8 @@ GROUPS = (
     ),
     Mutant(
         "a commit without membership is accepted while a group has members",
-        groups_membership.check_commit,
-        "or empty($draft, $name, $offsets.expired)):",
+        groups_membership.check_offset_commit,
+        "or expire_if_empty($draft, $name, $offsets.expired)):",
         "or True):",
         test=_GENERATIONS + "test_off_08_commit_without_membership",
     ),
@@ -60,7 +60,7 @@ GROUPS = (
     ),
     Mutant(
         "a partition moves before its owner releases it",
-        groups_membership._emit,
+        groups_membership._emit_rebalance,
         "or $tp in $owned.get($member.member_id, $member.held)",
         "",
         test=_MEMBERSHIP + "test_partition_moves_after_owner_releases_it",
@@ -172,8 +172,8 @@ GROUPS = (
     ),
     Mutant(
         "the offsets of a group with members are reset",
-        groups_offsets._check_empty,
-        "if not empty($draft, $name, $expired):",
+        groups_offsets._require_no_live_member,
+        "if not expire_if_empty($draft, $name, $expired):",
         "if False:",
         test=_MEMBERSHIP + "test_offsets_can_be_reset_only_without_members",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.checkpoints import checkpoint, index
-from txnstore.chain.checkpoints.index import Edges, IndexFile
+from txnstore.chain.checkpoints.index import IndexFile, KnownEdges
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.compactor.vacuum import checkpoints as old_checkpoints
 from txnstore.core.log.batches import BatchList
@@ -43,7 +43,7 @@ INDEX = (
     ),
     Mutant(
         "an index file may follow any other",
-        index.edges_of,
+        index.decoded_edges,
         "if ($this.after, $this.previous) != ($last.sequence, $last.entry_hash):",
         "if False:",
         test=f"{_INDEX}test_a_file_that_does_not_follow_the_one_before_is_damage",
@@ -64,7 +64,7 @@ INDEX = (
     ),
     Mutant(
         "a process forgets the logs at the edges",
-        Edges.add,
+        KnownEdges.add,
         "if $earlier.sequence in $numbers",
         "if False",
         test=_HISTORIES,
@@ -100,7 +100,7 @@ INDEX = (
     Mutant(
         "a large state is saved as often as a small one",
         checkpoint.interval,
-        "$every << min(_RAREST, ($names // MANY_NAMES).bit_length())",
+        "$every << min(_MAX_INTERVAL_SHIFT, ($names // MANY_NAMES).bit_length())",
         "$every",
         test="protocol/chain/test_checkpoints.py::test_a_large_state_is_saved_less_often",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.core.transactions import fold as transactions_table
+from txnstore.core.transactions import lookups as transaction_lookups
 from txnstore.spark.streams import commits, microbatch, positions, stream
 
 _COMMITS = "unit/spark/test_commits.py::"
@@ -13,7 +13,7 @@ _POSITIONS = "unit/spark/test_positions.py::"
 STREAMS = (
     Mutant(
         "the commit of another process with the identity counts as a repetition",
-        transactions_table.earlier_outcome,
+        transaction_lookups.earlier_outcome,
         "if $outcome is Outcome.COMMIT and $command.versions and not knows_version($txn, $command.versions):",
         "if False:",
         test=_COMMITS + "test_processes_of_one_run_commit_in_turn",

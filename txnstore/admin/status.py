@@ -53,7 +53,7 @@ def store_status(connection: Connection) -> StoreStatus:
 
 def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
     numbers = range(view.chains)
-    hints = connection.chains.at_once(
+    hints = connection.chains.concurrently(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
     # Another process may have written a checkpoint of entries after the view.

@@ -25,7 +25,7 @@ from txnstore.core.history import Happened, steps_of
 from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, chain_of_transactional_id
-from txnstore.core.transactions.commands import AbortTxn, InitProducer, Unfinished, WriteMarkers
+from txnstore.core.transactions.commands import AbortTxn, DecidedTransaction, InitProducer, WriteMarkers
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
@@ -273,7 +273,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
         # The marker takes the next epoch: this epoch must not append to the partition any more.
         connection.submit(_init_again(connection, txn))
-    orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
+    orphan = DecidedTransaction(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     coordinator_chain = home if 0 <= home < len(chains) else number
     chains[number].submit(

@@ -94,7 +94,7 @@ class Chains:
     def load(self, first_hint: bytes | None) -> None:
         """Load all chains concurrently. ``first_hint``: the checkpoint hint of chain 0, which the caller has read."""
         begun = self._runtime.monotonic()
-        states = self.at_once({chain.number: self._loader(chain, first_hint) for chain in self._chains})
+        states = self.concurrently({chain.number: self._loader(chain, first_hint) for chain in self._chains})
         self.ages.record(states.values(), begun)
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
@@ -122,7 +122,7 @@ class Chains:
         if numbers:
             begun = self._runtime.monotonic()
             confirm = self.identity.begin()
-            heads = self.at_once({number: self._chains[number].refresh for number in numbers})
+            heads = self.concurrently({number: self._chains[number].refresh for number in numbers})
             confirm()
             self.ages.record(heads.values(), begun)
         states = [chain.state for chain in self._chains]
@@ -130,7 +130,9 @@ class Chains:
         if cached is not None and all(map(is_, cached.states, states)):
             return cached
         while behind := _behind(states):
-            newer = self.at_once({number: partial(self._chains[number].refresh, behind[number]) for number in behind})
+            newer = self.concurrently(
+                {number: partial(self._chains[number].refresh, behind[number]) for number in behind}
+            )
             for number, sequence in behind.items():
                 states[number] = newer[number]
                 if newer[number].sequence < sequence:
@@ -170,7 +172,7 @@ class Chains:
             Past(self._objects, self.keys, head, self._requests, chain.boundaries)
             for head, chain in zip(heads, self._chains, strict=True)
         ]
-        firsts = self.at_once({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
+        firsts = self.concurrently({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
         if entry is None:
             moment = check_timestamp(timestamp, self._runtime.clock(), heads, firsts)
             entries = self._in_each([partial(each.last_until, moment) for each in past])
@@ -184,7 +186,7 @@ class Chains:
                 raise InvalidConfigError(msg)
         else:
             entries = check_entries(entry, heads, firsts)
-        states = self.at_once({number: partial(past[number].at, last) for number, last in enumerate(entries)})
+        states = self.concurrently({number: partial(past[number].at, last) for number, last in enumerate(entries)})
         view = View(tuple(states[number] for number in sorted(states)))
         for chain, sequence in sorted(_behind([*view.states]).items()):
             msg = f"entries {entries} are no consistent view: they depend on entry {sequence} of chain {chain}"
@@ -208,7 +210,7 @@ class Chains:
 
     def _in_each(self, work: Sequence[Callable[[], T]]) -> tuple[T, ...]:
         """The results of concurrent work on all chains, by chain."""
-        results = self.at_once(dict(enumerate(work)))
+        results = self.concurrently(dict(enumerate(work)))
         return tuple(results[number] for number in range(len(work)))
 
     def expired_members(self, group: str) -> Watched:
@@ -217,17 +219,17 @@ class Chains:
 
     # Concurrent work on several chains --------------------------------------------------------------------------------
 
-    def at_once(self, work: Mapping[int, Callable[[], T]]) -> dict[int, T]:
+    def concurrently(self, work: Mapping[int, Callable[[], T]]) -> dict[int, T]:
         """Run the work of each chain concurrently and return the results by chain.
 
         If any work raises, raises the error of the lowest chain number after all work has ended.
         """
-        results, errors = self.try_at_once(work)
+        results, errors = self.try_concurrently(work)
         for number in sorted(errors):
             raise errors[number]
         return results
 
-    def try_at_once(self, work: Mapping[int, Callable[[], T]]) -> tuple[dict[int, T], dict[int, Exception]]:
+    def try_concurrently(self, work: Mapping[int, Callable[[], T]]) -> tuple[dict[int, T], dict[int, Exception]]:
         """Run the work of each chain concurrently; returns the results and the errors by chain.
 
         The work of the last chain runs in the calling thread.

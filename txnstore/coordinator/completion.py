@@ -14,8 +14,8 @@ from txnstore.coordinator.copies import submit_copying_topics, unknown_if_partia
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.transactions.commands import CompleteTxn, Unfinished, WriteMarkers
-from txnstore.core.transactions.fold import unfinished_of
+from txnstore.core.transactions.commands import CompleteTxn, DecidedTransaction, WriteMarkers
+from txnstore.core.transactions.lookups import decided_of
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,
@@ -33,7 +33,7 @@ ATTEMPTS = 8
 LINGER = 0.05
 
 
-class Endings:
+class Completions:
     """Completes decided transactions, immediately or in the background. Thread-safe.
 
     Args:
@@ -51,23 +51,28 @@ class Endings:
         #: Guards ``_running``, for one step at a time; no other lock is acquired with it.
         self._lock = ForkLock()
 
-    def finish(self, decided: Unfinished) -> None:
+    def finish(self, decided: DecidedTransaction) -> None:
         """Write the missing markers of a decided transaction in all chains, then complete it.
 
         Any process may do this at any time, several of them concurrently (END-08). If a chain cannot be written, this
         raises after the markers of all other chains are written.
         """
-        self._chains[chain_of_producer(decided.producer_id)].submit(self._marked(decided))
+        self._chains[chain_of_producer(decided.producer_id)].submit(self._write_markers(decided))
 
-    def _marked(self, decided: Unfinished) -> CompleteTxn:
+    def _write_markers(self, decided: DecidedTransaction) -> CompleteTxn:
         """Write the missing markers; returns the command that completes the transaction in the coordinator's chain."""
-        home = chain_of_producer(decided.producer_id)
-        others = sorted(chains_of(decided, len(self._chains)) - {home})
-        decision = (home, self._chains[home].state.sequence)  # The local state includes the decision.
-        after = self._chains.at_once({number: partial(self._mark, number, decided, decision) for number in others})
+        coordinator_chain = chain_of_producer(decided.producer_id)
+        others = sorted(chains_of(decided, len(self._chains)) - {coordinator_chain})
+        decision = (
+            coordinator_chain,
+            self._chains[coordinator_chain].state.sequence,
+        )  # The local state includes the decision.
+        after = self._chains.concurrently(
+            {number: partial(self._write_markers_in, number, decided, decision) for number in others}
+        )
         return CompleteTxn(decided, tuple(sorted(after.items())))
 
-    def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
+    def _write_markers_in(self, number: int, decided: DecidedTransaction, decision: tuple[int, int]) -> int:
         """Write the markers in one chain; returns an entry that follows them."""
         chain = self._chains[number]
         command = WriteMarkers(decided, decision)
@@ -77,7 +82,7 @@ class Endings:
             chain.submit(replace(command, copies_current=True))  # A deleted topic needs no marker; the chain is fenced.
         return chain.state.sequence
 
-    def finish_first(self, decided: Unfinished) -> None:
+    def finish_first(self, decided: DecidedTransaction) -> None:
         """Complete a transaction that blocks a command.
 
         Raises:
@@ -88,7 +93,7 @@ class Endings:
         except StorageError as error:
             raise unknown_if_partial(error, happened=True) from error
 
-    def finish_later(self, decided: Unfinished) -> None:
+    def finish_later(self, decided: DecidedTransaction) -> None:
         """Complete a transaction in the background; its decision is durable, so any process can complete it later.
 
         The next entry of this process in the coordinator's chain carries the completion: that of the producer's next
@@ -97,8 +102,8 @@ class Endings:
         # One executor for both steps: that of a connection that is closed meanwhile, which waits for it.
         self.in_background(decided.transactional_id, partial(self._finish_beside, decided, self._background()))
 
-    def _finish_beside(self, decided: Unfinished, background: Executor) -> None:
-        completion = self._marked(decided)
+    def _finish_beside(self, decided: DecidedTransaction, background: Executor) -> None:
+        completion = self._write_markers(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
         queued = chain.enqueue(completion)
 
@@ -153,7 +158,7 @@ class Endings:
                 return call()
             except ConcurrentTransactionsError:
                 txn = chain.refresh().transactions.get(producer.transactional_id or "")
-                decided = unfinished_of(txn) if txn is not None else None
+                decided = decided_of(txn) if txn is not None else None
                 if decided is not None:
                     self.finish(decided)
         return call()

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinator.completion import ATTEMPTS, Endings
+from txnstore.coordinator.completion import ATTEMPTS, Completions
 from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_copying_topics, unknown_if_partial
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
-from txnstore.core.groups.offsets import with_topic_id
+from txnstore.core.groups.offsets import identified_in
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS, find_batch
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.maintenance import DropObjects, ForgetObjects
@@ -36,15 +36,15 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.core.state import State
 from txnstore.core.transactions.commands import (
     AbortTxn,
+    DecidedTransaction,
     Ended,
     EndTxn,
     FenceProducer,
     HoldTxn,
     InitProducer,
     KeptTransaction,
-    Unfinished,
 )
-from txnstore.core.transactions.fold import was_decided
+from txnstore.core.transactions.lookups import was_decided
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import (
     ConcurrentTransactionsError,
@@ -70,7 +70,7 @@ class Coordinator:
     def __init__(self, chains: Chains, runtime: Runtime, background: Callable[[], Executor]) -> None:
         self._chains = chains
         self._runtime = runtime
-        self.endings = Endings(chains, background, runtime.sleep)
+        self.completions = Completions(chains, background, runtime.sleep)
 
     def submit(self, command: Command) -> Any:
         """Commit a command and return its answer.
@@ -131,11 +131,11 @@ class Coordinator:
         candidates = chains_of_command(command, len(self._chains))
         number = candidates[self._runtime.rng.randrange(len(candidates))] if len(candidates) > 1 else candidates[0]
         if command.transactional_id is not None:
-            self.endings.wait_for(command.transactional_id)
+            self.completions.wait_for(command.transactional_id)
         for _ in range(ATTEMPTS):
             answer = self._chains[number].submit(command)
-            if isinstance(answer, Unfinished):
-                self.endings.finish_first(answer)
+            if isinstance(answer, DecidedTransaction):
+                self.completions.finish_first(answer)
             elif isinstance(answer, KeptTransaction):
                 return self._fence_old(answer)
             else:
@@ -149,8 +149,8 @@ class Coordinator:
 
     def _fence_old(self, answer: KeptTransaction) -> ProducerIdentity:
         """Fence the old epoch of a kept transaction in all its chains, before the new identity is returned (TPC-05)."""
-        home = chain_of_producer(answer.producer.producer_id)
-        after = (home, self._chains[home].state.sequence)
+        coordinator_chain = chain_of_producer(answer.producer.producer_id)
+        after = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
         command = FenceProducer(answer.producer, answer.partitions, answer.groups, after)
         self._everywhere(command)
         return answer.producer
@@ -161,14 +161,14 @@ class Coordinator:
         The call returns after that: a prepared transaction takes no more batches or offsets in any chain.
         """
         producer = command.producer
-        home = chain_of_producer(producer.producer_id)
-        self.endings.wait_for(producer.transactional_id)
-        self.endings.when_free(producer, lambda: self._submit(home, command))
-        state = self._chains[home].state
+        coordinator_chain = chain_of_producer(producer.producer_id)
+        self.completions.wait_for(producer.transactional_id)
+        self.completions.when_free(producer, lambda: self._submit(coordinator_chain, command))
+        state = self._chains[coordinator_chain].state
         txn = state.transactions[producer.transactional_id or ""]
-        sealed = replace(command, after=(home, state.sequence))
-        others = chains_of(txn, len(self._chains)) - {home}
-        self._all({number: partial(self._submit, number, sealed) for number in sorted(others)}, happened=True)
+        command_after = replace(command, after=(coordinator_chain, state.sequence))
+        others = chains_of(txn, len(self._chains)) - {coordinator_chain}
+        self._all({number: partial(self._submit, number, command_after) for number in sorted(others)}, happened=True)
 
     def _everywhere(self, command: FenceProducer) -> None:
         """Submit the same command to all its chains; the entry that it follows from is already stored."""
@@ -184,14 +184,14 @@ class Coordinator:
                 for number, part in parts.items()
             }
             return joined(parts, self._all(work, happened=False))
-        home = chain_of_producer(producer.producer_id)
-        own = parts.get(home, Part())
-        others = {number: part for number, part in parts.items() if number != home}
-        added, appended = self._add(producer, home, own, others)
-        return joined(parts, {home: appended, **self._register(producer, added, others)})
+        coordinator_chain = chain_of_producer(producer.producer_id)
+        own = parts.get(coordinator_chain, Part())
+        others = {number: part for number, part in parts.items() if number != coordinator_chain}
+        added, appended = self._add(producer, coordinator_chain, own, others)
+        return joined(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
 
     def _add(
-        self, producer: ProducerIdentity, home: int, own: Part, others: dict[int, Part]
+        self, producer: ProducerIdentity, coordinator_chain: int, own: Part, others: dict[int, Part]
     ) -> tuple[Added | None, tuple[Appended, ...]]:
         """Add partitions and groups of other chains, and append the coordinator's own part; skipped if all are added.
 
@@ -200,27 +200,27 @@ class Coordinator:
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
-        self.endings.wait_for(producer.transactional_id)
+        self.completions.wait_for(producer.transactional_id)
         command = Append(producer, own.batches, own.offsets, partitions, groups, topic_ids=topic_ids)
-        added = self._added(home, command)
+        added = self._added(coordinator_chain, command)
         if added is not None and self._is_old(added, others):
             added, command = None, replace(command, renews=True)
         if added is not None and not (own.batches or own.offsets):
             return added, ()
-        submit = partial(self._submit_part, home, command)
+        submit = partial(self._submit_part, coordinator_chain, command)
         while True:
-            appended = self.endings.when_free(producer, submit)
-            added = self._added(home, command)
+            appended = self.completions.when_free(producer, submit)
+            added = self._added(coordinator_chain, command)
             if added is not None or not others:
                 return added, appended
             # Another process has ended the transaction since: the next attempt is refused.
 
-    def _added(self, home: int, command: Append) -> Added | None:
+    def _added(self, coordinator_chain: int, command: Append) -> Added | None:
         """Evidence that the open transaction has the partitions and groups, as of an entry before its decision."""
-        state = self._chains[home].state
+        state = self._chains[coordinator_chain].state
         txn = state.transactions.get(command.producer.transactional_id or "")
         is_added = txn is not None and _has(txn, command)
-        return Added(home, state.sequence, state.timestamp) if is_added else None
+        return Added(coordinator_chain, state.sequence, state.timestamp) if is_added else None
 
     def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
         """Whether chains may soon refuse the evidence for its age: the coordinator's chain was idle for hours."""
@@ -240,17 +240,17 @@ class Coordinator:
         count = len(self._chains)
         if count == 1:
             return False
-        home = chain_of_producer(producer.producer_id)
-        tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != home)
-        names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != home))
+        coordinator_chain = chain_of_producer(producer.producer_id)
+        tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != coordinator_chain)
+        names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != coordinator_chain))
         topics = self._chains[CATALOG].state.topics
         topic_ids = tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
         command = Append(producer, partitions=tps, groups=names, topic_ids=topic_ids)
-        if not (tps or names) or self._added(home, command) is not None:
+        if not (tps or names) or self._added(coordinator_chain, command) is not None:
             return False
-        self.endings.in_background(
+        self.completions.in_background(
             producer.transactional_id,
-            lambda: self.endings.when_free(producer, lambda: self._submit(home, command), wait=False),
+            lambda: self.completions.when_free(producer, lambda: self._submit(coordinator_chain, command), wait=False),
         )
         return True
 
@@ -266,11 +266,11 @@ class Coordinator:
 
     def _end(self, command: EndTxn) -> Ended:
         producer = command.producer
-        home = chain_of_producer(producer.producer_id)
+        coordinator_chain = chain_of_producer(producer.producer_id)
         parts = parts_of(command, len(self._chains))
-        own = parts.get(home, Part())
-        others = {number: part for number, part in parts.items() if number != home}
-        self.endings.wait_for(producer.transactional_id)
+        own = parts.get(coordinator_chain, Part())
+        others = {number: part for number, part in parts.items() if number != coordinator_chain}
+        self.completions.wait_for(producer.transactional_id)
         # A repeated end must return the answer of the first attempt, also if a topic is unknown by now:
         # 1. The first attempt is decided, and its answer is lost.
         # 2. Another process deletes a topic of the offsets, whose markers are written.
@@ -279,59 +279,64 @@ class Coordinator:
         try:
             self._identify_topics(command)  # Unknown topics are refused before anything is written.
         except UnknownTopicOrPartitionError:
-            decided = self._decided_before(command, home) is not None
+            decided = self._decided_before(command, coordinator_chain) is not None
             if not decided:
                 raise
-        appended = self._append_ahead(command, home, others) if others else {}
-        last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+        appended = self._append_ahead(command, coordinator_chain, others) if others else {}
+        after = self._after(producer, coordinator_chain, others)
+        last = replace(command, batches=own.batches, offsets=own.offsets, after=after)
         submit = self._submit if decided else self._submit_part
         try:
-            ended: Ended = self.endings.when_free(producer, lambda: submit(home, last))
+            ended: Ended = self.completions.when_free(producer, lambda: submit(coordinator_chain, last))
         except StorageError as error:
             raise unknown_if_partial(error, happened=bool(others)) from error
         if ended.unfinished is not None:
-            self.endings.finish_later(ended.unfinished)
+            self.completions.finish_later(ended.unfinished)
         if ended.repeated:
             return ended
-        return replace(ended, appended=joined(parts, {**appended, home: ended.appended}))
+        return replace(ended, appended=joined(parts, {**appended, coordinator_chain: ended.appended}))
 
-    def _append_ahead(self, command: EndTxn, home: int, parts: dict[int, Part]) -> dict[int, tuple[Appended, ...]]:
+    def _append_ahead(
+        self, command: EndTxn, coordinator_chain: int, parts: dict[int, Part]
+    ) -> dict[int, tuple[Appended, ...]]:
         """Append the batches and offsets of other chains before the decision.
 
         If they are refused because an earlier attempt of this end was decided, returns where that one appended them.
         """
         producer = command.producer
         try:
-            added, _ = self._add(producer, home, Part(), parts)
+            added, _ = self._add(producer, coordinator_chain, Part(), parts)
             return self._register(producer, added, parts)
         except StorageError:
             raise
         except TxnStoreError:
-            txn = self._decided_before(command, home)
+            txn = self._decided_before(command, coordinator_chain)
             if txn is None:
                 raise
-            states = self._chains.at_once({number: self._chains[number].refresh for number in parts})
+            states = self._chains.concurrently({number: self._chains[number].refresh for number in parts})
             return {
                 number: tuple(find_batch(states[number], producer, batch, txn.updated_at) for batch in part.batches)
                 for number, part in parts.items()
             }
 
-    def _decided_before(self, command: EndTxn, home: int) -> Transaction | None:
+    def _decided_before(self, command: EndTxn, coordinator_chain: int) -> Transaction | None:
         """The transaction, if an earlier attempt of this end was decided; else None."""
-        txn = self._chains[home].refresh().transactions.get(command.producer.transactional_id or "")
+        txn = self._chains[coordinator_chain].refresh().transactions.get(command.producer.transactional_id or "")
         return txn if txn is not None and was_decided(txn, command) else None
 
-    def _after(self, producer: ProducerIdentity, home: int, parts: dict[int, Part]) -> tuple[tuple[int, int], ...]:
+    def _after(
+        self, producer: ProducerIdentity, coordinator_chain: int, parts: dict[int, Part]
+    ) -> tuple[tuple[int, int], ...]:
         """For each other chain of the transaction an entry that follows all its batches and offsets."""
-        txn = self._chains[home].state.transactions.get(producer.transactional_id or "")
+        txn = self._chains[coordinator_chain].state.transactions.get(producer.transactional_id or "")
         numbers = set(parts) | (chains_of(txn, len(self._chains)) if txn is not None else set())
-        return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {home}))
+        return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {coordinator_chain}))
 
     def _abort(self, command: AbortTxn) -> None:
         (number,) = chains_of_command(command, len(self._chains))
         answer = self._chains[number].submit(command)
         if answer is not None:
-            self.endings.finish_first(answer)
+            self.completions.finish_first(answer)
 
     # Catalog, objects, offsets ----------------------------------------------------------------------------------------
 
@@ -363,10 +368,10 @@ class Coordinator:
             return command, None
         catalog = self._chains[CATALOG].state
         try:
-            identified = _with_topic_ids(catalog, offsets)
+            identified = _identified(catalog, offsets)
         except UnknownTopicOrPartitionError:
             catalog = self._chains[CATALOG].refresh()
-            identified = _with_topic_ids(catalog, offsets)
+            identified = _identified(catalog, offsets)
         changed = identified[0] if isinstance(command.offsets, TxnOffsets) else identified
         return replace(command, offsets=changed), catalog.sequence
 
@@ -382,7 +387,7 @@ class Coordinator:
             UnknownOutcomeError: Some chains failed, or ``happened`` is set.
             TxnStoreError: Another subclass of it: a chain refused its part; raised before storage errors.
         """
-        answers, errors = self._chains.try_at_once(work)
+        answers, errors = self._chains.try_concurrently(work)
         refusals = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
         if refusals:
             raise refusals[0]
@@ -391,11 +396,11 @@ class Coordinator:
         return answers
 
 
-def _with_topic_ids(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
+def _identified(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
     return tuple(
         replace(
             item,
-            offsets=tuple(with_topic_id(catalog, item.group, offset) for offset in item.offsets),
+            offsets=tuple(identified_in(catalog, item.group, offset) for offset in item.offsets),
             catalog=catalog.sequence,
         )
         for item in offsets

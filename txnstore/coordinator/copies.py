@@ -55,7 +55,7 @@ def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = Fals
         number: partial(_update, chains, catalog, number, [topic.name], deleted=deleted)
         for number in leaders_of(topic, len(chains)) - {CATALOG}
     }
-    _, errors = chains.try_at_once(work)
+    _, errors = chains.try_concurrently(work)
     for number, error in errors.items():
         if not isinstance(error, TxnStoreError):
             raise error
@@ -103,7 +103,7 @@ def _delete(chains: Chains, topic: CatalogTopic) -> None:
     """Close a topic in the other chains that lead its partitions, then delete this revision in the catalog."""
     close = CloseTopic(topic.name, topic.revision)
     others = leaders_of(topic, len(chains)) - {CATALOG}
-    closed, errors = chains.try_at_once({number: partial(chains[number].submit, close) for number in others})
+    closed, errors = chains.try_concurrently({number: partial(chains[number].submit, close) for number in others})
     for number in sorted(errors):
         raise unknown_if_partial(errors[number], happened=bool(closed)) from errors[number]
     after = tuple((number, chains[number].state.sequence) for number in sorted(others))

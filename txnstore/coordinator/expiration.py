@@ -71,7 +71,9 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
 
 
 def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at: int | None = None) -> ExpiryReport:
-    entries = chains.at_once({chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which})
+    entries = chains.concurrently(
+        {chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which}
+    )
     every = [part for number in sorted(entries) for part in entries[number]]
     report = ExpiryReport(
         producers=sum(part.producers for part in every),

@@ -17,7 +17,7 @@ from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_co
 from txnstore.core.model import sorted_items
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import AbortTxn
-from txnstore.core.transactions.fold import unfinished_of
+from txnstore.core.transactions.lookups import decided_of
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -107,9 +107,9 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> li
 
 
 def _end(coordinator: Coordinator, txn: Transaction) -> None:
-    decided = unfinished_of(txn)
+    decided = decided_of(txn)
     if decided is not None:
-        coordinator.endings.finish(decided)
+        coordinator.completions.finish(decided)
     else:
         coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch), expired_only=True))
     extra = {"transactional_id": txn.transactional_id, "producer_id": txn.producer_id, "epoch": txn.epoch}

@@ -39,12 +39,12 @@ from txnstore.core.routing import (
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,
+    DecidedTransaction,
     EndTxn,
     FenceProducer,
     HoldTxn,
     InitProducer,
     KeptTransaction,
-    Unfinished,
     WriteMarkers,
 )
 from txnstore.core.transactions.model import Transaction
@@ -189,7 +189,7 @@ _ROUTES: dict[type, _Route] = {
 }
 
 
-def chains_of(taking_part: Unfinished | Transaction | KeptTransaction | FenceProducer, chains: int) -> set[int]:
+def chains_of(taking_part: DecidedTransaction | Transaction | KeptTransaction | FenceProducer, chains: int) -> set[int]:
     """The chains of the partitions and groups of a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups

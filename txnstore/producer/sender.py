@@ -27,7 +27,7 @@ from txnstore.connection import Connection
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, HoldTxn
-from txnstore.core.transactions.fold import outcome_of
+from txnstore.core.transactions.lookups import outcome_of
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidProducerEpochError,
@@ -452,8 +452,8 @@ def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error:
     name = identity.transactional_id
     if name is None or not isinstance(error, ProducerFencedError | InvalidPidMappingError):
         return error
-    home = chain_of_transactional_id(name, len(connection.chains))
-    txn = connection.view(refresh=(home,)).transactions.get(name)
+    coordinator_chain = chain_of_transactional_id(name, len(connection.chains))
+    txn = connection.view(refresh=(coordinator_chain,)).transactions.get(name)
     extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
     if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:
         _LOG.warning("producer fenced by a newer instance, or expired: %s", error, extra={**extra, "error": str(error)})

@@ -211,20 +211,22 @@ class Uploader:
             (registrable if is_registrable else others).append(upload)
         return registrable, others
 
-    def _inline(self, home: int | None) -> None:
+    def _inline(self, coordinator_chain: int | None) -> None:
         """Encode all sealed batches to be written into the entry that commits them, if they are small enough together.
 
         Else they stay to be uploaded. The entry must also decide them: no reader then fetches an aborted record.
 
         Args:
-            home: The chain whose next entry commits the transaction; None without a transaction.
+            coordinator_chain: The chain whose next entry commits the transaction; None without a transaction.
         """
         uploads = list(self._accumulator.sealed)
         limit = min((upload.batch.writer.config.inline_bytes for upload in uploads), default=0)
         chains = len(self._connection.chains)
         if sum(upload.size for upload in uploads) > limit or len(rounds(uploads)) > 1:
             return
-        if home is not None and any(chain_of_partition(upload.batch.tp, chains) != home for upload in uploads):
+        if coordinator_chain is not None and any(
+            chain_of_partition(upload.batch.tp, chains) != coordinator_chain for upload in uploads
+        ):
             return
         unstarted = self._take_unstarted()
         segments = self._encode_all(uploads, limit) if set(unstarted).issuperset(uploads) else None

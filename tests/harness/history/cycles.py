@@ -73,7 +73,7 @@ def _processes(index: Index) -> list[_Edge]:
 
 
 def _realtime(index: Index) -> list[_Edge]:
-    """Edges from each operation to all invoked after its end, through one node (a negative number) per time."""
+    """KnownEdges from each operation to all invoked after its end, through one node (a negative number) per time."""
     ended = sorted(
         (op.completed, op.index) for op in index.operations if op.type is Type.OK and op.completed is not None
     )

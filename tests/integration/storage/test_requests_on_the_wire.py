@@ -10,7 +10,7 @@ import pytest
 
 import txnstore
 from tests.helpers.connections import connection_of
-from txnstore.chain.checkpoints.index import edges
+from txnstore.chain.checkpoints.index import edge_numbers
 from txnstore.runtime import Runtime
 from txnstore.store import Store
 from txnstore.testing.wire import RequestLog, WireRequest
@@ -125,7 +125,7 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
             producer.begin_transaction()
             producer.send_offsets({txnstore.TopicPartition("in", 0): number}, "group")
             producer.commit_transaction()
-    files = len(edges(store.checkpoint()))
+    files = len(edge_numbers(store.checkpoint()))
     with store.producer(transactional_id="t") as producer:
         for number in range(8):
             producer.begin_transaction()

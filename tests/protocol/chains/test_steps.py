@@ -21,7 +21,7 @@ from txnstore.core.routing import (
     chain_of_transactional_id,
     first_producer_id,
 )
-from txnstore.core.transactions.commands import AbortTxn, CompleteTxn, EndTxn, InitProducer, Unfinished
+from txnstore.core.transactions.commands import AbortTxn, CompleteTxn, DecidedTransaction, EndTxn, InitProducer
 from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import (
     ConcurrentTransactionsError,
@@ -154,15 +154,15 @@ def test_stm_02_decision_is_never_repeated(cluster: Cluster) -> None:
     with pytest.raises(InvalidTxnStateError, match="is committed"):
         cluster.do(0, EndTxn(cluster.identity, Outcome.ABORT))
     answer = cluster.do(0, InitProducer(cluster.name))
-    assert isinstance(answer, Unfinished)
+    assert isinstance(answer, DecidedTransaction)
     assert answer.outcome is Outcome.COMMIT
-    assert isinstance(cluster.do(0, AbortTxn(cluster.name)), Unfinished)
+    assert isinstance(cluster.do(0, AbortTxn(cluster.name)), DecidedTransaction)
     assert cluster.states[0] is state
 
 
 def test_commit_after_abort_by_other_process_is_fenced(cluster: Cluster) -> None:
     """KAFKA-20785, TMO-03: the owner must not take the abort for its own commit."""
-    assert isinstance(cluster.do(0, AbortTxn(cluster.name)), Unfinished)
+    assert isinstance(cluster.do(0, AbortTxn(cluster.name)), DecidedTransaction)
     with pytest.raises(ProducerFencedError):
         cluster.do(0, EndTxn(cluster.identity, Outcome.COMMIT))
 
@@ -244,7 +244,7 @@ def test_fen_02_marker_fences_late_batch_in_partition_without_data() -> None:
 def test_fen_02_zombie_cannot_add_partition_of_new_chain(cluster: Cluster) -> None:
     """FEN-03, FEN-02: a new instance has fenced it in the coordinator's chain, which it has to ask first."""
     answer = cluster.do(0, InitProducer(cluster.name))
-    assert isinstance(answer, Unfinished)
+    assert isinstance(answer, DecidedTransaction)
     cluster.decided = answer
     cluster.finish()
     granted = cluster.do(0, InitProducer(cluster.name))
@@ -278,7 +278,7 @@ def test_tmo_01_only_expired_transaction_is_aborted(cluster: Cluster) -> None:
     assert cluster.do(0, AbortTxn(cluster.name, (identity[0], identity[1] + 1), expired_only=True)) is None
     assert cluster.states[0].transactions[cluster.name].state is TxnState.ONGOING
     answer = cluster.do(0, AbortTxn(cluster.name, identity, expired_only=True))
-    assert isinstance(answer, Unfinished)
+    assert isinstance(answer, DecidedTransaction)
     assert answer.outcome is Outcome.ABORT
     assert cluster.do(0, AbortTxn(cluster.name, identity=(cluster.identity.producer_id, 99))) is None
 

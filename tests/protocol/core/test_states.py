@@ -15,7 +15,7 @@ from txnstore.core.invariants.steps import decisions_never_change
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.events import PartitionsAdded
-from txnstore.core.transactions.machine import VALID_PREVIOUS_STATES, enter
+from txnstore.core.transactions.machine import VALID_PREVIOUS_STATES, check_transition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     InvalidPidMappingError,
@@ -65,7 +65,7 @@ def test_no_transition_outside_of_the_table(world: World, before: TxnState, stat
     txn = replace(world.txn("a"), state=before)
     valid = before in VALID_PREVIOUS_STATES[state]
     with nullcontext() if valid else pytest.raises(InvalidTxnStateError, match=f"cannot become {state.name}"):
-        enter(txn, state)
+        check_transition(txn, state)
     if state is not before:
         messages = list(
             decisions_never_change(with_txn(world.state, txn), with_txn(world.state, replace(txn, state=state)))

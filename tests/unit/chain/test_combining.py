@@ -21,7 +21,7 @@ from txnstore.core.invariants.check import check
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import Outcome, ProducerIdentity
-from txnstore.core.transactions.commands import InitProducer, Unfinished
+from txnstore.core.transactions.commands import DecidedTransaction, InitProducer
 from txnstore.errors import (
     InvalidConfigError,
     StorageError,
@@ -240,7 +240,7 @@ def test_unencodable_command_fails_alone(crowd: Crowd, objects: MemoryStore, bad
 
 
 def test_command_that_raises_a_python_error_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
-    nonsense: Any = Unfinished("p", 0, 0, Outcome.COMMIT, (), ())  # Not a command.
+    nonsense: Any = DecidedTransaction("p", 0, 0, Outcome.COMMIT, (), ())  # Not a command.
     answers = crowd.submit(CreateTopic(topic("a")), nonsense, CreateTopic(topic("b")))
     assert [type(answer.exception()) for answer in answers] == [type(None), KeyError, type(None)]
     assert names_in_bucket(objects) == ["a", "b"]

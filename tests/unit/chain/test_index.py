@@ -21,7 +21,15 @@ from tests.helpers.shell import a_chain, topic
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints import index
 from txnstore.chain.checkpoints.checkpoint import decode_all
-from txnstore.chain.checkpoints.index import Edge, Edges, IndexFile, edges, edges_of, encode_file, may_need
+from txnstore.chain.checkpoints.index import (
+    Edge,
+    IndexFile,
+    KnownEdges,
+    decoded_edges,
+    edge_numbers,
+    encode_file,
+    may_need,
+)
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.log import batches
 from txnstore.core.log.batches import BatchList
@@ -102,18 +110,18 @@ def written(ends: list[Edge]) -> list[IndexFile]:
 @pytest.mark.parametrize("seed", range(15))
 def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
     """Also after processes have begun with the files of earlier checkpoints."""
-    seen, now = Edges(), Edge()
+    seen, now = KnownEdges(), Edge()
     for step in random_steps(seed):
         now = after(now, step)
         if now.sequence % index.FAN == 0:
             seen.add(now)
-        ends = seen.of(now)
-        assert [end.sequence for end in ends] == [0, *edges(now.sequence)]
+        ends = seen.up_to(now)
+        assert [end.sequence for end in ends] == [0, *edge_numbers(now.sequence)]
         if now.sequence % (5 + 2 * (seed % 3)) == 0:
-            read = edges_of(written(ends))
+            read = decoded_edges(written(ends))
             assert [contents(end) for end in read] == [contents(end) for end in ends]
             assert [end.entry_hash for end in read] == [end.entry_hash for end in ends]
-            seen = Edges()
+            seen = KnownEdges()
             seen.begin_with(read)
             now = now._replace(partitions=with_batches(now.partitions, read[-1]))
 
@@ -131,17 +139,17 @@ def test_a_process_that_saw_less_writes_fewer_files() -> None:
     now = Edge()
     for number in range(70):
         now = after(now, Step("append", TPS[number % 3], number, 0))
-    read = edges_of(written(Edges().of(now)))
+    read = decoded_edges(written(KnownEdges().up_to(now)))
     assert [end.sequence for end in read] == [0, 70]
     assert contents(read[-1]) == contents(now)
 
 
 def test_edges_are_the_number_without_its_last_digits_in_base_8() -> None:
-    assert edges(1) == [1]
-    assert edges(64) == [64]
-    assert edges(300) == [256, 296, 300]
-    assert edges(704) == [512, 704]
-    assert edges(8**5 - 1) == [8**5 - 8**digit for digit in range(5)][::-1]
+    assert edge_numbers(1) == [1]
+    assert edge_numbers(64) == [64]
+    assert edge_numbers(300) == [256, 296, 300]
+    assert edge_numbers(704) == [512, 704]
+    assert edge_numbers(8**5 - 1) == [8**5 - 8**digit for digit in range(5)][::-1]
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
@@ -149,7 +157,7 @@ def test_edges_are_the_number_without_its_last_digits_in_base_8() -> None:
 def test_what_a_later_checkpoint_shares_an_earlier_one_may_need(one: int, other: int) -> None:
     """So a vacuum that keeps the newest checkpoint keeps all that a writer may take for stored."""
     earlier, later = sorted((one, other))
-    for ends in pairwise([0, *edges(later)]):
+    for ends in pairwise([0, *edge_numbers(later)]):
         assert may_need(later, *ends)
         assert may_need(earlier, *ends) or ends[1] > earlier
 
@@ -160,7 +168,7 @@ def test_runs_are_decoded_only_when_needed(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(10):
         now = after(now, Step("append", TPS[0], 5, 0))
     decoded = decodes(monkeypatch)
-    (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
+    (log,) = (log for _, log in decoded_edges(written([Edge(), now]))[-1].partitions.items())
     grown = log.batches.append(batch(now.partitions[TPS[0]].high_watermark, 10**6))
     assert (len(log.batches), len(grown), decoded) == (60, 61, [])
     assert [item.limit for item in grown.overlapping(179, 10**6)] == [180, 10**6]
@@ -174,7 +182,7 @@ def test_what_was_read_can_be_pickled_and_copied() -> None:
     now = Edge()
     for _ in range(3):
         now = after(now, Step("append", TPS[0], 5, 0))
-    (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
+    (log,) = (log for _, log in decoded_edges(written([Edge(), now]))[-1].partitions.items())
     for again in (pickle.loads(pickle.dumps(log)), copy.deepcopy(log)):  # noqa: S301
         assert [*again.batches] == [*log.batches] == [*now.partitions[TPS[0]].batches]
 
@@ -199,7 +207,7 @@ def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, 
     file = IndexFile("key", encode_file(Edge(), now))
     file.document = file.document.model_copy(update=change)
     with pytest.raises(CorruptionError, match="key follows entry"):
-        edges_of([file])
+        decoded_edges([file])
 
 
 # In a chain -----------------------------------------------------------------------------------------------------------

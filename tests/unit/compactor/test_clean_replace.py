@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from txnstore.chain.checkpoints.index import Edge, IndexFile, edges_of, encode_file
+from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, encode_file
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.decide import decide
 from txnstore.core.invariants.check import check, check_step
@@ -121,5 +121,5 @@ def test_damage_of_the_checkpoint_and_of_horizons_is_found(state: State) -> None
 def test_a_checkpoint_keeps_delete_horizons(state: State) -> None:
     log = replace(state.partitions[TP], batches=BatchList([replace(CLEANED, delete_horizon=9), OPEN]))
     data = encode_file(Edge(), Edge(7, "hash", Map({TP: log})))
-    (read,) = edges_of([IndexFile("key", data)])[1:]
+    (read,) = decoded_edges([IndexFile("key", data)])[1:]
     assert [batch.delete_horizon for batch in read.partitions[TP].batches] == [9, None]

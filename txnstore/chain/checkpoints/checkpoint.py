@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
-from txnstore.chain.checkpoints.index import Edge, IndexFile, edges, edges_of, encode_file
+from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, edge_numbers, encode_file
 from txnstore.chain.codec import LatestDocument, decode, encode, reason
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.core.invariants.logs import topics_own_their_partitions
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 #: A state with this many names makes its checkpoints half as frequent; each doubling halves that again, down to 1/16.
 MANY_NAMES = 4_000
-_RAREST = 4
+_MAX_INTERVAL_SHIFT = 4
 #: The number of complete checkpoints that a vacuum keeps regardless of their age; a repair reads as many, and the
 #: history of a chain begins at one of them or before.
 KEPT_CHECKPOINTS = 2
@@ -48,7 +48,7 @@ def interval(state: State, every: int) -> int:
     A head has all ids, groups and dropped objects: a large one costs more than the entries that an open reads instead.
     """
     names = len(state.transactions) + len(state.groups) + len(state.dropped)
-    return every << min(_RAREST, (names // MANY_NAMES).bit_length())
+    return every << min(_MAX_INTERVAL_SHIFT, (names // MANY_NAMES).bit_length())
 
 
 def edge_of(state: State) -> Edge:
@@ -161,7 +161,7 @@ def request(
     if not 0 < sequence < 2**63:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
-    ends = [0, *edges(sequence)]
+    ends = [0, *edge_numbers(sequence)]
     files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(shared, ends)) - 1 :])]
     return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, shared)
 
@@ -197,7 +197,7 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
         raise CorruptionError(msg)
     shared = _shared(requested.shared, [0, *document.index])
     names = _names(document, keys, chain)[len(shared) - 1 :]
-    ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
+    ends = decoded_edges([IndexFile(name, requested.file(name)) for name in names], shared)
     return _saved(document, ends, head_key)
 
 

@@ -86,7 +86,7 @@ class IndexDocument(Stored):
     sha256: str
 
 
-def edges(sequence: int) -> list[int]:
+def edge_numbers(sequence: int) -> list[int]:
     """The entries at which the index files of a checkpoint may end, in order; the last one is its own."""
     sequences, unit = {sequence}, FAN
     while unit <= sequence:
@@ -97,11 +97,11 @@ def edges(sequence: int) -> list[int]:
 
 def may_need(sequence: int, after: int, until: int) -> bool:
     """Whether a checkpoint may name the index file of the entries from ``after + 1`` to ``until``."""
-    ends = {0, *edges(sequence)}
+    ends = {0, *edge_numbers(sequence)}
     return after in ends and until in ends
 
 
-class Edges:
+class KnownEdges:
     """The logs at the edges of the newest known entry, as far as this process knows them."""
 
     def __init__(self) -> None:
@@ -112,16 +112,16 @@ class Edges:
 
     def add(self, edge: Edge) -> None:
         """Add the logs after an entry whose number is a multiple of :data:`FAN`; none was passed over."""
-        numbers = edges(edge.sequence)[:-1]
+        numbers = edge_numbers(edge.sequence)[:-1]
         self._edges = (*(earlier for earlier in self._edges if earlier.sequence in numbers), edge)
 
     def begin_with(self, stored: Sequence[Edge]) -> None:
         """Begin with the edges of a checkpoint that was read."""
         self._edges = tuple(stored)
 
-    def of(self, last: Edge) -> list[Edge]:
+    def up_to(self, last: Edge) -> list[Edge]:
         """The known edges of an entry, in order, from the empty logs before the first entry to ``last``."""
-        numbers = edges(last.sequence)[:-1]
+        numbers = edge_numbers(last.sequence)[:-1]
         return [Edge(), *(edge for edge in self._edges if edge.sequence in numbers), last]
 
 
@@ -339,7 +339,7 @@ class StoredRun:
         return reversed(self._batches())
 
 
-def edges_of(files: Sequence[IndexFile], shared: Sequence[Edge] = (Edge(),)) -> list[Edge]:
+def decoded_edges(files: Sequence[IndexFile], shared: Sequence[Edge] = (Edge(),)) -> list[Edge]:
     """The edges at which consecutive index files end, after the shared ones that they follow.
 
     Raises:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import Saved, edge_of
-from txnstore.chain.checkpoints.index import Edge, Edges
+from txnstore.chain.checkpoints.index import Edge, KnownEdges
 from txnstore.chain.keys import Keys
 from txnstore.core.state import State
 from txnstore.metrics import ChainMetrics
@@ -59,7 +59,7 @@ class Saver:
         #: Invariant: one at most is running, and it ends only when `_next` is None.
         self._task: Future[None] | None = None
         #: The logs at which index files may end. The chain writes it, while it publishes a state.
-        self._edges = Edges()
+        self._edges = KnownEdges()
         #: The keys of the index files of the last checkpoint, which need not be written again. Written by the thread
         #: that writes a checkpoint; replaced in one step: a lost update costs a PUT of the same bytes.
         self._stored: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Saver:
 
     def save(self, state: State) -> None:
         """Write a checkpoint now."""
-        self._save(state, self._edges.of(edge_of(state)))
+        self._save(state, self._edges.up_to(edge_of(state)))
 
     def _save(self, state: State, ends: list[Edge]) -> None:
         boundary = self._boundaries.number_at(state.sequence)
@@ -106,7 +106,7 @@ class Saver:
         next commit that reaches the interval tries again.
         """
         try:
-            ends = self._edges.of(edge_of(state))  # Before the chain goes on, which forgets some of them.
+            ends = self._edges.up_to(edge_of(state))  # Before the chain goes on, which forgets some of them.
             with self._lock:
                 self._next = (state, ends)
                 if self._task is not None and not self._task.done():

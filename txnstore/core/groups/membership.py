@@ -100,8 +100,12 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
         _rebalance(draft, command.group)
 
 
-def empty(draft: Draft, name: str, expired: Watched) -> bool:
-    """Whether a group has no live member; if so, the members whose leases are over are removed."""
+def expire_if_empty(draft: Draft, name: str, expired: Watched) -> bool:
+    """Remove the members of a group if the leases of all of them are over; nothing if one is live.
+
+    Returns:
+        Whether the group has no live member.
+    """
     if any((member.member_id, member.seen_at) not in expired for member in _members(_group(draft, name))):
         return False
     if expire(draft, name, expired):
@@ -166,7 +170,7 @@ def require_member(group: Group, name: str, member_id: str, instance_id: str | N
     return member
 
 
-def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> None:
+def check_offset_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> None:
     """Check the member id, static name and generation of an offset commit (KIP-447).
 
     A commit without a membership is accepted in a transaction (OFF-08). A commit without a generation is accepted while
@@ -181,7 +185,7 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
     """
     name = offsets.group
     anonymous = not offsets.member_id and offsets.instance_id is None
-    if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name, offsets.expired)):
+    if offsets.generation < 0 and ((transactional and anonymous) or expire_if_empty(draft, name, offsets.expired)):
         return
     if offsets.generation < 0 and anonymous:
         msg = f"group {name!r} has members, so only a member can commit its offsets"
@@ -220,17 +224,17 @@ def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, .
     targets: dict[str, tuple[TopicPartition, ...]] = {}
     if members:
         targets = assignor_of(members)(members, _previous(members))
-    _emit(draft, name, max(group.generation, 0) + 1, targets, owned or {})
+    _emit_rebalance(draft, name, max(group.generation, 0) + 1, targets, owned or {})
 
 
 def _hand_over(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
     """Move released partitions to their new owners; targets and generation stay."""
     group = _group(draft, name)
     targets = {member.member_id: member.target for member in _members(group)}
-    _emit(draft, name, group.generation, targets, owned)
+    _emit_rebalance(draft, name, group.generation, targets, owned)
 
 
-def _emit(
+def _emit_rebalance(
     draft: Draft,
     name: str,
     generation: int,

@@ -9,7 +9,7 @@ from typing import Protocol
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
-from txnstore.core.groups.membership import check_commit, empty, live_members
+from txnstore.core.groups.membership import check_offset_commit, expire_if_empty, live_members
 from txnstore.core.groups.model import Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
 from txnstore.core.routing import CATALOG
@@ -69,7 +69,7 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
     )
 
 
-def with_id(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
+def identified_by(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
     """The offset with the id of the topic that was read, if it is known."""
     return replace(item, topic_id=topic_ids.get(item.topic))
 
@@ -83,13 +83,13 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
     """Commit offsets immediately, or as pending in the transaction of ``producer`` (OFF-02)."""
     if not offsets.offsets:
         return
-    check_commit(draft, offsets, transactional=producer is not None)
+    check_offset_commit(draft, offsets, transactional=producer is not None)
     _emit_offsets(draft, offsets, producer or ProducerIdentity())
 
 
 def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
     """Set offsets as an administrator; refused while the group has live members, which would not see the change."""
-    _check_empty(draft, command.offsets.group, command.offsets.expired, "its offsets cannot be reset")
+    _require_no_live_member(draft, command.offsets.group, command.offsets.expired, "its offsets cannot be reset")
     if command.offsets.offsets:
         _emit_offsets(draft, command.offsets, ProducerIdentity())
 
@@ -99,12 +99,12 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
     if not exists(draft.state.groups.get(command.group)):
         msg = f"there is no group {command.group!r}"
         raise GroupNotFoundError(msg)
-    _check_empty(draft, command.group, command.expired, "it cannot be deleted")
+    _require_no_live_member(draft, command.group, command.expired, "it cannot be deleted")
     draft.emit(GroupDeleted(group=command.group))
 
 
-def _check_empty(draft: Draft, name: str, expired: Watched, refused: str) -> None:
-    if not empty(draft, name, expired):
+def _require_no_live_member(draft: Draft, name: str, expired: Watched, refused: str) -> None:
+    if not expire_if_empty(draft, name, expired):
         msg = f"group {name!r} has live members, so {refused}"
         raise GroupNotEmptyError(msg)
 
@@ -134,7 +134,7 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
     if state.chain == CATALOG:
-        item = with_topic_id(state, group, item)
+        item = identified_in(state, group, item)
     elif leads_partition(state, item.tp):
         _check_same_topic(state.topics[item.topic], group, item)
     check_offset(group, item)
@@ -190,7 +190,7 @@ def check_offset(group: str, item: GroupOffset) -> None:
         raise OffsetMetadataTooLargeError(msg)
 
 
-def with_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
+def identified_in(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
     """The offset with the id of its topic in the catalog (OFF-18).
 
     Raises:

@@ -19,7 +19,7 @@ TIMEOUT_MS = 60_000
 class InitProducer:
     """Grant a producer id and epoch; fence earlier instances and abort their open transaction.
 
-    Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`Unfinished`, if a decided
+    Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`DecidedTransaction`, if a decided
     transaction must be completed in other chains first: complete it and repeat the command; or with
     :class:`KeptTransaction`, if the open transaction is kept and other chains have to fence its older epochs.
 
@@ -99,7 +99,7 @@ class FenceProducer:
 class AbortTxn:
     """Abort an open transaction of another process and fence its producer.
 
-    Answered with :class:`Unfinished` if the transaction must be completed in other chains, else with None.
+    Answered with :class:`DecidedTransaction` if the transaction must be completed in other chains, else with None.
 
     Attributes:
         transactional_id: The transactional id.
@@ -126,7 +126,7 @@ class WriteMarkers:
             If not set, an unknown topic refuses the command.
     """
 
-    decided: Unfinished
+    decided: DecidedTransaction
     after: tuple[int, int]
     copies_current: bool = False
 
@@ -138,12 +138,12 @@ class CompleteTxn:
     ``after``: for each other chain of the transaction, an entry that follows its markers.
     """
 
-    decided: Unfinished
+    decided: DecidedTransaction
     after: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class DecidedTransaction:
     """A decided transaction that must be completed in other chains.
 
     ``partitions`` and ``groups`` are all of the transaction. Its markers carry the epoch ``epoch + 1`` (KIP-890).
@@ -188,4 +188,4 @@ class Ended:
     producer: ProducerIdentity
     appended: tuple[Appended, ...] = ()
     repeated: bool = False
-    unfinished: Unfinished | None = None
+    unfinished: DecidedTransaction | None = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft
-from txnstore.core.transactions.commands import InitProducer, KeptTransaction, Unfinished
+from txnstore.core.transactions.commands import DecidedTransaction, InitProducer, KeptTransaction
 from txnstore.core.transactions.events import ProducerInitialized
-from txnstore.core.transactions.fold import fenced, following, is_last, unfinished_of
-from txnstore.core.transactions.machine import enter
+from txnstore.core.transactions.lookups import decided_of, fenced, following, is_last
+from txnstore.core.transactions.machine import check_transition
 from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 
-def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | KeptTransaction:
+def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | DecidedTransaction | KeptTransaction:
     """Grant an identity; with a transactional id fence earlier instances and end their transaction (INIT-01…11).
 
     Raises:
@@ -45,7 +45,7 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
             return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
     if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
         return _keep(draft, command, txn)
-    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
+    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else decided_of(txn)
     if unfinished is not None:
         return unfinished
     txn = draft.state.transactions[transactional_id]
@@ -74,7 +74,7 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
     """Grant an identity; a bump that its own producer asked for records the old identity, for a retry (INIT-10)."""
     txn = draft.state.transactions.get(command.transactional_id or "")
     if txn is not None:
-        enter(txn, TxnState.EMPTY)
+        check_transition(txn, TxnState.EMPTY)
     last_id, last_epoch = command.expected or (NO_PRODUCER, NO_PRODUCER)
     draft.emit(
         ProducerInitialized(

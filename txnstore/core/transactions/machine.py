@@ -1,8 +1,9 @@
 """The state machine of a transaction: the table of its transitions, and the check of each one.
 
-A rule calls :func:`enter` before it emits an event that changes the state of a transaction, so that no writer stores a
-transition outside of the table. Folding checks nothing, as everywhere: entries of all releases stay readable. The
-invariants read the same table for each event, in every test of the rules, in the simulation and in ``verify``.
+A rule calls :func:`check_transition` before it emits an event that changes the state of a transaction, so that no
+writer stores a transition outside of the table. Folding checks nothing, as everywhere: entries of all releases stay
+readable. The invariants read the same table for each event, in every test of the rules, in the simulation and in
+``verify``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def may_enter(txn: Transaction, state: TxnState) -> bool:
     return txn.state in VALID_PREVIOUS_STATES[state]
 
 
-def enter(txn: Transaction, state: TxnState) -> None:
+def check_transition(txn: Transaction, state: TxnState) -> None:
     """Check the transition of a transaction to ``state``, before the event that makes it is emitted.
 
     Raises:

@@ -2,8 +2,9 @@
 
 The tables are Kafka's (``TransactionCoordinator``, ``TransactionMetadata``), with the epoch bump of KIP-890 at every
 end. A transaction inside the coordinator's chain is decided, marked and completed in one entry. If other chains take
-part, this entry holds the decision and the markers of this chain, and the answer is
-:class:`~txnstore.core.transactions.commands.Unfinished`: the markers of the other chains follow, then the completion.
+part, this entry holds the decision and the markers of this chain, and the answer is a
+:class:`~txnstore.core.transactions.commands.DecidedTransaction`: the markers of the other chains follow, then the
+completion.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_par
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,
+    DecidedTransaction,
     Ended,
     EndTxn,
     FenceProducer,
     HoldTxn,
-    Unfinished,
     WriteMarkers,
 )
 from txnstore.core.transactions.events import (
@@ -49,7 +50,8 @@ from txnstore.core.transactions.events import (
     TxnPrepared,
     VersionRecorded,
 )
-from txnstore.core.transactions.fold import (
+from txnstore.core.transactions.lookups import (
+    decided_of,
     earlier_outcome,
     fenced,
     following,
@@ -58,9 +60,8 @@ from txnstore.core.transactions.fold import (
     still_ending,
     takes_others,
     transaction_of,
-    unfinished_of,
 )
-from txnstore.core.transactions.machine import enter
+from txnstore.core.transactions.machine import check_transition
 from txnstore.core.transactions.model import COMPLETING, DECIDED, MAX_EPOCH, PREPARING, Transaction, TxnState
 from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 
@@ -83,7 +84,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
     """
     producer = command.producer
     if is_foreign(draft.state, producer.producer_id):
-        seal(draft, command)
+        _hold_foreign(draft, command)
         return
     txn = transaction_of(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
@@ -153,7 +154,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
     new, new_groups = sorted(joining - txn.partitions), sorted(groups - txn.groups)
     if new or topic_ids or renews or new_groups:
-        enter(txn, TxnState.ONGOING)
+        check_transition(txn, TxnState.ONGOING)
     if new or topic_ids or renews:
         draft.emit(
             PartitionsAdded(
@@ -222,7 +223,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         raise still_ending(txn)
     outcome = earlier_outcome(txn, command)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
-        return Ended(next_identity(state, producer), repeated=True, unfinished=unfinished_of(txn))
+        return Ended(next_identity(state, producer), repeated=True, unfinished=decided_of(txn))
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
         # Another process may have aborted it, so the producer is fenced (KAFKA-20785).
         raise fenced(txn, producer)
@@ -230,10 +231,10 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         msg = f"transaction {txn.transactional_id!r} of {producer} is committed, so it cannot be aborted"
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, producer, batch, txn.updated_at) for batch in command.batches)
-    return Ended(next_identity(state, producer), appended, unfinished=unfinished_of(txn))
+    return Ended(next_identity(state, producer), appended, unfinished=decided_of(txn))
 
 
-def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
+def abort(draft: Draft, command: AbortTxn) -> DecidedTransaction | None:
     """Abort an open transaction of another process (TMO-01, TMO-03); the same entry bumps the epoch and fences it.
 
     A decided transaction keeps its outcome and is only completed (INIT-05).
@@ -242,7 +243,7 @@ def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
     if txn is None or command.identity not in {None, (txn.producer_id, txn.epoch)}:
         return None
     if txn.state is not TxnState.ONGOING or (command.expired_only and not _may_time_out(txn, command)):
-        return unfinished_of(txn)
+        return decided_of(txn)
     return decide_end(draft, txn, Outcome.ABORT)
 
 
@@ -251,7 +252,9 @@ def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
     return command.identity is not None and txn.timed_from is not None
 
 
-def decide_end(draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES) -> Unfinished | None:
+def decide_end(
+    draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES
+) -> DecidedTransaction | None:
     """Decide a transaction, write the markers of this chain, and complete it if no other chain takes part.
 
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
@@ -259,7 +262,7 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatch
 
     ``last``: batches of the transaction that are recorded in the draft and not folded.
     """
-    enter(txn, PREPARING[outcome])
+    check_transition(txn, PREPARING[outcome])
     rotate = txn.epoch >= MAX_EPOCH
     draft.emit(
         TxnPrepared(
@@ -271,22 +274,22 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatch
             next_epoch=0 if rotate else txn.epoch + 1,
         ),
     )
-    decided = unfinished_of(draft.state.transactions[txn.transactional_id])
+    decided = decided_of(draft.state.transactions[txn.transactional_id])
     assert decided is not None  # TxnPrepared is folded.
-    write_own_markers(draft, decided, last)
+    write_chain_markers(draft, decided, last)
     if takes_others(draft.state, decided):
         return decided
     complete(draft, decided)
     return None
 
 
-def complete(draft: Draft, decided: Unfinished) -> None:
+def complete(draft: Draft, decided: DecidedTransaction) -> None:
     """Emit the completion of a decided transaction; nothing if it is completed."""
     txn = draft.state.transactions.get(decided.transactional_id)
     if txn is None or txn.state not in DECIDED or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
         return
     outcome = DECIDED[txn.state]
-    enter(txn, COMPLETING[outcome])
+    check_transition(txn, COMPLETING[outcome])
     draft.emit(
         TxnCompleted(
             transactional_id=txn.transactional_id,
@@ -299,8 +302,8 @@ def complete(draft: Draft, decided: Unfinished) -> None:
     )
 
 
-def seal(draft: Draft, command: HoldTxn) -> None:
-    """Refuse further batches and offsets of a prepared transaction, whose epoch stays the same (TPC-03)."""
+def _hold_foreign(draft: Draft, command: HoldTxn) -> None:
+    """Refuse further batches and offsets of a transaction that another chain coordinates; its epoch stays (TPC-03)."""
     producer = command.producer
     current = draft.state.fences.get(producer.producer_id)
     if current is not None and (current.epoch > producer.epoch or (current.epoch == producer.epoch and current.held)):
@@ -326,7 +329,7 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
             msg = f"chain {draft.state.chain} does not know {tp}, so it cannot write a marker there"
             raise UnknownTopicOrPartitionError(msg)
     before = len(draft.events)
-    write_own_markers(draft, command.decided)
+    write_chain_markers(draft, command.decided)
     if len(draft.events) > before:
         observe(draft, (command.after,))
 
@@ -339,15 +342,15 @@ def fence(draft: Draft, command: FenceProducer) -> None:
         _emit_fence(draft, producer.producer_id, producer.epoch, command.partitions, command.groups)
 
 
-def write_own_markers(draft: Draft, decided: Unfinished, last: LastBatches = NO_BATCHES) -> None:
+def write_chain_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = NO_BATCHES) -> None:
     """Write the markers of a transaction in the partitions and groups of this chain, unless they exist.
 
     A chain without any of its partitions and groups is fenced as well. ``last``: batches of the transaction that are
     recorded in the draft and not folded.
     """
     state = draft.state
-    own = not is_foreign(state, decided.producer_id)
-    lacking = own or lacks_markers(state, decided.producer_id, decided.epoch)
+    coordinated_here = not is_foreign(state, decided.producer_id)
+    lacking = coordinated_here or lacks_markers(state, decided.producer_id, decided.epoch)
     markers, logs = list[MarkerWritten](), dict[TopicPartition, Partition]()
     for tp in decided.partitions:
         partition = _log_of(state, decided, tp)
@@ -366,12 +369,12 @@ def write_own_markers(draft: Draft, decided: Unfinished, last: LastBatches = NO_
             draft.emit(
                 GroupMarkerWritten(group=group, producer_id=decided.producer_id, epoch=epoch, outcome=decided.outcome),
             )
-    if not own and lacks_markers(draft.state, decided.producer_id, decided.epoch):
+    if not coordinated_here and lacks_markers(draft.state, decided.producer_id, decided.epoch):
         _emit_fence(draft, decided.producer_id, epoch, (), ())
 
 
 def _marker_of(
-    decided: Unfinished, tp: TopicPartition, partition: Partition, last: BatchAppended | None
+    decided: DecidedTransaction, tp: TopicPartition, partition: Partition, last: BatchAppended | None
 ) -> MarkerWritten | None:
     """The marker of a transaction in a partition, after its ``last`` batch; None if that has seen its epoch."""
     # A partition that has just taken a batch of the transaction has not seen a newer epoch.
@@ -392,7 +395,7 @@ def _emit_fence(
     draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=existing, groups=led))
 
 
-def _log_of(state: State, decided: Unfinished, tp: TopicPartition) -> Partition | None:
+def _log_of(state: State, decided: DecidedTransaction, tp: TopicPartition) -> Partition | None:
     """The log of a transaction's partition: that of a topic with an id that it names, or one with its open data.
 
     None in a chain that does not lead the partition: it has no log of it.

@@ -21,7 +21,7 @@ from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
 from txnstore.core.model import ProducerIdentity, TopicPartition
-from txnstore.core.transactions.fold import following, knows_version
+from txnstore.core.transactions.lookups import following, knows_version
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, ProducerFencedError

@@ -19,7 +19,7 @@ from txnstore.core.commands import Command
 from txnstore.core.log.model import NewBatch, next_sequence
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
-from txnstore.core.transactions.fold import knows_version
+from txnstore.core.transactions.lookups import knows_version
 from txnstore.core.view import View
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 
