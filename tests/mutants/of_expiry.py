@@ -13,6 +13,13 @@ _BLOCKED = "protocol/read/test_blocked.py::"
 
 EXPIRY = (
     Mutant(
+        "fences of a decided transaction expire before it is completed",
+        expiration._idle_fences,
+        "<= $limit} - $decided",
+        "<= $limit}",
+        test="protocol/compact/test_expiring.py::test_end_08_decided_transaction_keeps_its_fences_until_it_is_completed",
+    ),
+    Mutant(
         "a producer with an open transaction expires",
         expiration._idle_producers,
         "and $producer_id not in $partition.open_txns",

@@ -6,14 +6,15 @@ Any process may run it at any time, several of them concurrently.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from txnstore.chain.ages import Ages
 from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.core.expiration import Expire, Expired, is_due, preview
+from txnstore.core.expiration import Expire, Expired, decided_producers, is_due, preview
+from txnstore.core.state import State
 from txnstore.validation import check_milliseconds
 
 _LOG = logging.getLogger(__name__)
@@ -52,13 +53,13 @@ def expire(
         InvalidConfigError: A limit is not valid.
         StorageError: A chain cannot be written; raised after the other chains are done.
     """
-    chains.view()
+    view = chains.view()
     command = Expire(
         check_milliseconds("producer_ids", producer_ids),
         check_milliseconds("transactional_ids", transactional_ids),
         check_milliseconds("offsets", offsets),
     )
-    return _expire(chains, command, list(chains), preview_at)
+    return _expire(chains, command, view.states, preview_at)
 
 
 def expire_due(chains: Chains, now: int) -> ExpiryReport:
@@ -67,12 +68,29 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
     Makes no request if nothing has expired.
     """
     command = Expire()
-    return _expire(chains, command, [chain for chain in chains if is_due(chain.state, command, now)])
+    if not any(is_due(chain.state, command, now) for chain in chains):
+        return ExpiryReport()
+    return _expire(chains, command, chains.view(refresh=()).states, due_at=now)
 
 
-def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at: int | None = None) -> ExpiryReport:
+def _expire(
+    chains: Chains,
+    command: Expire,
+    states: Sequence[State],
+    preview_at: int | None = None,
+    due_at: int | None = None,
+) -> ExpiryReport:
+    """Expire what is old enough in ``states``, a closed cut; with ``due_at`` only in chains that have any then.
+
+    What has expired lies before these states: all decisions that its markers follow are in them, too.
+    """
+    command = replace(command, decided=decided_producers(states))
     entries = chains.concurrently(
-        {chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which}
+        {
+            state.chain: partial(_all, chains[state.chain], state, command, chains.ages, preview_at)
+            for state in states
+            if due_at is None or is_due(state, command, due_at)
+        }
     )
     every = [part for number in sorted(entries) for part in entries[number]]
     report = ExpiryReport(
@@ -87,9 +105,8 @@ def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at:
     return report
 
 
-def _all(chain: Chain, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
-    """Expire one chain, in as many entries as it takes; nothing is changed for a preview."""
-    state = chain.state
+def _all(chain: Chain, state: State, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
+    """Expire what is old in ``state`` of one chain, in as many entries as it takes; a preview changes nothing."""
     lengths = command.producer_ms, command.transactional_id_ms, command.offsets_ms
     oldest = {length: ages.newest_older_than(state, length) for length in sorted(set(lengths))}
     producers, ids, offsets = (oldest[length] for length in lengths)

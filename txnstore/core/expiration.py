@@ -1,10 +1,11 @@
 """Expiration of producers, transactional ids and group offsets: commands, events, rules, folding (RET-13).
 
 Times are those of the chain's entries, in ms; the storage's clock tells how old they are. Nothing that an open
-transaction needs expires. The producer state of a partition holds the epoch that fences late batches. After it has
-expired, a late batch is still refused: one of another chain's transaction for its age
-(:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's transaction by the epoch in the transaction
-table.
+transaction needs expires. Until a decided transaction is completed, its fences are kept, too: they show that its
+markers are written, and without them a completion would write the markers again. The producer state of a
+partition holds the epoch that fences late batches. After it has expired, a late batch is still refused: one of another
+chain's transaction for its age (:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's transaction
+by the epoch in the transaction table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State, begin_entry
 from txnstore.core.transactions.machine import may_enter
-from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.errors import InvalidConfigError
 
 
@@ -37,12 +38,14 @@ class Expire:
         oldest: For each of these limits the time of the chain up to which its entries are that old by the storage's
             clock: what was used later does not expire, whatever the clocks of the writers. None: not measured; only for
             tests of the rules and to find out whether anything is due.
+        decided: The producer ids of transactions of all chains that are decided and not completed.
     """
 
     producer_ms: int = 86_400_000
     transactional_id_ms: int = 7 * 86_400_000
     offsets_ms: int = 7 * 86_400_000
     oldest: tuple[int, int, int] | None = None
+    decided: frozenset[int] = frozenset()
 
     def limits(self, now: int) -> tuple[int, int, int]:
         """The times of the chain up to which unused state expires, at the time ``now`` (ms) of the chain.
@@ -137,6 +140,17 @@ def is_due(state: State, command: Expire, now: int) -> bool:
     return next(_due(begin_entry(state, now), command), None) is not None
 
 
+def decided_producers(states: Iterable[State]) -> frozenset[int]:
+    """The producer ids of the transactions that are decided and not completed (:attr:`Expire.decided`).
+
+    Args:
+        states: The chains in a closed cut: the decision is in it if one of its markers is.
+    """
+    return frozenset(
+        txn.producer_id for state in states for _, txn in items_of(state.transactions) if txn.state in DECIDED
+    )
+
+
 def _check(command: Expire) -> None:
     if command.producer_ms <= MAX_ADDED_AGE_MS:
         msg = (
@@ -159,7 +173,7 @@ def _due(state: State, command: Expire) -> Iterator[Expiration]:
     idle_producers = {tp: _idle_producers(partition, producers) for tp, partition in items_of(state.partitions)}
     for tp in sorted(tp for tp, idle in idle_producers.items() if idle):
         yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle_producers[tp])
-    fences = _idle_fences(state, producers)
+    fences = _idle_fences(state, producers, command.decided)
     if fences:
         yield FencesExpired(producer_ids=fences)
     yield from _due_ids(state, ids)
@@ -176,13 +190,14 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
     )
 
 
-def _idle_fences(state: State, limit: int) -> list[int]:
+def _idle_fences(state: State, limit: int, decided: frozenset[int]) -> list[int]:
     """Fences last raised or confirmed at ``limit`` or before, of producers without open data or pending offsets here.
 
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
-    markers of earlier ones, so it is kept.
+    markers of earlier ones, so it is kept. That of a ``decided`` transaction, whatever chain has decided it, shows a
+    repeated completion that its markers are written.
     """
-    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
+    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit} - decided
     for _, partition in items_of(state.partitions) if idle else ():
         idle.difference_update(partition.open_txns)
     for _, group in items_of(state.groups) if idle else ():

@@ -167,8 +167,8 @@ class World:
         """Whether the error is one of damage, and names an object that was hidden, lost, garbled or misplaced."""
         if not isinstance(error, _OF_DAMAGE):
             return False
-        text, blamed = str(error), {name for key in self.lost for name in _blamed(key)}
-        return any(name in text for name in (*self.hidden, *blamed, *self.garbled, *self.misplaced))
+        text, blamed = str(error), {name for key in self.lost | self.garbled for name in _blamed(key)}
+        return any(name in text for name in (*self.hidden, *blamed, *self.misplaced))
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -203,11 +203,11 @@ class World:
         return None
 
 
-def _blamed(lost: str) -> tuple[str, ...]:
-    """What an error names whose cause is a lost object: the object, or the folders of others that it blames."""
-    chain, separator, _ = lost.partition("boundaries/")
+def _blamed(damaged: str) -> tuple[str, ...]:
+    """What an error names whose cause is a lost or garbled object: that, or the folders of others that it blames."""
+    chain, separator, _ = damaged.partition("boundaries/")
     if separator:
-        return lost, f"{chain}entries/"  # Entries that were deleted are missing.
-    if keys.index_range(lost) is not None:
-        return (f"{lost.rpartition('/')[0]}/",)  # No checkpoint that names the index file is complete.
-    return (lost,)
+        return damaged, f"{chain}entries/"  # Entries that were deleted are missing.
+    if keys.index_range(damaged) is not None:
+        return (f"{damaged.rpartition('/')[0]}/",)  # No checkpoint that names the index file is complete.
+    return (damaged,)

@@ -13,6 +13,7 @@ from txnstore.coordinator.expiration import ExpiryReport
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import InvalidConfigError, InvalidPidMappingError, ReadOnlyError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -69,6 +70,30 @@ def test_ret_13_each_limit_applies_to_all_chains(store: Store, clock: ManualCloc
     assert check_view(view) == []
     assert store.verify(deep=True).ok
     assert store.expire() == ExpiryReport()
+
+
+@pytest.mark.parametrize("routine", ["expire", "vacuum"])
+def test_end_08_decided_transaction_keeps_its_fences_until_it_is_completed(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, routine: str
+) -> None:
+    """END-08: its process dies after the markers; the completion a day later must not write them again."""
+    completions = connection_of(store).coordinator.completions
+    monkeypatch.setattr(completions, "finish_later", completions._write_markers)
+    transact(store)
+    before = connection_of(store).view()
+    lacks_completion = len(connection_of(store).chains) > 1
+    assert [txn.state is TxnState.PREPARE_COMMIT for _, txn in before.transactions.items()] == [lacks_completion]
+    clock.advance(2 * DAY_MS)
+    other = process(connection_of(store).objects, clock)
+    getattr(other, routine)()
+    assert len(other.recover().finished) == lacks_completion
+    view = connection_of(other).view()
+    assert {tp: log.high_watermark for tp, log in view.partitions.items()} == {
+        tp: log.high_watermark for tp, log in before.partitions.items()
+    }
+    assert check_view(view) == []
+    other.expire()
+    assert not any(state.fences for state in connection_of(other).view().states), "a completed one keeps nothing"
 
 
 def test_tmo_08_producer_of_expired_id_is_refused(store: Store, clock: ManualClock) -> None:
