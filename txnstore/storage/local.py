@@ -1,9 +1,10 @@
 """A crash-safe object store in a local folder.
 
-``put_if_absent`` writes the object to a temporary file in the same folder, flushes it to disk, and links it to its
-final name: ``link(2)`` is atomic, fails if the name exists, and publishes complete content. It then flushes the
-folder, so that an acknowledged name survives a power failure. ``rename`` would overwrite an existing object, and
-``O_EXCL`` on the final name would expose partial content.
+``put_if_absent`` returns early if the name is taken, as a writer that comes late finds it. Else it writes the object to
+a temporary file in the same folder, flushes it to disk, and links it to its final name: ``link(2)`` is atomic, fails if
+the name exists, and publishes complete content. It then flushes the folder, so that an acknowledged name survives a
+power failure. ``rename`` would overwrite an existing object, and ``O_EXCL`` on the final name would expose partial
+content.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import stat
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -196,23 +198,13 @@ class LocalStore:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self._path(key)
-        temporary = self._write_temporary(path, data)
-        try:
-            os.link(temporary, path)
-            created = True
-        except FileExistsError as error:
-            if os.path.isdir(path):
-                raise StorageRefusedError(f"Cannot create {path}: a folder has this name.") from error
-            created = False
-        except OSError as error:
-            if error.errno is None:
-                raise  # Not of the system: a signal handler has raised it, perhaps after the link was made.
-            raise map_link_error(error, path) from error
-        finally:
-            _unlink_quietly(temporary)
+        # A writer that comes late finds the name taken, and flushes no bytes that nothing will link.
+        created = not self._exists(path) and self._link(path, data)
         # A call that lost flushes, too: the caller goes on to depend on the object that exists, whose writer may have
         # failed to flush it, and may be an earlier attempt of this caller.
         if not created:
+            with suppress(FileNotFoundError):  # The object is deleted again, with its folder: flushing the name tells.
+                self._ensure_folder(os.path.dirname(path))
             self._sync_content(path)
         self._sync_name(path)
         return created
@@ -374,6 +366,38 @@ class LocalStore:
 
     def _temporary_in(self, folder: str) -> str:
         return f"{folder}/{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+
+    def _exists(self, path: str) -> bool:
+        """Whether an object has the name, in the folder that the root was before.
+
+        Raises:
+            StorageRefusedError: A folder has the name, or the root is another folder now.
+        """
+        self._folder.check()
+        try:
+            status = os.stat(path)
+        except OSError:
+            return False  # The attempt to create it reports what is wrong.
+        if stat.S_ISDIR(status.st_mode):
+            raise StorageRefusedError(f"Cannot create {path}: a folder has this name.")
+        return True
+
+    def _link(self, path: str, data: bytes) -> bool:
+        """Write the bytes to a temporary file, and give it the name; False if another writer was faster."""
+        temporary = self._write_temporary(path, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            if os.path.isdir(path):
+                raise StorageRefusedError(f"Cannot create {path}: a folder has this name.") from error
+            return False
+        except OSError as error:
+            if error.errno is None:
+                raise  # Not of the system: a signal handler has raised it, perhaps after the link was made.
+            raise map_link_error(error, path) from error
+        finally:
+            _unlink_quietly(temporary)
+        return True
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         """Write the bytes to a new temporary file beside ``path`` and flush it; removes the file on failure."""

@@ -217,6 +217,19 @@ def test_losing_create_flushes_the_existing_object(store: LocalStore, monkeypatc
         store.put_if_absent("a/b", b"2")
 
 
+def test_create_of_a_taken_name_writes_nothing(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that comes late pays for the flush of the winner's bytes and of its folders, not of its own bytes."""
+    store.put_if_absent("a/b/c", b"1")
+    created, flushes = list[str](), Flushes(monkeypatch)
+    monkeypatch.setattr("txnstore.storage.local._create", created.append)
+    assert LocalStore(store.root).put_if_absent("a/b/c", b"2") is False
+    assert created == []
+    flushed = {f"{store.root}{name}" for name in ("", "/a", "/a/b", "/a/b/c")}
+    assert flushed <= {*flushes.done}, "a process that has just opened the store knows of no folder that is flushed"
+    with pytest.raises(StorageRefusedError, match="a folder has this name"):
+        store.put_if_absent("a/b", b"2")
+
+
 def test_claim_is_won_only_when_its_name_is_flushed(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """OBJ-02: after a flush that failed our bytes are visible, and a power cut may still take them."""
     store.put_if_absent("a/old", b"1")
