@@ -162,7 +162,7 @@ HEADS = (
     ),
     Mutant(
         "an exception of a signal handler is an error of a link",
-        LocalStore.put_if_absent,
+        LocalStore._link,
         "if $error.errno is None:",
         "if False:",
         test="protocol/store/test_alarms.py::test_alarm_after_a_file_was_linked_is_not_the_error_of_the_link",

@@ -21,6 +21,13 @@ _TOPICS = "unit/catalog/test_topics.py::"
 
 STORAGE = (
     Mutant(
+        "a create that finds its name taken flushes only the last folder",
+        LocalStore.put_if_absent,
+        "self._ensure_folder(os.path.dirname($path))",
+        "pass",
+        test=_LOCAL + "test_create_of_a_taken_name_writes_nothing",
+    ),
+    Mutant(
         "own bytes that are visible are taken for durable",
         Claim.settle,
         "if $stored is not None and ($exists or not $visible):",
