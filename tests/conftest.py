@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
+import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,10 @@ from txnstore.testing import ManualClock
 pytest_plugins = ["tests.helpers.parallel", "tests.helpers.s3_servers"]
 
 _NAMES = itertools.count()
+
+#: Where the tests and the processes that they start remember what storage was probed: not in the cache of the user.
+_CACHE = tempfile.TemporaryDirectory(prefix="txnstore-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # A busy machine, such as one that runs tests in several processes, is no failure; and a run is like the one before.
 hypothesis.settings.register_profile(

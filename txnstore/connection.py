@@ -334,7 +334,7 @@ class Connection:
             StorageError: It cannot be checked.
         """
         if not self._checked:
-            probe_once(self.objects, self.runtime.new_id)
+            probe_once(self.objects, self.runtime.new_id, store_id=self.keys.store_id, now=self.runtime.clock())
             self._checked = True
 
     def _is_writable(self) -> bool:

@@ -9,6 +9,7 @@ from txnstore.core.catalog.rules import _folded
 from txnstore.core.state import check_observed
 from txnstore.segment.partition import _big_endian
 from txnstore.sql.views import view_names
+from txnstore.storage import proofs
 from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
 from txnstore.storage.s3.errors import check_absence
@@ -20,6 +21,20 @@ _ANSWERS = "unit/storage/test_s3_answers.py::"
 _TOPICS = "unit/catalog/test_topics.py::"
 
 STORAGE = (
+    Mutant(
+        "a proof of a storage counts for ever",
+        proofs.is_proven,
+        "< VALID_MS",
+        "< 10**20",
+        test="unit/storage/test_probe.py::test_what_one_process_has_probed_another_one_does_not",
+    ),
+    Mutant(
+        "a proof of one store counts for all in its bucket",
+        proofs.proof_of,
+        "\\n{$store_id}",
+        "",
+        test="unit/storage/test_probe.py::test_what_one_process_has_probed_another_one_does_not",
+    ),
     Mutant(
         "a create that finds its name taken flushes only the last folder",
         LocalStore.put_if_absent,

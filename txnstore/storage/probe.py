@@ -19,6 +19,7 @@ from txnstore.errors import (
 from txnstore.storage.base import ObjectStore, unwrapped
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.proofs import is_proven, remember
 from txnstore.threads import Task, Workers
 
 _LOG = logging.getLogger(__name__)
@@ -73,20 +74,34 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
             _clean_up(store, key)
 
 
-def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
+def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = "", now: int = 0) -> None:
     """Run :func:`probe` once per process and store; never for a store in memory.
 
     The check looks through wrappers that are transparent (:func:`~txnstore.storage.base.unwrapped`). It recognizes a
     store by its ``identity`` attribute, which those that inject faults pass on; one without it is probed every time.
+    What another process of the user has probed is not probed again for a week (:mod:`~txnstore.storage.proofs`), but
+    for a local folder, whose probe costs no request.
+
+    Args:
+        store: The store to probe.
+        ids: Returns a unique name.
+        store_id: The id of the store that it holds; empty if it has none yet, so that nothing is remembered of it.
+        now: The time in ms.
     """
     backend = unwrapped(store)
     identity: str | None = getattr(backend, "identity", None)
-    if identity is None or identity not in _proven:
-        probe(store, ids, racers=_RACERS_LOCAL if isinstance(backend, LocalStore) else _RACERS)
-        if isinstance(backend, LocalStore):
-            backend.check_names()
-        if identity is not None:
-            _proven.add(identity)
+    if identity in _proven:
+        return
+    if isinstance(backend, LocalStore):
+        probe(store, ids, racers=_RACERS_LOCAL)
+        backend.check_names()
+    elif identity is None or not store_id:
+        probe(store, ids)
+    elif not is_proven(identity, store_id, now):
+        probe(store, ids)
+        remember(identity, store_id, now)
+    if identity is not None:
+        _proven.add(identity)
 
 
 def _clean_up(store: ObjectStore, key: str) -> None:

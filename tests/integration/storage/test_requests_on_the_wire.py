@@ -12,6 +12,7 @@ import txnstore
 from tests.helpers.connections import connection_of
 from txnstore.chain.checkpoints.index import edge_numbers
 from txnstore.runtime import Runtime
+from txnstore.storage import probe
 from txnstore.store import Store
 from txnstore.testing.wire import RequestLog, WireRequest
 
@@ -135,6 +136,22 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
     with txnstore.open(f"{s3_bucket_url}/events", storage_options=logged_options) as again:
         assert connection_of(again).chain.state == connection_of(store).chain.state
     assert _kinds(request_log) == {"segment": 0, "entry": 0, "get": 4 + files + 4 + 8, "list": 1, "other": 0}
+
+
+def test_a_second_process_opens_without_a_put(
+    store: Store,
+    s3_bucket_url: str,
+    logged_options: dict[str, Any],
+    request_log: RequestLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first open of the machine has probed the storage; the next ones read."""
+    for expected in (9, 0):
+        monkeypatch.setattr(probe, "_proven", set())
+        request_log.clear()
+        txnstore.open(f"{s3_bucket_url}/events", storage_options=logged_options).close()
+        assert sum(request.method == "PUT" for request in request_log.requests) == expected
+    assert sum(request.method == "DELETE" for request in request_log.requests) == 0
 
 
 def test_an_idle_poll_is_one_get(store: Store, request_log: RequestLog) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from txnstore.errors import StorageError, StorageRefusedError, UnsafeStorageError
+from txnstore.storage import probe as probe_module
+from txnstore.storage import proofs
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
@@ -171,3 +173,85 @@ def test_refused_probe_has_nothing_to_delete(caplog: pytest.LogCaptureFixture) -
         probe(store, ids)
     assert store.snapshot().delete == 0
     assert not caplog.messages
+
+
+class Remote(MemoryStore):
+    """Storage of another machine."""
+
+    identity = "remote:bucket by user"
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.creates = getattr(self, "creates", 0) + 1
+        return super().put_if_absent(key, data)
+
+
+def opened(storage: Remote, store_id: str = "id", now: int = 0) -> int:
+    """A process of its own checks the storage; the number of its creates."""
+    storage.creates = 0
+    probe_module._proven.discard(storage.identity)
+    probe_once(storage, ids, store_id=store_id, now=now)
+    probe_once(storage, ids, store_id=store_id, now=now)
+    return int(storage.creates)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(probe_module, "_proven", {*probe_module._proven})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "txnstore" / "probed"
+
+
+def test_what_one_process_has_probed_another_one_does_not(cache: Path) -> None:
+    """For one store, one user and a week of the clock, which may also have gone back."""
+    storage = Remote()
+    assert [opened(storage, now=1_000), opened(storage, now=1_000 + proofs.VALID_MS - 1)] == [9, 0]
+    assert opened(storage, "another id", now=1_000) == 9
+    assert opened(storage, now=1_000 + proofs.VALID_MS) == 9
+    assert opened(storage, now=2_000) == 9, "the proof is of later"
+
+    class OfAnother(Remote):
+        identity = "remote:bucket by another user"
+
+    assert opened(OfAnother(), now=2_000) == 9
+    assert len(list(cache.iterdir())) == 3
+
+
+@pytest.mark.parametrize("damage", ["", "soon", "\u00e9"])
+def test_damaged_proof_is_none(cache: Path, damage: str) -> None:
+    storage = Remote()
+    opened(storage)
+    proofs.proof_of(storage.identity, "id").write_text(damage, "utf-8")
+    assert [opened(storage), opened(storage)] == [9, 0]
+
+
+def test_storage_without_a_store_is_always_probed(cache: Path) -> None:
+    """What is said of a bucket would also count for another store that is made there later."""
+    storage = Remote()
+    assert [opened(storage, ""), opened(storage, "")] == [9, 9]
+    assert not cache.exists()
+
+
+def test_a_process_without_a_cache_probes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that is a file, and a user without a home."""
+    storage = Remote()
+    cache.parent.write_text("a file")
+    assert [opened(storage), opened(storage)] == [9, 9]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert [opened(storage), opened(storage)] == [9, 9]
+
+
+def test_unsafe_storage_is_not_remembered(cache: Path) -> None:
+    class Unsafe(Remote):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            self.put(key, data)
+            return True
+
+    for _ in range(2):
+        with pytest.raises(UnsafeStorageError):
+            probe_once(Unsafe(), ids, store_id="id")
+    assert not cache.exists()
