@@ -29,9 +29,9 @@ INDEX = (
     ),
     Mutant(
         "removed ranges reach over a batch that stays",
-        index._joined,
-        "if $following is None or next($batches.overlapping($batch.limit, $following.base_offset), None) is not None:",
-        "if $following is None:",
+        index._removed_ranges,
+        "if $staying is not None:",
+        "if False:",
         test=_HISTORIES,
     ),
     Mutant(

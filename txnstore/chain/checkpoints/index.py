@@ -134,7 +134,7 @@ def encode_file(before: Edge, after: Edge) -> bytes:
     partitions: list[PartitionRows] = []
     for tp, removed, added in _changes(before.partitions, after.partitions):
         earlier = before.partitions.get(tp)
-        ranges = list(_joined(earlier.batches, removed)) if earlier is not None else []
+        ranges = list(_removed_ranges(earlier.batches, removed)) if earlier is not None else []
         cuts = [cut - len(rows) for cut in _cuts(len(rows), len(rows) + len(added))]
         runs = [(added[first].base_offset, added[end - 1].limit) for first, end in pairwise(cuts)]
         partitions.append(PartitionRows(tp, ranges, len(added), runs))
@@ -168,15 +168,18 @@ def _cuts(first: int, limit: int) -> list[int]:
     return [first, *range(first - first % _GROUP + _GROUP, limit, _GROUP), limit] if first < limit else []
 
 
-def _joined(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iterator[tuple[int, int]]:
+def _removed_ranges(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iterator[tuple[int, int]]:
     """The ranges of removed batches; those between which no batch stays are one range."""
-    start = None
-    for batch, following in pairwise([*removed, None]):
-        assert batch is not None
-        start = batch.base_offset if start is None else start
-        if following is None or next(batches.overlapping(batch.limit, following.base_offset), None) is not None:
-            yield start, batch.limit
-            start = None
+    if not removed:
+        return
+    start, limit = removed[0].base_offset, removed[0].limit
+    for batch in removed[1:]:
+        staying = next(batches.overlapping(limit, batch.base_offset), None)
+        if staying is not None:
+            yield start, limit
+            start = batch.base_offset
+        limit = batch.limit
+    yield start, limit
 
 
 def _encode_rows(rows: Sequence[Batch]) -> bytes:
