@@ -310,23 +310,38 @@ def has_times(data_type: pa.DataType) -> bool:
 
 
 def _check_times(topic: str, name: str, column: Any) -> None:
-    if pa.types.is_nested(column.type):
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            for inner, values in _inside(chunk):
-                if has_times(values.type):
-                    _check_times(topic, f"{name}.{inner}", values)
+    """Refuse a column of times, or of nested values that contain times, with one outside the years 1 to 9999."""
+    if not pa.types.is_nested(column.type):
+        _check_flat_times(topic, name, column)
         return
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    for chunk in chunks:
+        for field, values in _inside(chunk):
+            if has_times(values.type):
+                _check_times(topic, f"{name}.{field}", values)
+
+
+def _check_flat_times(topic: str, name: str, column: Any) -> None:
+    """Refuse a column of dates, of timestamps, or of integers that are milliseconds, as :func:`_check_times` does."""
     if pa.types.is_date32(column.type):
-        column, low, limit, kind = column.cast(pa.int32()), _MIN_DAY, _LIMIT_DAY, "days since 1970"
+        numbers, unit = column.cast(pa.int32()), "days since 1970"
+        minimum, limit = _MIN_DAY, _LIMIT_DAY
     else:
+        numbers = column.cast(pa.int64())
+        unit = "milliseconds" if column.type == pa.int64() else str(column.type)
         per_ms = 1000 if pa.types.is_timestamp(column.type) and column.type.unit == "us" else 1
-        kind = "milliseconds" if column.type == pa.int64() else str(column.type)
-        column, low, limit = column.cast(pa.int64()), _MIN_TIMESTAMP * per_ms, (MAX_TIMESTAMP + 1) * per_ms
-    ends = pc.min_max(column).as_py()
-    if ends["min"] is None or (low <= ends["min"] and ends["max"] < limit):
+        minimum, limit = _MIN_TIMESTAMP * per_ms, (MAX_TIMESTAMP + 1) * per_ms
+    extremes = pc.min_max(numbers).as_py()
+    least, greatest = extremes["min"], extremes["max"]
+    if least is None:
+        return  # All values are null.
+    if least < minimum:
+        outside = least
+    elif greatest >= limit:
+        outside = greatest
+    else:
         return
-    wrong = ends["min"] if ends["min"] < low else ends["max"]
-    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {wrong} as {kind}"
+    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {outside} as {unit}"
     raise SchemaMismatchError(msg)
 
 
