@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,19 @@ class TablePiece:
 #: Milliseconds for which the head of the catalog is not read again for a topic whose schema did not fit a row there.
 _PAUSE_MS = 1000
 
+
+class _FailedLookup(NamedTuple):
+    """A lookup at the head of the catalog that found no other schema than the one that a row does not fit.
+
+    Attributes:
+        topic: The name of the topic.
+        time_ms: The time of the lookup, by the wall clock.
+    """
+
+    topic: str
+    time_ms: int
+
+
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
 
@@ -146,9 +159,9 @@ class RecordAccumulator:
         #: The newest version of each topic that was sent to. Written with the lock, read without.
         self._topics: dict[str, TopicBuffer] = {}
         self.catalog = connection.chain
-        #: The topic whose schema did not fit a row at the head of the catalog, and when that was looked up, in ms; see
-        #: ``_PAUSE_MS``. Written without a lock: at worst a request more.
-        self._unfit = ("", 0)
+        #: The last lookup that found no other schema, so that the row does not fit; None before one, and after a new
+        #: schema. Written without a lock: at worst a request more.
+        self._failed_lookup: _FailedLookup | None = None
 
     @property
     def has_batches(self) -> bool:
@@ -177,7 +190,7 @@ class RecordAccumulator:
             try:
                 record, key, size, timestamp = buffer.row_format.check(value, now)
             except SchemaMismatchError:
-                if not self._altered(buffer):
+                if not self._has_new_schema(buffer):
                     raise
                 return self.send(topic, value, key, partition, headers, timestamp)
         else:
@@ -238,7 +251,7 @@ class RecordAccumulator:
             try:
                 return buffer, itertools.chain([next(tables)], tables)
             except SchemaMismatchError:
-                if not self._altered(buffer):
+                if not self._has_new_schema(buffer):
                     raise
 
     def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
@@ -312,18 +325,20 @@ class RecordAccumulator:
             self._check_number(buffer, partition)
         return buffer
 
-    def _altered(self, buffer: TopicBuffer) -> bool:
+    def _has_new_schema(self, buffer: TopicBuffer) -> bool:
         """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
         name, now = buffer.topic.name, self._clock()
         # An application that sends one row that does not fit sends many: they cost one request per pause.
-        recent = self._unfit[0] == name and 0 <= now - self._unfit[1] < _PAUSE_MS
+        last = self._failed_lookup
+        # The clock may have been set back: then the time of the lookup tells nothing.
+        recent = last is not None and last.topic == name and 0 <= now - last.time_ms < _PAUSE_MS
         newest = self._connection.view(refresh=not recent).topics.get(name)
         self.catalog = self._connection.chain
         if newest is not None and newest.schema != buffer.topic.schema:
-            self._unfit = ("", 0)
+            self._failed_lookup = None
             return True
         if not recent:
-            self._unfit = (name, now)
+            self._failed_lookup = _FailedLookup(name, now)
         return False
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
