@@ -316,30 +316,43 @@ def _check(connection: Connection, *, force: bool) -> None:
 
 
 def _vacuum_foreign(connection: Connection, store_ids: Collection[str], *, dry_run: bool) -> VacuumReport:
-    """Delete the chains of other stores. This store need not open: beside these chains an empty one does not."""
+    """Delete the chains of other stores, and the hints to them.
+
+    This store is not opened: an empty one refuses to open while chains of another store are beside it.
+    """
     objects, tally = connection.objects, _Tally()
     names = Keys(_store_id(connection))
     ids = check_ids(store_ids)
     hints = hints_of_others(objects, names.store_id)
-    others = {*foreign_stores(objects, names), *hints.values()}
-    for store_id in ids:
-        if store_id == names.store_id or store_id not in others:
-            which = f"of the stores {', '.join(sorted(others))}" if others else "of no other store"
-            why = f"{keys.STORE} names it" if store_id == names.store_id else f"there are chains {which}"
-            msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
-            raise InvalidConfigError(msg)
+    _check_others(connection, ids, own=names.store_id, others={*foreign_stores(objects, names), *hints.values()})
     old_hints = [objects.stat(key) for key, store_id in sorted(hints.items()) if store_id in ids]
-    for items in itertools.chain(foreign_pages(objects, names, ids), [old_hints]):
-        if _store_id(connection) != names.store_id:  # What was listed belongs to another store by now.
+    for page in itertools.chain(foreign_pages(objects, names, ids), [old_hints]):
+        # Before each page: if the store was replaced meanwhile, one of these ids may be its own.
+        if _store_id(connection) != names.store_id:
             msg = f"the store {names.store_id} at {connection.url} was replaced while it was looked at"
             raise StoreNotFoundError(msg)
-        tally.delete_pages([items])
+        tally.delete_pages([page])
         if not dry_run:
-            delete(objects, items)
+            delete(objects, page)
     report = tally.report(swept=0, announced=0, dry_run=dry_run)
     if not dry_run:
         _LOG.warning("chains of other stores deleted", extra={"stores": sorted(ids), "objects": report.objects})
     return report
+
+
+def _check_others(connection: Connection, ids: Collection[str], *, own: str, others: Collection[str]) -> None:
+    """Refuse the id of the store itself, and ids of which no object exists here."""
+    for store_id in ids:
+        if store_id == own:
+            why = f"{keys.STORE} names it"
+        elif store_id in others:
+            continue
+        elif others:
+            why = f"there are chains of the stores {', '.join(sorted(others))}"
+        else:
+            why = "there are chains of no other store"
+        msg = f"the chains of {store_id} at {connection.url} are not deleted: {why}"
+        raise InvalidConfigError(msg)
 
 
 def check_ids(ids: object) -> frozenset[str]:
