@@ -137,16 +137,19 @@ class ChainRepairs:
 
     def _read_newest(self, heads: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
         """The newest checkpoints, None for a damaged one, and the number of the newest sound one; 0 without one."""
-        saved, sound = dict[int, Saved | None](), 0
+        saved: dict[int, Saved | None] = {}
+        newest_sound = 0
         for number in sorted(heads, reverse=True):
             if len(saved) == KEPT_CHECKPOINTS:
                 break
             loaded = self._read(number)
-            # What lacks index files below a sound checkpoint is what a paused writer leaves after a vacuum.
-            if loaded is not None or number > sound or not self._lacks_files(number, listed):
+            if loaded is not None:
                 saved[number] = loaded
-            sound = sound or (number if loaded is not None else 0)
-        return saved, sound
+                newest_sound = max(newest_sound, number)
+            elif number > newest_sound or not self._lacks_files(number, listed):
+                saved[number] = None
+            # Else a writer has written it after a pause, when a vacuum had deleted its index files: it is no damage.
+        return saved, newest_sound
 
     def _passed(self, start: State, newest: int) -> str:
         """What is wrong with a hint to an old checkpoint: that the entries up to a newer one cannot be read."""
