@@ -75,9 +75,11 @@ class _Marks:
     def bounds(self, stamp: int, now: int) -> tuple[int, int | None]:
         """The least age of the entry with this time, and the greatest one, or None without a limit; in ms."""
         place = bisect_left(self._marks, stamp, key=_stamp_of)
-        least = now - self._marks[place].first_known if place < len(self._marks) else 0
-        before = self._marks[place - 1].last_head if place else None
-        return least, now - before if before is not None else None
+        min_age = now - self._marks[place].first_known if place < len(self._marks) else 0
+        # An earlier entry was the head then, so this one did not exist.
+        absent_at = self._marks[place - 1].last_head if place else None
+        max_age = now - absent_at if absent_at is not None else None
+        return min_age, max_age
 
 
 class Ages:
@@ -121,8 +123,8 @@ class Ages:
         """Whether more than ``length_ms`` has passed since the entry with the time ``stamp`` was written.
 
         True once this process has known the entry for longer, and False if it has read the chain without it since. In
-        between, the clock of the storage decides. It is asked only if the entry seems to be old enough, or if its time
-        is in the future and so tells nothing.
+        between, the clock of the storage decides. The storage is asked only if the entry seems to be old enough by the
+        wall clock or the newest entry, or if its time is in the future and so tells nothing.
 
         Args:
             state: A state of the chain at or after that entry.
@@ -132,18 +134,17 @@ class Ages:
         self.record((state,))
         now = self._runtime.monotonic()
         with self._lock:
-            least, most = self._marks[state.chain].bounds(stamp, now)
-            if least > length_ms or (most is not None and most <= length_ms):
-                return least > length_ms
-            clock = self._runtime.clock()
-            if stamp <= clock and max(clock, state.timestamp) - stamp <= length_ms:
+            min_age, max_age = self._marks[state.chain].bounds(stamp, now)
+            if min_age > length_ms:
+                return True
+            if max_age is not None and max_age <= length_ms:
                 return False
-            requested_at = self._requested_at.get((state.chain, stamp))
-            if requested_at is not None and now - requested_at < length_ms / _ASKS:
+            wall_clock = self._runtime.clock()
+            is_future = stamp > wall_clock
+            if not is_future and max(wall_clock, state.timestamp) - stamp <= length_ms:
                 return False
-            if len(self._requested_at) >= _MOST_TIMES:
-                self._requested_at.clear()
-            self._requested_at[state.chain, stamp] = now
+            if not self._may_ask(state.chain, stamp, now, length_ms):
+                return False
         try:
             return stamp <= self.newest_older_than(state, length_ms + 1)
         except TxnStoreError as error:
@@ -153,6 +154,16 @@ class Ages:
                 extra={"chain": state.chain, "stamp": stamp, "error": str(error)},
             )
             return False
+
+    def _may_ask(self, chain: int, stamp: int, now: int, length_ms: int) -> bool:
+        """Whether the storage was not asked about the entry lately; then it counts as asked now. With the lock held."""
+        requested_at = self._requested_at.get((chain, stamp))
+        if requested_at is not None and now - requested_at < length_ms / _ASKS:
+            return False
+        if len(self._requested_at) >= _MOST_TIMES:
+            self._requested_at.clear()
+        self._requested_at[chain, stamp] = now
+        return True
 
     def newest_older_than(self, state: State, age_ms: int) -> int:
         """The time up to which all entries of the chain are at least ``age_ms`` old by the storage's clock; -1: none.
