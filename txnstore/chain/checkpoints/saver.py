@@ -119,13 +119,15 @@ class Saver:
             self._failed(state, error)
 
     def _save_all(self) -> None:
+        """Write the checkpoint that waits, and those that are requested meanwhile, until none waits."""
         while True:
+            # Under the lock: a `save_later` either sets `_next` before the task looks, or finds no task and begins one.
             with self._lock:
-                following, self._next = self._next, None
-                if following is None:
+                waiting, self._next = self._next, None
+                if waiting is None:
                     self._task = None
                     return
-            state, ends = following
+            state, ends = waiting
             try:
                 self._save(state, ends)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
