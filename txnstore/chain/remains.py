@@ -7,6 +7,8 @@ opened as empty, or deleted. See docs/design/0025-identity.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from txnstore.chain import keys
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import CHAINS, HINTS, STORE, TOPICS, Keys
@@ -18,7 +20,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnsupportedFormatError,
 )
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.redact import redact
 
 #: Greater than all names below a folder.
@@ -39,17 +41,27 @@ def stores(objects: ObjectStore, passed: str = "") -> list[str]:
     ids: list[str] = []
     after, limit = "", 1
     while page := objects.list(CHAINS, after, limit):
-        key = next((item.key for item in page if keys.store_of(item.key) is not None), page[-1].key)
         if page[0].key >= HINTS:
-            break  # No id is after them.
-        store_id = keys.store_of(key)
+            break  # An id is hexadecimal, so none is after them.
+        store_id = _first_id(page)
         if store_id is None:
-            after, limit = _behind_folder(key), _PAGE
+            # Objects of others: there may be many, so the next list is a long one.
+            after, limit = _behind_folder(page[-1].key), _PAGE
             continue
         if store_id != passed:
             ids.append(store_id)
+        # One key behind all chains of this store is enough to see the id of the next one.
         after, limit = f"{Keys(store_id).chains}{AFTER}", 1
     return ids
+
+
+def _first_id(page: Sequence[ObjectInfo]) -> str | None:
+    """The id of the store that the first object of a chain in the page belongs to; None without such an object."""
+    for item in page:
+        store_id = keys.store_of(item.key)
+        if store_id is not None:
+            return store_id
+    return None
 
 
 def _behind_folder(key: str) -> str:
