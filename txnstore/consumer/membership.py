@@ -270,7 +270,8 @@ class GroupMembership:
         If another consumer has its static name, it does not join again, because that would fence the other one.
         """
         instance_id = self._options.instance_id
-        fenced = any(member.instance_id == instance_id is not None for member in group.members.values())
+        # This member is not in the group, so one with its static name is another consumer.
+        fenced = instance_id is not None and any(member.instance_id == instance_id for member in group.members.values())
         lost = sorted(self._positions.assigned)
         self._positions.share_nothing()
         extra = {"group": self._group, "member_id": self.member_id, "partitions": list(map(str, lost))}
