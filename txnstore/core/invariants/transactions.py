@@ -74,24 +74,25 @@ def stable_data_is_decided(state: State) -> Iterator[str]:
 def aborted_index_sound(state: State) -> Iterator[str]:
     """Each entry of the aborted index covers the data of one transaction (OBJ-19 I3), so it hides nothing else."""
     for tp, partition in sorted_items(state.partitions):
-        last, ended = -1, dict[int, int]()
+        previous_marker = -1
+        previous_marker_of: dict[int, int] = {}  # By producer id.
         for entry in partition.aborted:
             where = f"{tp}: the aborted transaction {entry.first_offset}-{entry.last_offset} of {entry.producer_id}"
-            if entry.last_offset <= last:
-                yield f"{where} does not follow the one whose marker is at {last}"
+            if entry.last_offset <= previous_marker:
+                yield f"{where} does not follow the one whose marker is at {previous_marker}"
             if not entry.first_offset < entry.last_offset < partition.high_watermark:
                 yield f"{where} is outside the log"
             if entry.last_offset < partition.log_start:
                 yield f"{where} is below the log start {partition.log_start}, but still in the aborted index"
-            if entry.first_offset <= ended.get(entry.producer_id, -1):
+            if entry.first_offset <= previous_marker_of.get(entry.producer_id, -1):
                 yield f"{where} begins before the previous one of this producer ended"
-            if not entry.last_stable_offset <= entry.last_offset + 1:
+            if entry.last_stable_offset > entry.last_offset + 1:
                 yield f"{where} has the last stable offset {entry.last_stable_offset} behind its marker"
-            last = ended[entry.producer_id] = entry.last_offset
-            inside = partition.batches.overlapping(entry.first_offset, entry.last_offset + 1)
-            yield from (
-                f"{where} {problem}" for problem in _aborted_batches(list(inside), entry.producer_id, entry.last_offset)
-            )
+            batches = list(partition.batches.overlapping(entry.first_offset, entry.last_offset + 1))
+            for problem in _aborted_batches(batches, entry.producer_id, entry.last_offset):
+                yield f"{where} {problem}"
+            previous_marker = entry.last_offset
+            previous_marker_of[entry.producer_id] = entry.last_offset
 
 
 def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Iterator[str]:
