@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -145,26 +144,33 @@ def decode_pieces(
     """Like :func:`decode`, but yields one table per row group, so that one at a time is in memory; at least one."""
     try:
         file = open_segment(data, fmt)
-        selected = [name for name in file.columns if columns is None or name in columns]
-        order = selected if columns is None else [name for name in columns if name in selected]
-        limit = sum(file.rows) if rows is None else first_row + rows
-        if sum(file.rows) < limit:
-            msg = f"{key or 'a segment'} has {sum(file.rows)} rows; expected at least {limit}"
+        if columns is None:
+            selected = order = list(file.columns)
+        else:
+            selected = [name for name in file.columns if name in columns]  # A file is read in its own order.
+            order = [name for name in columns if name in selected]
+        total = sum(file.rows)
+        limit = total if rows is None else first_row + rows
+        if total < limit:
+            msg = f"{key or 'a segment'} has {total} rows; expected at least {limit}"
             raise CorruptionError(msg)
-        pieces = [
-            (number, max(0, first_row - at), min(count, limit - at))
-            for number, (at, count) in enumerate(zip(_starts(file.rows), file.rows, strict=True))
-            if at < limit and at + count > first_row
-        ]
-        for number, start, end in pieces or [(0, 0, 0)]:
+        pieces = list(_pieces_of_range(file.rows, first_row, limit))
+        if not pieces:
+            pieces = [(0, 0, 0)]  # An empty table has the types of the columns.
+        for number, start, end in pieces:
             yield file.read(number, selected).select(order).slice(start, end - start)
     except _DAMAGE as error:
         raise _damaged(key, fmt, error) from error
 
 
-def _starts(rows: Sequence[int]) -> list[int]:
-    """The number of the first row of each piece."""
-    return [0, *accumulate(rows)][:-1]
+def _pieces_of_range(piece_rows: Sequence[int], first: int, limit: int) -> Iterator[tuple[int, int, int]]:
+    """The pieces that have rows of ``[first, limit)``: the number of each, and which of its rows these are."""
+    piece_first = 0
+    for number, count in enumerate(piece_rows):
+        piece_limit = piece_first + count
+        if piece_first < limit and piece_limit > first:
+            yield number, max(first - piece_first, 0), min(limit - piece_first, count)
+        piece_first = piece_limit
 
 
 class SegmentWriter:
