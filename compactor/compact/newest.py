@@ -55,12 +55,14 @@ class NewestByKey:
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            **({"threads": threads} if threads is not None else {}),
         }
+        if threads is not None:
+            settings["threads"] = threads
         self._database = duckdb.connect(":memory:", config=settings)
         # In a process without a main file, such as an interactive one, DuckDB draws it on standard output.
         self._run("SET enable_progress_bar = false")
         self._run(f"CREATE TABLE seen ({_KEY} BLOB, {_OFFSET} BIGINT)")
+        #: The tables that were added and are not in the database yet, and the number and size of their rows.
         self._pending: list[pa.Table] = []
         self._rows = self._bytes = 0
         #: The number of records with a key.
