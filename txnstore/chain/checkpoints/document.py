@@ -174,6 +174,7 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
 
 
 def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
+    """The partition of a document. Its batches are in the index files, so ``log`` has them; None: it has no batches."""
     return _converted(
         Partition,
         item,
