@@ -644,8 +644,15 @@ class Store:
         load("txnstore.compactor")
         from txnstore.compactor import watch
 
-        limits = {"max_bytes": max_bytes, "memory_limit": memory_limit}
-        return watch(self._connection, topic=topic, interval=interval, **limits, past_hw=past_hw, rounds=rounds)
+        return watch(
+            self._connection,
+            topic=topic,
+            interval=interval,
+            max_bytes=max_bytes,
+            memory_limit=memory_limit,
+            past_hw=past_hw,
+            rounds=rounds,
+        )
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
         """Delete the records that ``retention.ms`` and ``retention.bytes`` of their topic have passed.
