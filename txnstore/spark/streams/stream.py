@@ -37,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The pause after the first look that finds nothing new, in milliseconds; it doubles up to ``pollIntervalMs``.
 _FIRST_PAUSE_MS = 50
+#: The number of losses that an error describes.
+_NAMED_LOSSES = 3
 
 
 @dataclass(slots=True)
@@ -329,8 +331,9 @@ class Stream:
     def _accepted(self, step: Step) -> Position:
         """The position, unless records were lost and the query must not go on without them."""
         if step.losses and self._options.fail_on_data_loss:
-            more = f" (and {len(step.losses) - 3} more)" if len(step.losses) > 3 else ""
-            msg = f"{'; '.join(step.losses[:3])}{more}. To read what is left, set failOnDataLoss to false"
+            unnamed = len(step.losses) - _NAMED_LOSSES
+            more = f" (and {unnamed} more)" if unnamed > 0 else ""
+            msg = f"{'; '.join(step.losses[:_NAMED_LOSSES])}{more}. To read what is left, set failOnDataLoss to false"
             raise OffsetOutOfRangeError(msg)
         for loss in step.losses:
             _LOG.warning("records were lost before the stream read them", extra={"loss": loss})
