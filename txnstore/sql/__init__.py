@@ -46,6 +46,7 @@ __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
+    # Before the block, so that Ctrl-C in it meets none of these imports.
     for name in ("duckdb", "txnstore.sql.shared", "txnstore.sql.session"):
         load(name)
     import duckdb
