@@ -215,11 +215,10 @@ def _transaction(
 
 def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """Members past their session, and members that wait for the partitions of others."""
-    findings = [
-        finding
-        for name, group in sorted(view.groups.items())
-        for finding in _group(name, group, {member for member, _ in connection.chains.expired_members(name)})
-    ]
+    findings: list[Finding] = []
+    for name, group in sorted(view.groups.items()):
+        expired = {member_id for member_id, _ in connection.chains.expired_members(name)}
+        findings += _group(name, group, expired)
     yield from findings
     if not findings:
         message = f"{counted(len(view.groups), 'group')}; all members renew their leases, and none waits"
