@@ -174,7 +174,9 @@ class Poller:
     def _log_pending(self, view: View, tps: list[TopicPartition]) -> None:
         """Log for which transactions the partitions have no position yet, once for each change of the partitions."""
         if tps and tps != self._logged_pending:
-            names = sorted(str(view.transactional_ids.get(each, each)) for each in self._positions.pending(view))
+            producer_ids = self._positions.pending(view)
+            # A producer whose transactional id has expired is named by its producer id.
+            names = sorted(str(view.transactional_ids.get(pid, pid)) for pid in producer_ids)
             _LOG.info(
                 "group %s: the consumer waits for the end of the transaction of %s, which holds the offsets of %s",
                 self._positions.group,
