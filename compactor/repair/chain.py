@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -93,46 +93,57 @@ class ChainRepairs:
         self._edges = KnownEdges()
 
     def survey(self) -> Survey:
-        """Look at the hint, and read the checkpoints since the last boundary."""
+        """Look at the hint and the boundaries, and read the checkpoints since the last boundary."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
         listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
         heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        saved, sound = self._read_newest(heads, listed)
-        hinted, boundary, damage = self._hinted(hint, heads)
+        saved, newest_sound = self._read_newest(heads, listed)
+
+        hinted, hinted_boundary, damage = self._hinted(hint, heads)
         leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
-            leftover = saved[hinted] is None and hinted < sound and self._lacks_files(hinted, listed)
+            leftover = saved[hinted] is None and self._is_leftover(hinted, newest_sound, listed)
         hint_document = checkpoint.hinted(self._names, self._chain, hint)
-        named = saved.get(hint_document.sequence)
-        conflict = checkpoint.conflict(self._names, hint_document, named.state) if named is not None else ""
+        hinted_checkpoint = saved.get(hint_document.sequence)
+        conflict = ""
+        if hinted_checkpoint is not None:
+            conflict = checkpoint.conflict(self._names, hint_document, hinted_checkpoint.state)
         damage = damage or conflict
-        boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
-        last_boundary = max((each.sequence for each in boundaries.values() if each is not None), default=0)
+
+        boundaries = read_boundaries(self._objects, self._names, self._chain, hinted_boundary)
+        begins = max(_entries_of(boundaries), default=0)
         boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
-        if boundary > (last := max(boundaries, default=0)):
-            damage = damage or f"it names boundary {boundary}, and the last one is {last}"
-        ends = {each.sequence for each in boundaries.values() if each is not None}
+        last_boundary = max(boundaries, default=0)
+        if hinted_boundary > last_boundary and not damage:
+            damage = f"it names boundary {hinted_boundary}, and the last one is {last_boundary}"
+
+        # A process may begin at the checkpoint of each boundary, and at all since the last boundary.
+        ends = _entries_of(boundaries)
         for end in ends:
             if end in heads and end not in saved:
                 saved[end] = self._read(end)
-        begins = max(ends, default=0)
-        for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
-            if number > sound or not self._lacks_files(number, listed):
+        history_begins = max(ends, default=0)
+        unread = {number for number in heads - saved.keys() if number >= history_begins}
+        for number in self._damaged(unread):
+            if not self._is_leftover(number, newest_sound, listed):
                 saved[number] = None
-        if not damage and hinted and (start := saved[hinted]) is not None and hinted < sound:
-            damage = self._passed(start.state, sound)
+
+        # An old hint is right as long as the entries after its checkpoint can be read.
+        start = saved[hinted] if hinted and hinted < newest_sound else None
+        if start is not None and not damage:
+            damage = self._passed(start.state, newest_sound)
         return Survey(
-            hinted,
-            damage,
-            dict(sorted(saved.items())),
-            frozenset(heads),
-            boundaries,
-            bool(hint_document.store_id),
-            conflict,
-            last_boundary,
-            leftover,
+            hinted=hinted,
+            damage=damage,
+            saved=dict(sorted(saved.items())),
+            heads=frozenset(heads),
+            boundaries=boundaries,
+            is_own=bool(hint_document.store_id),
+            conflict=conflict,
+            begins=begins,
+            leftover=leftover,
         )
 
     def _read_newest(self, heads: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
@@ -146,9 +157,8 @@ class ChainRepairs:
             if loaded is not None:
                 saved[number] = loaded
                 newest_sound = max(newest_sound, number)
-            elif number > newest_sound or not self._lacks_files(number, listed):
+            elif not self._is_leftover(number, newest_sound, listed):
                 saved[number] = None
-            # Else a writer has written it after a pause, when a vacuum had deleted its index files: it is no damage.
         return saved, newest_sound
 
     def _passed(self, start: State, newest: int) -> str:
@@ -184,7 +194,13 @@ class ChainRepairs:
             return None
         return saved
 
-    def _lacks_files(self, number: int, listed: set[str]) -> bool:
+    def _is_leftover(self, number: int, newest_sound: int, listed: set[str]) -> bool:
+        """Whether a checkpoint that cannot be read is no damage: it lacks index files, below a sound checkpoint.
+
+        A writer was paused while it wrote this one, and a vacuum deleted the index files meanwhile.
+        """
+        if number > newest_sound:
+            return False
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
         return named is not None and not listed.issuperset(named)
 
@@ -355,3 +371,8 @@ class ChainRepairs:
 
 def _sequence(saved: Saved) -> int:
     return saved.state.sequence
+
+
+def _entries_of(boundaries: Mapping[int, BoundaryDocument | None]) -> set[int]:
+    """The entries of the boundaries that are not lost."""
+    return {boundary.sequence for boundary in boundaries.values() if boundary is not None}
