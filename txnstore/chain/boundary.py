@@ -113,17 +113,19 @@ class Boundaries:
 
     def start(self, number: int) -> None:
         """Begin to read the boundary ``number``, which a hint names, and to ask for the next one."""
-        lease, self._hinted = self._at(number, NO_BOUNDARY), number
+        self._hinted = number
+        # Before the requests, because the lease counts from then; its document follows.
+        lease = self._at(number, NO_BOUNDARY)
         document = self._pool.submit(self._read, number)
         following = self._pool.submit(self._get, number + 1)
 
-        def renewed() -> _BoundaryLease:
+        def finish() -> _BoundaryLease:
             try:
                 return self._renew(lease._replace(document=document.result()), following.result())
             except CorruptionError:  # The hint is wrong, or the boundary is lost: see which ones there are.
                 return self._ask(self._newest(0))
 
-        self._begun = renewed
+        self._begun = finish
 
     def check(self, sequence: int) -> None:
         """Make sure that neither entry ``sequence`` nor a later one was deleted until now.
