@@ -169,6 +169,7 @@ class View:
                 continue
             open_txns = open_txns.remove(producer_id)
             if DECIDED[txn.state] is Outcome.ABORT:
+                # The marker is not written yet: all of the log may have data of the transaction.
                 last = partition.high_watermark - 1
                 aborted = (*aborted, AbortedTxn(producer_id, first, last, partition.last_stable_offset))
         if open_txns is partition.open_txns:
