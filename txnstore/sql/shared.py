@@ -185,6 +185,7 @@ class _Database:
         self._states = 0
         #: The names in each query that only selects; a database serves a limited number of them.
         self._names: dict[str, set[str]] = {}
+        #: The number of calls, which names the schema of each one.
         self._calls = 0
 
     def is_outdated(self) -> bool:
@@ -309,7 +310,7 @@ def _inspection_statements() -> str:
     )
     statements = [
         "CREATE SCHEMA txn",
-        # A value to bind the views with.
+        # DuckDB binds a view when it is created, so the variable must have a value of its type.
         f"SET VARIABLE {quote(_SHOWN)} = {_variable(_folder(0), View((State(),)), Isolation.READ_COMMITTED)}",
         *(f"CREATE VIEW {name} AS {select}" for name, select in inspection_views(selected).items()),
     ]
