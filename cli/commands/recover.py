@@ -63,7 +63,12 @@ def recover(app: App, dry_run: bool, chains: int | None, identity: str | None, d
         "foreign": plan.foreign,
     }
     if dry_run or not plan.opens:
-        verb = "would be" if dry_run else "was" if len(plan.repairs) == 1 else "were"
+        if dry_run:
+            verb = "would be"
+        elif len(plan.repairs) == 1:
+            verb = "was"
+        else:
+            verb = "were"
         text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
         app.out.result(text, **outcome, dry_run=dry_run)
         app.out.foreign(plan.foreign)

@@ -210,10 +210,15 @@ def _live_members(connection: Connection, view: View, name: str) -> list[Member]
 
 
 def _described(view: View, name: str, group: Group, members: list[Member]) -> GroupDescription:
-    settled = all(member.assigned == member.target == member.held for member in members)
+    if not members:
+        state = "Empty"
+    elif all(member.assigned == member.target == member.held for member in members):
+        state = "Stable"
+    else:
+        state = "Reconciling"
     return GroupDescription(
         group=name,
-        state="Empty" if not members else "Stable" if settled else "Reconciling",
+        state=state,
         generation=group.generation,
         last_transactional_id=view.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
         members=tuple(_member(group, member) for member in members),

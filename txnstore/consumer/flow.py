@@ -159,8 +159,13 @@ class Flow:
         """Move the position over markers, aborted and compacted records to the next slice."""
         if self._slice is not None:
             return
-        following = self._fetches[0][0] if self._fetches else self._slices[0] if self._slices else None
-        self.position = max(self.position, following.start if following is not None else self.planned)
+        if self._fetches:
+            next_offset = self._fetches[0][0].start
+        elif self._slices:
+            next_offset = self._slices[0].start
+        else:
+            next_offset = self.planned
+        self.position = max(self.position, next_offset)
 
     def drop(self) -> None:
         """Drop all fetched and planned rows."""

@@ -105,7 +105,9 @@ class Assignment:
     @property
     def position(self) -> int | None:
         """The next offset to read: after the last returned record, or where it was sought; None before its look-up."""
-        return self.flow.position if self.flow is not None else self.begin if isinstance(self.begin, int) else None
+        if self.flow is not None:
+            return self.flow.position
+        return self.begin if isinstance(self.begin, int) else None
 
 
 class Positions:

@@ -242,15 +242,15 @@ def _without_missing(values: Any) -> Any:
     kinds = set(map(type, values))
     if not any(map(_may_be_missing, kinds)):
         return values
-    each = [
-        _without_missing(value)
-        if isinstance(value, list | tuple | dict)
-        else None
-        if type(value).__name__ in _MISSING
-        else value
-        for value in values
-    ]
-    return tuple(each) if isinstance(values, tuple) else each
+    converted: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple | dict):
+            converted.append(_without_missing(value))
+        elif type(value).__name__ in _MISSING:
+            converted.append(None)
+        else:
+            converted.append(value)
+    return tuple(converted) if isinstance(values, tuple) else converted
 
 
 _MISSING = {"NaTType", "NAType"}
