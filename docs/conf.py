@@ -137,14 +137,14 @@ def resolve_reference(
         return None
     last = target.split(".")[-2:] if node["reftype"] == "meth" and owner else [name]
     suffix = "." + ".".join(last)
-    found = [
+    matches = [
         (full, entry)
         for full, entry in domain.objects.items()
         if full.endswith(suffix) and entry.objtype in _DOCUMENTED and not entry.aliased
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         return None
-    full, entry = found[0]
+    full, entry = matches[0]
     fromdoc = node.get("refdoc", env.docname)
     uri = env.app.builder.get_relative_uri(fromdoc, entry.docname)
     return nodes.reference("", "", content, internal=True, refuri=f"{uri}#{entry.node_id}", reftitle=full)
@@ -154,12 +154,12 @@ def _exists(target: str) -> bool:
     parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
+            value: Any = importlib.import_module(".".join(parts[:cut]))
         except ImportError:
             continue
         for part in parts[cut:]:
-            found = getattr(found, part, None)
-            if found is None:
+            value = getattr(value, part, None)
+            if value is None:
                 return False
         return True
     return len(parts) == 2  # Class.method, written without its module: it is looked up among what is documented.

@@ -82,14 +82,14 @@ def _python(code: str, cwd: Path) -> str:
 
 
 def _packages_on_disk() -> set[str]:
-    found = {"pyspark_txnstore"}
+    packages = {"pyspark_txnstore"}
     folders = [ROOT / "txnstore"]
     while folders:
         folder = folders.pop()  # by hand, because rglob does not follow the three links
         if (folder / "__init__.py").exists():
-            found.add(".".join(folder.relative_to(ROOT).parts))
+            packages.add(".".join(folder.relative_to(ROOT).parts))
             folders += [child for child in folder.iterdir() if child.is_dir()]
-    return found
+    return packages
 
 
 def test_every_package_on_disk_is_in_the_package_list() -> None:

@@ -27,7 +27,7 @@ def sample_store(clock: ManualClock) -> Store:
     return store
 
 
-def _found(report: VerifyReport) -> list[tuple[str, str]]:
+def _violations(report: VerifyReport) -> list[tuple[str, str]]:
     """Name and subject of each violation."""
     return [(item.name, item.subject) for item in report.violations]
 

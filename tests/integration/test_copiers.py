@@ -74,11 +74,11 @@ class Copiers:
 
 @contextmanager
 def copiers(url: str, *, members: bool) -> Iterator[Copiers]:
-    found = Copiers(url, members=members)
+    processes = Copiers(url, members=members)
     try:
-        yield found
+        yield processes
     finally:
-        found.end_all(signal.SIGKILL)
+        processes.end_all(signal.SIGKILL)
 
 
 def fill(url: str, chains: int) -> None:

@@ -69,9 +69,9 @@ def test_a_parquet_folder_is_migrated_once(tmp_path: Path) -> None:
     rows(folder / "c.parquet", 30, 10)
     assert run("migrate_parquet.py", folder, url, "people", "--key", "id") == "10 rows migrated\n"
     with txnstore.open(url) as store:
-        found = store.sql("select count(*), count(distinct id), sum(id), min(name) from people").fetchall()
+        totals = store.sql("select count(*), count(distinct id), sum(id), min(name) from people").fetchall()
         files = store.sql("select file, rows from migrated_files order by file").fetchall()
-    assert found == [(40, 40, sum(range(40)), "n0")]
+    assert totals == [(40, 40, sum(range(40)), "n0")]
     assert files == [("a.parquet", 25), ("c.parquet", 10), ("day=2/b.parquet", 5)]
 
 
@@ -103,7 +103,7 @@ def records(partition: int, first: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def write_parquet(path: Path, found: list[dict[str, Any]]) -> None:
+def write_parquet(path: Path, contents: list[dict[str, Any]]) -> None:
     schema = pa.schema(
         [
             ("key", pa.string()),
@@ -112,11 +112,11 @@ def write_parquet(path: Path, found: list[dict[str, Any]]) -> None:
             ("timestamp", pa.timestamp("ms", "UTC")),
         ]
     )
-    pq.write_table(pa.Table.from_pylist(found, schema), path)
+    pq.write_table(pa.Table.from_pylist(contents, schema), path)
 
 
-def write_json(path: Path, found: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in found))
+def write_json(path: Path, contents: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in contents))
 
 
 @pytest.mark.parametrize(("ending", "write"), [("parquet", write_parquet), ("json", write_json)])
@@ -142,7 +142,7 @@ def test_files_of_a_kafka_connector_are_migrated_once(
         assert store.topic("orders").partitions == 3
         table = store.scan("orders").to_table().to_pylist()
     for partition, expected in ((0, records(0, 0, 15)), (1, []), (2, records(2, 100, 4))):
-        found = [
+        actual = [
             {
                 "key": row["key"].decode(),
                 "value": row["value"].decode(),
@@ -153,7 +153,7 @@ def test_files_of_a_kafka_connector_are_migrated_once(
             for row in sorted(table, key=lambda row: row["_offset"])
             if row["_partition"] == partition
         ]
-        assert found == expected
+        assert actual == expected
 
 
 def test_a_file_of_bare_values_is_refused(tmp_path: Path) -> None:

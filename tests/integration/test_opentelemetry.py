@@ -20,13 +20,13 @@ Points = dict[str, list[Any]]
 
 def collected(reader: InMemoryMetricReader) -> Points:
     data = reader.get_metrics_data()
-    found: Points = {}
+    points: Points = {}
     for resource in data.resource_metrics if data is not None else ():
         for scope in resource.scope_metrics:
             assert scope.scope.name == "txnstore"
             for metric in scope.metrics:
-                found[metric.name] = list(metric.data.data_points)
-    return found
+                points[metric.name] = list(metric.data.data_points)
+    return points
 
 
 def values(points: Points, name: str) -> dict[str, float]:

@@ -74,9 +74,9 @@ def test_cron_starts_the_script_once_at_a_time() -> None:
     assert all(field.fullmatch(text) for job in jobs for text in job[:5])
     assert {job[5] for job in jobs} == {"txnstore"}
     commands = [re.match(r"flock -n -E 0 (\S+) +txnstore-maintenance (\w+) +> (\S+) 2>&1", job[6]) for job in jobs]
-    found = [command.groups() for command in commands if command]
-    assert [name for _, name, _ in found] == [*RUNS]
-    assert len({lock for lock, _, _ in found}) == len({log for _, _, log in found}) == len(RUNS)
+    runs = [command.groups() for command in commands if command]
+    assert [name for _, name, _ in runs] == [*RUNS]
+    assert len({lock for lock, _, _ in runs}) == len({log for _, _, log in runs}) == len(RUNS)
     settings = dict(line.split("=", 1) for line in crontab.splitlines() if re.match(r"[A-Z_]+=", line))
     assert {"PATH", "TXNSTORE_STORE", "MAILTO"} <= set(settings)
 

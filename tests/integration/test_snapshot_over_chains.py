@@ -73,8 +73,8 @@ def test_the_transaction_is_in_every_chain() -> None:
 
 
 def _scan(store: Store, snapshot: Snapshot) -> list[bytes]:
-    found: list[bytes] = store.scan("t", snapshot=snapshot).to_table()["value"].to_pylist()
-    return found
+    column: list[bytes] = store.scan("t", snapshot=snapshot).to_table()["value"].to_pylist()
+    return column
 
 
 def _sql(store: Store, snapshot: Snapshot) -> list[bytes]:
@@ -105,10 +105,10 @@ def _spark(store: Store, snapshot: Snapshot) -> list[bytes]:
 def _consumer(store: Store, _: Snapshot) -> list[bytes]:
     """Reads the head, which is where the snapshot was taken."""
     consumer = store.consumer(["t"])
-    found: list[bytes] = []
+    polled_values: list[bytes] = []
     while records := consumer.poll():
-        found += [record.value for record in records if isinstance(record.value, bytes)]
-    return found
+        polled_values += [record.value for record in records if isinstance(record.value, bytes)]
+    return polled_values
 
 
 READERS = pytest.mark.parametrize("read", [_scan, _sql, _sql_elsewhere, _spark])

@@ -123,8 +123,8 @@ def root(tmp_path: Path) -> Path:
 def values(root: Path) -> list[str]:
     with txnstore.open(str(root)) as store:
         assert store.verify(deep=True).violations == ()
-        found: list[bytes] = store.scan("t").to_table()["value"].to_pylist()
-        return [value.decode() for value in found]
+        stored: list[bytes] = store.scan("t").to_table()["value"].to_pylist()
+        return [value.decode() for value in stored]
 
 
 def test_a_commit_under_a_name_that_was_deleted_is_not_acknowledged(root: Path) -> None:
@@ -133,9 +133,9 @@ def test_a_commit_under_a_name_that_was_deleted_is_not_acknowledged(root: Path) 
         assert forget(root)
     assert said[0].startswith("unknown:")
     assert "suspended" in said[0]
-    found = values(root)
-    assert found[:5] == ["first", "day0", "day1", "day2", "day3"]
-    assert found[5:] == (["sleeper"] if said[1] == "then committed" else []), said
+    stored = values(root)
+    assert stored[:5] == ["first", "day0", "day1", "day2", "day3"]
+    assert stored[5:] == (["sleeper"] if said[1] == "then committed" else []), said
 
 
 def test_a_commit_that_was_written_before_its_entry_was_deleted_is_there_once(root: Path) -> None:

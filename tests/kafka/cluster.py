@@ -68,23 +68,23 @@ def send(cluster: Cluster, tp: TopicPartition, count: int, first_time: int | Non
 
 def consume(consumer: Consumer, count: int) -> list[Record]:
     """Poll until there are ``count`` records or more; then once more, which finds nothing."""
-    found: list[Record] = []
+    records: list[Record] = []
     for _ in range(_POLLS):
-        found += consumer.poll()
-        if len(found) >= count:
+        records += consumer.poll()
+        if len(records) >= count:
             break
-    return found + consumer.poll()
+    return records + consumer.poll()
 
 
 def drain(consumer: Consumer) -> list[Record]:
     """All records that are visible now: polls until several in a row are empty, as members join one after another."""
-    found: list[Record] = []
+    visible: list[Record] = []
     empty = 0
     while empty < 3:
         records = consumer.poll()
-        found += records
+        visible += records
         empty = 0 if records else empty + 1
-    return found
+    return visible
 
 
 def values(records: list[Record]) -> list[bytes]:

@@ -55,11 +55,11 @@ def test_copying_while_the_storage_fails(cluster: Cluster, *, with_metadata: boo
             _repeated(consumer.rewind_to_committed)
     cluster.faults.plan = no_faults
     assert iteration > COUNT // 50
-    found: dict[int, list[int]] = {number: [] for number in range(4)}
+    copies: dict[int, list[int]] = {number: [] for number in range(4)}
     for record in drain(cluster.consumer("two")):
         assert isinstance(record.value, bytes)
-        found[record.partition].append(int(record.value))
-    assert found == {number: list(range(number, COUNT, 4)) for number in range(4)}
+        copies[record.partition].append(int(record.value))
+    assert copies == {number: list(range(number, COUNT, 4)) for number in range(4)}
 
 
 def _repeated(call: Callable[[], T]) -> T:

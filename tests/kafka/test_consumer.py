@@ -95,8 +95,8 @@ def test_times_of_records(cluster: Cluster, kind: str) -> None:
     """PlaintextConsumerTest.testConsumeMessagesWithCreateTime, …WithLogAppendTime."""
     cluster.store.alter_topic("one", config={"message.timestamp.type": kind})
     send(cluster, TP, 50, first_time=1_000)
-    found = [record.timestamp for record in drain(cluster.consumer("one"))]
-    assert found == (list(range(1_000, 1_050)) if kind == "CreateTime" else [cluster.clock()] * 50)
+    timestamps = [record.timestamp for record in drain(cluster.consumer("one"))]
+    assert timestamps == (list(range(1_000, 1_050)) if kind == "CreateTime" else [cluster.clock()] * 50)
 
 
 def test_a_rebalance_resumes_paused_partitions(cluster: Cluster) -> None:
@@ -183,8 +183,8 @@ def test_offsets_for_times(cluster: Cluster) -> None:
         send(cluster, tp, 100, first_time=0)
     consumer = cluster.consumer()
     consumer.assign(partitions)
-    found = consumer.offsets_for_times({partitions[0]: 0, partitions[1]: 20, partitions[2]: 0})
-    assert [place and (place.offset, place.timestamp) for place in found.values()] == [(0, 0), (20, 20), None]
+    offsets = consumer.offsets_for_times({partitions[0]: 0, partitions[1]: 20, partitions[2]: 0})
+    assert [place and (place.offset, place.timestamp) for place in offsets.values()] == [(0, 0), (20, 20), None]
     assert consumer.offsets_for_times({partitions[0]: 100}) == {partitions[0]: None}
 
 
@@ -236,8 +236,8 @@ def test_many_partitions(cluster: Cluster) -> None:
             for number in range(3):
                 producer.send(name, b"%d" % number, partition=partition)
     producer.close()
-    found = consume(cluster.consumer(*names, group="group", max_poll_records=7), 90)
+    records = consume(cluster.consumer(*names, group="group", max_poll_records=7), 90)
     read: dict[tuple[str, int], list[object]] = {}
-    for record in found:
+    for record in records:
         read.setdefault((record.topic, record.partition), []).append(record.value)
     assert read == {(name, partition): [b"0", b"1", b"2"] for name in names for partition in range(10)}

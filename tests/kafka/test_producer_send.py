@@ -47,12 +47,12 @@ def test_timestamps(cluster: Cluster, compression: str, kind: str) -> None:
     futures = [producer.send("t", b"value", timestamp=123_456 + number) for number in range(COUNT)]
     cluster.clock.advance(1_000)
     producer.close()
-    found = [future.result().timestamp for future in futures]
-    assert found == [record.timestamp for record in drain(cluster.consumer("t"))]
+    timestamps = [future.result().timestamp for future in futures]
+    assert timestamps == [record.timestamp for record in drain(cluster.consumer("t"))]
     if kind == "CreateTime":
-        assert found == [123_456 + number for number in range(COUNT)]
+        assert timestamps == [123_456 + number for number in range(COUNT)]
     else:
-        assert set(found) == {start + 1_000}
+        assert set(timestamps) == {start + 1_000}
 
 
 def test_close_sends_what_waits(cluster: Cluster) -> None:
@@ -160,11 +160,11 @@ def test_the_largest_record(cluster: Cluster) -> None:
     key, size = b"key", limit
     while True:  # The largest value that is accepted: the limit counts key and value, and perhaps an overhead.
         try:
-            found = producer.send("t", b"v" * size, key).result()
+            metadata = producer.send("t", b"v" * size, key).result()
             break
         except RecordTooLargeError:
             size -= 1
-    assert found.offset == 0
+    assert metadata.offset == 0
     assert limit - 100 < size < limit
     with pytest.raises(RecordTooLargeError):
         producer.send("t", b"v" * (size + 1), key)

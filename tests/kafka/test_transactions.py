@@ -50,8 +50,8 @@ def test_undecided_data_is_hidden_from_read_committed(cluster: Cluster) -> None:
     uncommitted = cluster.consumer(isolation="read_uncommitted")
     uncommitted.assign([ONE, TWO])
     assert len(drain(uncommitted)) == 8
-    found = uncommitted.offsets_for_times({ONE: after, TWO: after})
-    assert [place.timestamp for place in found.values() if place is not None] == [after, after]
+    offsets = uncommitted.offsets_for_times({ONE: after, TWO: after})
+    assert [place.timestamp for place in offsets.values() if place is not None] == [after, after]
 
     committed = cluster.consumer()
     committed.assign([ONE, TWO])
@@ -77,8 +77,8 @@ def test_an_aborted_transaction_between_the_records_of_a_committed_one(cluster: 
     committed.commit_transaction()
     consumer = cluster.consumer()
     consumer.assign([ONE])
-    found = [(record.key, record.value, record.offset) for record in drain(consumer)]
-    assert found == [(b"x", b"1", 0), (b"x", b"2", 3)]
+    records = [(record.key, record.value, record.offset) for record in drain(consumer)]
+    assert records == [(b"x", b"1", 0), (b"x", b"2", 3)]
 
 
 @pytest.mark.parametrize("with_metadata", [False, True])
@@ -108,8 +108,8 @@ def test_copying_with_every_other_transaction_aborted(cluster: Cluster, *, with_
         else:
             producer.abort_transaction()
             consumer.rewind_to_committed()
-    found = values(drain(cluster.consumer("two", group="check")))
-    assert found == sorted(b"%d" % number for number in range(count))
+    copies = values(drain(cluster.consumer("two", group="check")))
+    assert copies == sorted(b"%d" % number for number in range(count))
 
 
 def _send_offsets(producer: Producer) -> None:

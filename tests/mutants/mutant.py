@@ -34,8 +34,8 @@ _LOCAL = re.compile(r"\$([A-Za-z_]\w*)")
 
 def recorded() -> dict[str, int]:
     """The recorded seeds by name of the mutant, for those that seed 0 does not kill. They only save time."""
-    found: dict[str, int] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return found
+    seeds: dict[str, int] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return seeds
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Mutant:
             with self.alive():
                 return None if passes([self.test]) else self.test
         hint = recorded().get(self.name, 0)
-        found = self.killing_seed([hint, *(seed for seed in range(SEEDS) if seed != hint)])
-        return None if found is None else f"seed {found[0]}, chains {self.chains}: {found[1]}"
+        killer = self.killing_seed([hint, *(seed for seed in range(SEEDS) if seed != hint)])
+        return None if killer is None else f"seed {killer[0]}, chains {self.chains}: {killer[1]}"
 
     def killing_seed(self, seeds: Iterable[int] = range(SEEDS)) -> tuple[int, str] | None:
         """The first of the seeds whose run has an anomaly, and the anomaly."""
@@ -151,10 +151,10 @@ def collected(files: Iterable[str]) -> set[str]:
         def pytest_collection_finish(self, session: pytest.Session) -> None:
             self.names |= {item.nodeid.removeprefix("tests/") for item in session.items}
 
-    found = Collected()
-    code, output = _nested(["--collect-only"], files, found)
+    plugin = Collected()
+    code, output = _nested(["--collect-only"], files, plugin)
     assert code is pytest.ExitCode.OK, output
-    return found.names
+    return plugin.names
 
 
 def _nested(options: Iterable[str], names: Iterable[str], *plugins: object) -> tuple[int, str]:
@@ -176,6 +176,6 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _plain(function: Any) -> FunctionType:
-    found = function.fget if isinstance(function, property) else function
-    assert isinstance(found, FunctionType)
-    return found
+    target = function.fget if isinstance(function, property) else function
+    assert isinstance(target, FunctionType)
+    return target

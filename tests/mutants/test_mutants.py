@@ -24,8 +24,8 @@ def test_killing_tests_are_collected() -> None:
     """Each of them is a test of these folders, which all run without a mutant, too; a typing error would kill any."""
     named = {mutant.test for mutant in MUTANTS if mutant.test is not None}
     files = sorted({test.partition("::")[0] for test in named})
-    found = {test.partition("[")[0] for test in collected(files)} | set(files)
-    assert sorted(test for test in named if test.partition("[")[0] not in found) == []
+    tests = {test.partition("[")[0] for test in collected(files)} | set(files)
+    assert sorted(test for test in named if test.partition("[")[0] not in tests) == []
 
 
 @pytest.mark.slow

@@ -65,8 +65,8 @@ class Test:
 
 def sections() -> list[Section]:
     """All sections of ``items.toml``, in its order."""
-    found = tomllib.loads(ITEMS.read_text(encoding="utf-8"))
-    return [_section(name, dict(table)) for name, table in found.items()]
+    tables = tomllib.loads(ITEMS.read_text(encoding="utf-8"))
+    return [_section(name, dict(table)) for name, table in tables.items()]
 
 
 def _section(name: str, table: dict[str, str | dict[str, str]]) -> Section:
@@ -77,12 +77,12 @@ def _section(name: str, table: dict[str, str | dict[str, str]]) -> Section:
 @cache
 def citations() -> dict[str, list[Test]]:
     """The tests that cite each item."""
-    found = defaultdict[str, set[Test]](set)
+    citing = defaultdict[str, set[Test]](set)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         for name, cited in cited_in(source):
-            found[cited].add(Test(path.relative_to(ROOT).as_posix(), name))
-    return {cited: sorted(tests) for cited, tests in found.items()}
+            citing[cited].add(Test(path.relative_to(ROOT).as_posix(), name))
+    return {cited: sorted(tests) for cited, tests in citing.items()}
 
 
 def cited_in(source: str) -> Iterator[tuple[str, str]]:

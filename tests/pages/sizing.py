@@ -33,6 +33,6 @@ def table() -> str:
 
 def with_table(text: str) -> str:
     """The page with its table replaced by the current one."""
-    found, count = _PLACE.subn(lambda _: table(), text)
+    page, count = _PLACE.subn(lambda _: table(), text)
     assert count == 1, f"{PAGE} has no place for the table"
-    return found
+    return page

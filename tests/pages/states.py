@@ -32,6 +32,6 @@ def diagram() -> str:
 
 def with_diagram(text: str) -> str:
     """The page with its diagram replaced by the current one."""
-    found, count = _PLACE.subn(lambda _: diagram(), text)
+    page, count = _PLACE.subn(lambda _: diagram(), text)
     assert count == 1, f"{PAGE} has no place for the diagram"
-    return found
+    return page

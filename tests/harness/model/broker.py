@@ -145,7 +145,7 @@ class Broker:
 
     # Produce, AddPartitionsToTxn, TxnOffsetCommit ---------------------------------------------------------------------
 
-    def _known(self, who: Identity) -> Transaction:
+    def _transaction_of(self, who: Identity) -> Transaction:
         """The transaction of a producer: first the mapping is checked, then the epoch (ADD-03, END-02)."""
         txn = self.transactions.get(who.transactional_id or "")
         if txn is None or self.owners.get(who.producer_id) != who.transactional_id:
@@ -153,7 +153,7 @@ class Broker:
         return txn
 
     def _fence(self, who: Identity) -> Transaction:
-        txn = self._known(who)
+        txn = self._transaction_of(who)
         if (who.producer_id, who.epoch) != txn.current:
             raise RefusedError("PRODUCER_FENCED")
         return txn
@@ -217,7 +217,7 @@ class Broker:
 
     def end(self, who: Identity, outcome: str) -> Identity:
         """Commit or abort, by the table of KIP-890 (TV2-02); answers with the identity of the next transaction."""
-        txn = self._known(who)
+        txn = self._transaction_of(who)
         if (who.producer_id, who.epoch) != txn.current:
             return self._end_again(txn, who, outcome)
         if txn.state != "ONGOING" and outcome == "COMMIT":

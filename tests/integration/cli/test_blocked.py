@@ -61,8 +61,8 @@ def expired(cli: Cli) -> Cli:
     _killed(cli.url, 0.001)
     _send(cli)
     with txnstore.open(cli.url, read_only=True) as store:
-        (found,) = store.snapshot().blocked()
-    while found.expires_at is None or wall_clock_ms() <= found.expires_at:
+        (blocked,) = store.snapshot().blocked()
+    while blocked.expires_at is None or wall_clock_ms() <= blocked.expires_at:
         pass
     return cli
 
@@ -104,8 +104,8 @@ def test_group_show_counts_what_waits(waiting: Cli) -> None:
 
 
 def test_find_hanging_shows_an_expired_transaction_that_blocks_readers(expired: Cli) -> None:
-    (found,) = expired.ok("--json", "txn", "find-hanging").lines
-    assert (found["transactional_id"], found["reason"]) == ("dead", "expired")
+    (hanging,) = expired.ok("--json", "txn", "find-hanging").lines
+    assert (hanging["transactional_id"], hanging["reason"]) == ("dead", "expired")
 
 
 def test_partitions_show_what_waits(waiting: Cli) -> None:

@@ -95,12 +95,12 @@ def test_the_log_shows_all_chains_or_one(cli: Cli) -> None:
 def test_entry_number_needs_a_chain(cli: Cli) -> None:
     home = chain_of_transactional_id("job", 3)
     (info,) = cli.ok("info", "--json").lines
-    found = [
+    entries = [
         cli.ok("log", "entry", str(number), "--chain", str(home), "--json").lines[0]
         for number in range(1, info["entries_per_chain"][home] + 1)
     ]
-    assert {entry["chain"] for entry in found} == {home}
-    assert "TxnPrepared" in {event["type"] for entry in found for event in entry["events"]}
+    assert {entry["chain"] for entry in entries} == {home}
+    assert "TxnPrepared" in {event["type"] for entry in entries for event in entry["events"]}
     for arguments, words in [
         (("log", "entry", "1"), "Add --chain 0 to --chain 2"),
         (("log", "show", "--before", "2"), "Add --chain 0 to --chain 2"),

@@ -141,8 +141,8 @@ def test_keys_choose_the_partition_as_in_kafka(orders: Cli) -> None:
     for record in orders.ok("consume", "orders", "--json").lines:
         partitions.setdefault(record["key"], set()).add(record["partition"])
     assert len(partitions) == 20
-    assert all(len(found) == 1 for found in partitions.values())
-    assert len({number for found in partitions.values() for number in found}) == 3
+    assert all(len(numbers) == 1 for numbers in partitions.values())
+    assert len({number for numbers in partitions.values() for number in numbers}) == 3
 
 
 def test_transaction_is_all_or_nothing(orders: Cli) -> None:
@@ -222,8 +222,8 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         table = orders.ok("txn", "show", "job").out
         assert "high watermark" in table
         assert table.splitlines()[-1].split() == ["orders-1", "0", "0", "1"]
-        (known,) = orders.ok("txn", "producers", "orders", "1", "--json").lines
-        assert (known["transactional_id"], known["first_offset"], known["last_sequence"]) == ("job", 0, 0)
+        (row,) = orders.ok("txn", "producers", "orders", "1", "--json").lines
+        assert (row["transactional_id"], row["first_offset"], row["last_sequence"]) == ("job", 0, 0)
         assert "job" in orders.ok("txn", "producers", "orders", "1").out
         assert orders("txn", "producers", "orders", "3").status == 1
         assert _values(orders) == []

@@ -59,9 +59,9 @@ def test_numbers_add_up_after_a_kill_in_a_micro_batch(s3_server: S3Server, env: 
     lines = [json.loads(line) for line in out.splitlines()]
     assert (running.returncode, err) == (0, ""), lines
     assert lines[-1]["failed"] == 0
-    found = {line["check"]: line["found"] for line in lines if line["type"] == "check"}
-    assert found["first micro-batch of the new driver"] == 4
-    assert found["delays under read_committed"] == LIMIT
+    values = {line["check"]: line["found"] for line in lines if line["type"] == "check"}
+    assert values["first micro-batch of the new driver"] == 4
+    assert values["delays under read_committed"] == LIMIT
     with txnstore.open(url, s3_server.storage_options, read_only=True) as store:
         assert store.sql("select count(distinct (flights_partition, flights_offset)) from delays").fetchall() == [
             (LIMIT,)

@@ -97,8 +97,8 @@ def test_lifecycle_rules_and_versions_of_a_bucket_are_read(moto_server: S3Server
 def test_doctor_names_the_transport(moto_server: S3Server, transport: str) -> None:
     options = {**moto_server.storage_options, "transport": transport}
     with txnstore.create(fresh_bucket(moto_server), storage_options=options) as store:
-        (found,) = (item for item in store.doctor().findings if item.name == "transport")
-    assert (str(found.severity), found.message) == ("ok", f"requests go through {transport}")
+        (finding,) = (item for item in store.doctor().findings if item.name == "transport")
+    assert (str(finding.severity), finding.message) == ("ok", f"requests go through {transport}")
 
 
 def _rule(name: str, prefix: str, **effect: Any) -> dict[str, Any]:

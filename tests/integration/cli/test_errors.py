@@ -249,10 +249,10 @@ def test_a_damaged_entry_is_named(cli: Cli) -> None:
     entry.write_bytes(entry.read_bytes()[:-9])
     # What the message advises works on a store that no other command opens.
     assert "txnstore verify" in _refused(cli, 1, "topic", "list")
-    found = cli("verify", "--json")
-    assert (found.status, found.err) == (1, "")
+    result = cli("verify", "--json")
+    assert (result.status, result.err) == (1, "")
     assert ("entry_intact", str(entry.relative_to(folder))) in [
-        (item["name"], item["subject"]) for item in found.lines[0]["violations"]
+        (item["name"], item["subject"]) for item in result.lines[0]["violations"]
     ]
 
 
@@ -260,9 +260,9 @@ def test_verify_reports_any_damage(cli: Cli, tmp_path: Path) -> None:
     assert "txnstore init" in _refused(cli, 1, "verify", url=str(tmp_path / "missing"))
     identity = Path(cli.url.removeprefix("file://")) / "store.json"
     identity.write_bytes(identity.read_bytes()[:-9])
-    found = cli("verify")
-    assert (found.status, found.err) == (1, "")
-    assert "identity_intact" in found.out
+    result = cli("verify")
+    assert (result.status, result.err) == (1, "")
+    assert "identity_intact" in result.out
 
 
 @pytest.mark.parametrize("stdin", ["closed", "none"])
@@ -325,8 +325,8 @@ def test_an_interrupt_ends_a_long_query(cli: Cli) -> None:
     before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)
     try:
-        found = cli("sql", "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range % 7 = b.range % 5")
+        result = cli("sql", "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range % 7 = b.range % 5")
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-    assert (found.status, found.err.split()) == (130, ["interrupted"])
+    assert (result.status, result.err.split()) == (130, ["interrupted"])

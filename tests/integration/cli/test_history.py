@@ -55,10 +55,10 @@ def test_the_history_of_a_transaction_says_where_it_begins(cli: Cli, local_store
     cli("vacuum", "--yes", "--history", "5d")
     age(root, days=1)
     cli("vacuum", "--yes", "--history", "5d")
-    found = cli("txn", "history", "old")
-    assert found.status == 0
-    assert "The history begins after entry 7 of chain 0: a vacuum deletes older entries" in found.err
-    assert "--limit" not in found.err
+    result = cli("txn", "history", "old")
+    assert result.status == 0
+    assert "The history begins after entry 7 of chain 0: a vacuum deletes older entries" in result.err
+    assert "--limit" not in result.err
     cli.ok("produce", "a", "--transactional-id", "new", stdin="value\n")
     assert "--limit" in cli("txn", "history", "new", "--since", "1h", "--limit", "1").err
     assert cli.ok("txn", "history", "new", "--since", "1h").err == ""

@@ -39,8 +39,8 @@ def _objects(root: Path) -> set[str]:
 
 
 def _id(root: Path) -> str:
-    (found,) = {path.name for path in (root / "chains").iterdir()} - {"latest"}
-    return found
+    (store_id,) = {path.name for path in (root / "chains").iterdir()} - {"latest"}
+    return store_id
 
 
 def test_init_over_a_store_that_lost_its_document_is_refused(cli: Cli, root: Path) -> None:
@@ -73,8 +73,8 @@ def test_document_of_another_store_is_refused_and_chosen(cli: Cli, root: Path, o
     planned = cli("recover", "--dry-run")
     assert planned.status == 1
     assert f"{mine} 1 " in " ".join(planned.err.split())
-    (found,) = cli("recover", "--dry-run", "--json").lines
-    assert [(item["store_id"], item["topics"]) for item in found["stores"]] == [(mine, {"orders": 10})]
+    (report,) = cli("recover", "--dry-run", "--json").lines
+    assert [(item["store_id"], item["topics"]) for item in report["stores"]] == [(mine, {"orders": 10})]
     assert _objects(root) == before
     assert cli("recover", "--identity", "no-such", "--dry-run").status == 1
     assert cli("recover", "--identity", mine, "--yes").status == 0

@@ -27,13 +27,13 @@ def hint(cli: Cli) -> Path:
 
 
 def _entry(cli: Cli, number: int) -> Path:
-    (found,) = Path(cli.url.removeprefix("file://")).glob(f"chains/*/0000/entries/*{number}.json")
-    return found
+    (path,) = Path(cli.url.removeprefix("file://")).glob(f"chains/*/0000/entries/*{number}.json")
+    return path
 
 
 def test_sound_store_is_not_asked_about(cli: Cli) -> None:
-    (found,) = cli.ok("recover", "--json").lines
-    assert (found["repaired"], found["lost"]) == ([], [])
+    (report,) = cli.ok("recover", "--json").lines
+    assert (report["repaired"], report["lost"]) == ([], [])
     assert cli.ok("recover", "--dry-run").out == "0 objects would be rebuilt, 0 cannot be\n"
 
 
@@ -77,9 +77,9 @@ def test_lost_entry_is_status_1_and_said(cli: Cli) -> None:
     result = cli("recover", "--yes")
     assert (result.status, result.out) == (1, "0 objects were rebuilt, 1 cannot be\n")
     assert "entry 3 of chain 0 cannot be found" in " ".join(result.err.split())
-    (found,) = cli("recover", "--json").lines
-    assert found["lost"][0]["blocks"] is True
-    assert found["lost"][0]["key"].endswith("00003.json")
+    (report,) = cli("recover", "--json").lines
+    assert report["lost"][0]["blocks"] is True
+    assert report["lost"][0]["key"].endswith("00003.json")
 
 
 def test_lost_records_are_status_1_and_said(cli: Cli) -> None:
@@ -96,8 +96,8 @@ def test_lost_records_are_status_1_and_said(cli: Cli) -> None:
     result = cli("recover")
     assert result.status == 1
     assert result.out.startswith("1 object cannot be rebuilt, 0 decided transactions completed")
-    (found,) = cli("recover", "--json").lines
-    assert [(item["damage"], item["blocks"]) for item in found["lost"]] == [("it is missing", False)]
+    (report,) = cli("recover", "--json").lines
+    assert [(item["damage"], item["blocks"]) for item in report["lost"]] == [("it is missing", False)]
 
 
 def test_store_document_is_rebuilt(cli: Cli) -> None:

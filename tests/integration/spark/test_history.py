@@ -46,15 +46,15 @@ def test_reads_queries_and_writes_go_on_after_the_deletion_of_entries(
 
     No process writes before and after the deletion: to a clock that was not set, it is in the lease of what it knows.
     """
-    url, found = local_store_url, list[int]()
+    url, numbers = local_store_url, list[int]()
 
     def collect(frame: DataFrame, _: int) -> None:
-        found.extend(int(bytes(row.value)) for row in frame.collect())
+        numbers.extend(int(bytes(row.value)) for row in frame.collect())
 
     def query() -> list[int]:
         writer = load_stream(spark, url, "in").writeStream.foreachBatch(collect).trigger(availableNow=True)
         drain(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
-        return sorted(found)
+        return sorted(numbers)
 
     def read() -> list[int]:
         return sorted(int(bytes(row.value)) for row in load(spark, url, "in").collect())

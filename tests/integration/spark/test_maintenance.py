@@ -102,9 +102,9 @@ def _alter(store: Store, key: str) -> None:
 def test_a_deep_verification_finds_the_same_on_spark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     _alter(store, batches(store, PARTITIONS[1])[1].segment.key)
     connection_of(store).objects.delete([batches(store, PARTITIONS[4])[0].segment.key])
-    found = store.verify(deep=True, engine="spark")
-    assert found == store.verify(deep=True)
-    assert {each.name for each in found.violations} == {"segment_content", "segment_present"}
+    report = store.verify(deep=True, engine="spark")
+    assert report == store.verify(deep=True)
+    assert {each.name for each in report.violations} == {"segment_content", "segment_present"}
     result = Cli(store.url, monkeypatch)("verify", "--deep", "--engine", "spark")
     assert (result.status, "2 violations" in result.out + result.err) == (1, True)
 

@@ -60,9 +60,9 @@ def same(spark: SparkSession, store: Store, **bounds: Any) -> int:
     assert not is_native(other)
     assert native.columns == other.columns
     assert [field.dataType for field in native.schema] == [field.dataType for field in other.schema]
-    found = rows(native)
-    assert found == rows(other)
-    return len(found)
+    native_rows = rows(native)
+    assert native_rows == rows(other)
+    return len(native_rows)
 
 
 def test_both_roads_agree_whatever_lies_in_the_log(spark: SparkSession, store: Store) -> None:
@@ -167,8 +167,8 @@ def test_a_store_on_s3(
         frame = spark.range(0, 20, 1, 2).selectExpr("cast(id % 3 as string) as key", "cast(id as string) as value")
         options = {"topic": "events", **storage(storage_options)}
         frame.write.format("txnstore").options(**options).mode("append").save(s3_bucket_url)
-        found = spark.read.format("txnstore").options(**options).load(s3_bucket_url)
-        assert sorted(int(row["value"]) for row in found.collect()) == list(range(20))
+        records = spark.read.format("txnstore").options(**options).load(s3_bucket_url)
+        assert sorted(int(row["value"]) for row in records.collect()) == list(range(20))
         scanned = read(spark, s3_bucket_url, "events", columns=["value"], storage_options=storage_options)
         assert "Add hadoop-aws to spark.jars.packages" in caplog.text
         assert sorted(int(row["value"]) for row in scanned.collect()) == list(range(20))

@@ -52,8 +52,8 @@ def store(local_store_url: str) -> Iterator[Store]:
 
 def numbers(frame: DataFrame) -> list[tuple[int, int, int]]:
     """Partition, offset and value of each row, sorted."""
-    found = frame.select("_partition", "_offset", "value").collect()
-    return sorted((row[0], row[1], int(row[2])) for row in found)
+    places = frame.select("_partition", "_offset", "value").collect()
+    return sorted((row[0], row[1], int(row[2])) for row in places)
 
 
 def scanned(store: Store, **options: Any) -> list[tuple[int, int, int]]:
@@ -77,15 +77,15 @@ def test_a_read_gives_what_a_scan_gives(spark: SparkSession, store: Store) -> No
     frame = load(spark, store.url, "events")
     assert frame.columns == RECORD_COLUMNS
     assert all(field.nullable for field in frame.schema)
-    found = rows(frame)
+    actual = rows(frame)
     expected = store.scan("events").to_table().to_pylist()
-    assert len(found) == 20
-    for row, known in zip(found, expected, strict=True):
-        assert row[:3] == ("events", known["_partition"], known["_offset"])
-        assert row[3].replace(tzinfo=UTC) == known["_timestamp"]
-        assert row[4:6] == (known["key"], known["value"])
-        assert [header.asDict() for header in row[6]] == known["headers"]
-        assert row[7].replace(tzinfo=UTC) == known["timestamp"]
+    assert len(actual) == 20
+    for row, scan_row in zip(actual, expected, strict=True):
+        assert row[:3] == ("events", scan_row["_partition"], scan_row["_offset"])
+        assert row[3].replace(tzinfo=UTC) == scan_row["_timestamp"]
+        assert row[4:6] == (scan_row["key"], scan_row["value"])
+        assert [header.asDict() for header in row[6]] == scan_row["headers"]
+        assert row[7].replace(tzinfo=UTC) == scan_row["timestamp"]
 
 
 def test_isolation(spark: SparkSession, store: Store) -> None:

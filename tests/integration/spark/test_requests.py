@@ -63,9 +63,9 @@ def test_a_job_puts_a_segment_per_task_and_partition_and_one_entry(
     """And one more for its identity. Tasks read nothing of the chain."""
     request_log.clear()
     append(records(spark, 1000, tasks=4), store.url, "out", **options)
-    found = puts(request_log)
-    assert found["entries"] == 2
-    assert found["topics"] == segments(store, "out") == 4 * PARTITIONS
+    counts = puts(request_log)
+    assert counts["entries"] == 2
+    assert counts["topics"] == segments(store, "out") == 4 * PARTITIONS
     assert request_log.counts()["LIST"] == 0
     assert values(store, "out") == list(range(1000))
 
@@ -79,10 +79,10 @@ def test_a_micro_batch_is_one_entry(
     request_log.clear()
     query = drain(stream_to(frame, store.url, tmp_path / "a", topic="out", **options))
     micro_batches = sum(progress["numInputRows"] > 0 for progress in query.recentProgress)
-    found = puts(request_log)
+    counts = puts(request_log)
     assert micro_batches >= 3
-    assert found["entries"] == 1 + micro_batches
-    assert found["topics"] == segments(store, "out") <= micro_batches * TASKS * PARTITIONS
+    assert counts["entries"] == 1 + micro_batches
+    assert counts["topics"] == segments(store, "out") <= micro_batches * TASKS * PARTITIONS
     assert request_log.counts()["LIST"] == 0
     assert values(store, "out") == list(range(120))
 
@@ -110,9 +110,9 @@ def test_a_micro_batch_without_rows_has_no_segment(
     query = drain(stream_to(frame, store.url, tmp_path / "a", topic="out", **group, **options))
     assert query.lastProgress is not None
     assert query.lastProgress["numInputRows"] == 0
-    found = puts(request_log)
-    assert found["topics"] == 0
-    assert found["entries"] == entries + len(group)  # The run's epoch, if it commits.
+    counts = puts(request_log)
+    assert counts["topics"] == 0
+    assert counts["entries"] == entries + len(group)  # The run's epoch, if it commits.
     assert values(store, "out") == list(range(10))
 
 

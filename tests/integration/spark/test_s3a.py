@@ -70,9 +70,9 @@ def same(session: SparkSession, store: Store, options: dict[str, Any], **bounds:
     start = json.dumps(bounds.get("start", {}))
     other = load(session, store.url, "events", startingOffsets=start, **storage(options))
     assert is_native(native)
-    found = rows(native)
-    assert found == rows(other)
-    return len(found)
+    native_rows = rows(native)
+    assert native_rows == rows(other)
+    return len(native_rows)
 
 
 def test_both_roads_agree(session: SparkSession, store: Store, logged_options: dict[str, Any]) -> None:

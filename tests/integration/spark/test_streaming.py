@@ -34,8 +34,8 @@ def store(local_store_url: str) -> Iterator[Store]:
 
 
 def offsets(store: Store, group: str) -> dict[str, int]:
-    found = connection_of(store).view().groups[group].offsets
-    return {str(tp): value.value.offset for tp, value in found.items()}
+    committed = connection_of(store).view().groups[group].offsets
+    return {str(tp): value.value.offset for tp, value in committed.items()}
 
 
 def forget_last_commit(checkpoint: Path) -> None:
@@ -180,17 +180,17 @@ def test_a_stream_decodes_the_columns_that_it_names(spark: SparkSession, store: 
     by_option = load_stream(spark, store.url, "in", columns="value,_offset")
     reader = spark.readStream.format("txnstore").option("topic", "in")
     by_schema = reader.schema("value binary, _offset bigint").load(store.url)
-    found: list[int] = []
+    numbers: list[int] = []
 
     def collect(batch: DataFrame, _: int) -> None:
-        found.extend(int(row["value"]) for row in batch.collect())
+        numbers.extend(int(row["value"]) for row in batch.collect())
 
     for number, frame in enumerate((by_option, by_schema)):
         assert frame.columns == ["value", "_offset"]
         writer = frame.writeStream.foreachBatch(collect).trigger(availableNow=True)
         drain(writer.option("checkpointLocation", str(tmp_path / str(number))))
-        assert sorted(found) == list(range(10))
-        found.clear()
+        assert sorted(numbers) == list(range(10))
+        numbers.clear()
     wrong = reader.schema("value string").load(store.url)
     with pytest.raises(StreamingQueryException, match="'value' is of type binary; the schema of the read says string"):
         drain(stream_to(wrong, store.url, tmp_path / "wrong", topic="out"))
@@ -199,8 +199,8 @@ def test_a_stream_decodes_the_columns_that_it_names(spark: SparkSession, store: 
 def test_the_example(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "spark_streaming.py"))
     script["run"](spark, str(tmp_path / "store"), str(tmp_path / "checkpoint"))
-    found = [int(number) for number in re.findall(r"│\s+(\d+)\s+│", capsys.readouterr().out)]
-    assert found == [1200, 294_000, 294_000]
+    totals = [int(number) for number in re.findall(r"│\s+(\d+)\s+│", capsys.readouterr().out)]
+    assert totals == [1200, 294_000, 294_000]
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

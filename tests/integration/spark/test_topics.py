@@ -35,11 +35,11 @@ def test_a_topic_made_from_a_frame_takes_its_rows(spark: SparkSession, store: St
     )
     txnstore.spark.create_topic(store, "orders", frame.schema, partitions=2, key="id", timestamp="at")
     append(frame, store.url, "orders")
-    found = load(spark, store.url, "orders", columns=",".join(frame.columns))
-    assert [field.dataType.simpleString() for field in found.schema] == [
+    stored = load(spark, store.url, "orders", columns=",".join(frame.columns))
+    assert [field.dataType.simpleString() for field in stored.schema] == [
         field.dataType.simpleString() for field in frame.schema
     ]
-    assert sorted(found.collect()) == sorted(frame.collect())
+    assert sorted(stored.collect()) == sorted(frame.collect())
 
 
 def test_a_write_creates_its_topic_once(spark: SparkSession, store: Store) -> None:

@@ -56,8 +56,8 @@ def test_records_arrive_where_kafka_would_put_them_in_one_transaction(spark: Spa
 def test_the_order_of_a_sorted_frame_is_the_order_of_the_log(spark: SparkSession, store: Store) -> None:
     """Tasks follow one another in the log as Spark's partitions do."""
     append(spark.range(0, 400, 1, 4).selectExpr("'one' as key", "cast(id as string) as value"), store.url, "events")
-    found = store.scan("events", columns=["value"]).to_table()["value"].to_pylist()
-    assert [int(value) for value in found] == list(range(400))
+    column = store.scan("events", columns=["value"]).to_table()["value"].to_pylist()
+    assert [int(value) for value in column] == list(range(400))
 
 
 def test_all_columns_of_a_record(spark: SparkSession, store: Store) -> None:
@@ -86,8 +86,8 @@ def test_a_column_may_name_the_partition(spark: SparkSession, store: Store) -> N
     """An explicit partition wins; where it is null the key decides."""
     frame = spark.sql("select 'k1' as key, 'a' as value, 2 as _partition union all select 'k1', 'b', null")
     append(frame, store.url, "events")
-    found = {row["value"]: row["_partition"] for row in store.scan("events").to_table().to_pylist()}
-    assert found == {b"a": 2, b"b": partition_for_key(b"k1", 3)}
+    partitions = {row["value"]: row["_partition"] for row in store.scan("events").to_table().to_pylist()}
+    assert partitions == {b"a": 2, b"b": partition_for_key(b"k1", 3)}
 
 
 def test_typed_topics_take_columns_by_name(spark: SparkSession, store: Store) -> None:
@@ -113,12 +113,12 @@ def test_typed_topics_take_columns_by_name(spark: SparkSession, store: Store) ->
     append(frame, store.url, "orders")
     table = store.scan("orders").to_table()
     assert table.schema.field("id").type == pa.int64()
-    found = sorted(table.to_pylist(), key=lambda row: row["id"])
-    assert [row["id"] for row in found] == list(range(50))
-    assert str(found[7]["price"]) == "1.75"
-    assert found[7]["tags"] == ["a", None]
-    assert found[7]["note"] is None
-    assert all(row["_partition"] == partition_for_key(row["id"].to_bytes(8, "big"), 2) for row in found)
+    orders = sorted(table.to_pylist(), key=lambda row: row["id"])
+    assert [row["id"] for row in orders] == list(range(50))
+    assert str(orders[7]["price"]) == "1.75"
+    assert orders[7]["tags"] == ["a", None]
+    assert orders[7]["note"] is None
+    assert all(row["_partition"] == partition_for_key(row["id"].to_bytes(8, "big"), 2) for row in orders)
     assert sorted(row[0] for row in load(spark, store.url, "orders", columns="id").collect()) == list(range(50))
 
 

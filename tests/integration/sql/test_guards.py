@@ -322,8 +322,8 @@ def test_parameters_are_values(store: Store) -> None:
     assert store.sql("SELECT count(*) FROM orders WHERE _offset < ?", params=[3]).fetchall() == [(3,)]
     assert store.sql("SELECT $a || $b AS x", params={"a": "x'", "b": ";"}).fetchall() == [("x';",)]
     assert store.sql("CREATE TABLE t AS FROM orders; SELECT count(*) FROM t").fetchall() == [(16,)]
-    found = read_table(connection_of(store), "SELECT max(_offset) AS o FROM orders WHERE _offset < ?", params=[3])
-    assert found.to_pylist() == [{"o": 2}]
+    table = read_table(connection_of(store), "SELECT max(_offset) AS o FROM orders WHERE _offset < ?", params=[3])
+    assert table.to_pylist() == [{"o": 2}]
 
 
 @pytest.mark.usefixtures("own_objects")

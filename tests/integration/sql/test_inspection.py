@@ -122,8 +122,8 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
             )
             (aborted,) = rows(con, "SELECT first_offset, last_offset, last_stable_offset FROM txn.aborted")
             assert aborted == {"first_offset": 0, "last_offset": 2, "last_stable_offset": 3}
-            found = rows(con, "SELECT transactional_id, current_txn_start_offset FROM txn.producers ORDER BY 1")
-            assert [tuple(row.values()) for row in found] == [("aborter-orders", None), ("etl", 3)]
+            producers = rows(con, "SELECT transactional_id, current_txn_start_offset FROM txn.producers ORDER BY 1")
+            assert [tuple(row.values()) for row in producers] == [("aborter-orders", None), ("etl", 3)]
             groups = rows(con, "SELECT committed_offset, pending, producer_id FROM txn.groups ORDER BY pending")
             assert groups[0] == {"committed_offset": 1, "pending": False, "producer_id": None}
             # Offsets may wait for the commit itself; if they are in the chain, they are pending.
@@ -141,8 +141,8 @@ def test_what_an_outside_coordinator_decides_is_found(store: Store) -> None:
         producer.send("orders", b"open")
         producer.prepare_transaction()
         with store.duckdb() as con:
-            found = rows(con, "SELECT transactional_id, state FROM txn.transactions WHERE prepared")
-        assert found == [{"transactional_id": "etl", "state": "ONGOING"}]
+            transactions = rows(con, "SELECT transactional_id, state FROM txn.transactions WHERE prepared")
+        assert transactions == [{"transactional_id": "etl", "state": "ONGOING"}]
         producer.abort_transaction()
 
 
@@ -206,15 +206,15 @@ def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:
         fill(store, "orders", transactions=1, first=3)
         with store.duckdb(snapshot=snapshot) as con:
             assert values(con, "SELECT heads FROM txn.snapshot") == [heads]
-            found = rows(
+            entries = rows(
                 con, "SELECT chain, max(sequence) AS last, count(*) AS n FROM txn.entries GROUP BY 1 ORDER BY 1"
             )
-            assert [(row["chain"], row["last"], row["n"]) for row in found] == [
+            assert [(row["chain"], row["last"], row["n"]) for row in entries] == [
                 (chain, head, head) for chain, head in enumerate(heads)
             ]
-            found = rows(con, "SELECT chain, topic, partition FROM txn.compactions ORDER BY partition")
+            compactions = rows(con, "SELECT chain, topic, partition FROM txn.compactions ORDER BY partition")
             tps = [TopicPartition("orders", partition) for partition in range(3)]
-            assert [tuple(row.values()) for row in found] == [(chain_of_partition(tp, 3), *tp) for tp in tps]
+            assert [tuple(row.values()) for row in compactions] == [(chain_of_partition(tp, 3), *tp) for tp in tps]
             later = store.refresh(con)
             assert values(con, "SELECT heads FROM txn.snapshot") == [[state.sequence for state in later.view.states]]
             assert values(con, "SELECT count(*) FROM txn.entries") == [later.sequence]

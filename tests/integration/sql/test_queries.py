@@ -237,8 +237,8 @@ def test_filters_and_limits_give_what_python_gives(
             assert [row["_offset"] for row in rows(con, f"SELECT * {query} ORDER BY _offset LIMIT 3")] == mine[:3]
             above = f"SELECT * {query} AND _offset > {mine[1]} ORDER BY _offset DESC LIMIT 1"
             assert [row["_offset"] for row in rows(con, above)] == mine[-1:]
-        found = rows(con, "SELECT * FROM orders WHERE key = 'key-7' ORDER BY _timestamp, value LIMIT 2")
-        assert [row["value"] for row in found] == [b"value-0-7", b"value-1-7"]
+        top = rows(con, "SELECT * FROM orders WHERE key = 'key-7' ORDER BY _timestamp, value LIMIT 2")
+        assert [row["value"] for row in top] == [b"value-0-7", b"value-1-7"]
 
 
 def test_a_store_of_one_segment_takes_filters_on_its_offsets(store: Store) -> None:

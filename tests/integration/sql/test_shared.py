@@ -237,24 +237,24 @@ def test_threads_query_while_records_are_committed(store: Store) -> None:
     query = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM payments), (SELECT sequence FROM txn.snapshot)"
 
     def ask(_: int) -> list[tuple[int, int]]:
-        found = []
+        counts = []
         for _ in range(8):
             ((orders, payments, _),) = store.sql(query).fetchall()
-            found.append((orders, payments))
-        return found
+            counts.append((orders, payments))
+        return counts
 
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask, number) for number in range(4)]
+        futures = [pool.submit(ask, number) for number in range(4)]
         with store.producer("both") as producer:
             for _ in range(8):
                 with producer.transaction():
                     for topic in ("orders", "payments"):
                         producer.send(topic, b"1", partition=0)
                         producer.send(topic, b"2", partition=1)
-        for answer in asked:
-            found = answer.result()
-            assert found == sorted(found)
-            assert all(orders == payments and orders % 2 == 0 for orders, payments in found)
+        for future in futures:
+            counts = future.result()
+            assert counts == sorted(counts)
+            assert all(orders == payments and orders % 2 == 0 for orders, payments in counts)
     assert number(store) == 24
     assert work(store)[0] == 1
 
@@ -359,11 +359,11 @@ def test_a_segment_that_vanishes_is_named_and_other_topics_are_read(tmp_path: Pa
 def test_a_call_enters_few_files() -> None:
     """A reader of the code follows a query of a topic that has not changed through this many files."""
     root = str(Path(shared.__file__).parents[1])
-    found: set[str] = set()
+    files: set[str] = set()
 
     def enter(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(root):
-            found.add(frame.f_code.co_filename)
+            files.add(frame.f_code.co_filename)
 
     with create("memory://files-entered") as one:
         one.create_topic("orders")
@@ -374,4 +374,4 @@ def test_a_call_enters_few_files() -> None:
         finally:
             sys.setprofile(None)
     MemoryStore.forget("files-entered")
-    assert len(found) <= 19
+    assert len(files) <= 19

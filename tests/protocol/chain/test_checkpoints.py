@@ -42,8 +42,8 @@ def _commit(chain: Chain, *names: str) -> None:
 
 
 def _saved(objects: ObjectStore) -> list[int]:
-    found = (keys.checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(0)))
-    return [sequence for sequence in found if sequence is not None]
+    sequences = (keys.checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(0)))
+    return [sequence for sequence in sequences if sequence is not None]
 
 
 class _Full(Executor):

@@ -191,9 +191,9 @@ def test_entries_contain_the_hash_of_their_predecessor(bucket: MemoryStore) -> N
 def test_entry_that_rests_on_a_chain_that_does_not_exist_is_named(bucket: MemoryStore, chain: int) -> None:
     change(bucket, ENTRIES, events=[{"type": "Observed", "chain": chain, "sequence": 1}])
     key = keys.entry(0, ENTRIES)
-    found = opened(bucket)
-    assert f"{key} contains an event that is invalid in the state before it" in found
-    assert f"chain {chain} is named, but the store has chains 0 to 0" in found
+    message = opened(bucket)
+    assert f"{key} contains an event that is invalid in the state before it" in message
+    assert f"chain {chain} is named, but the store has chains 0 to 0" in message
 
 
 @pytest.mark.parametrize(

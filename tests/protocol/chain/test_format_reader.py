@@ -70,8 +70,8 @@ def test_the_documented_format_is_complete(
     check = Mock(wraps=format_reader.check_blocks)
     monkeypatch.setattr(format_reader, "check_blocks", check)
     for hints in (False, True):
-        found = read_store(tmp_path, hints=hints)
-        assert {name: [columns(row) for row in rows] for name, rows in found.items()} == expected
+        topics = read_store(tmp_path, hints=hints)
+        assert {name: [columns(row) for row in rows] for name, rows in topics.items()} == expected
     assert check.called
     history.store.close()
 
@@ -90,8 +90,7 @@ def test_documented_checksums_of_blocks_show_damage(place: int) -> None:
 def shown(store: Store, topic: str) -> list[tuple[Any, ...]]:
     """The rows of a scan: partition, offset, and the columns of the topic but its times."""
     rows = store.scan(topic).to_table().to_pylist()
-    found = [columns((row["_partition"], row["_offset"], row)) for row in rows]
-    return sorted(found, key=lambda row: row[:2])
+    return sorted((columns((row["_partition"], row["_offset"], row)) for row in rows), key=lambda row: row[:2])
 
 
 def columns(row: tuple[int, int, dict[str, Any]]) -> tuple[Any, ...]:

@@ -96,15 +96,15 @@ def test_a_pack_belongs_to_one_chain(clock: ManualClock) -> None:
     with store.producer("id") as producer, producer.transaction():
         send(producer, "x", partitions=partitions)
         producer.flush()
-    found: dict[str, set[int]] = {}
+    chains_by_object: dict[str, set[int]] = {}
     for number, segment in enumerate(segments(store, partitions=partitions)):
         tp = TopicPartition("p", number)
-        found.setdefault(segment.object, set()).add(chain_of_partition(tp, chains))
+        chains_by_object.setdefault(segment.object, set()).add(chain_of_partition(tp, chains))
         if segment.is_range:
             first = int(segment.object.split("/")[2])
-            assert found[segment.object] == {chain_of_partition(TopicPartition("p", first), chains)}
-    assert all(len(each) == 1 for each in found.values())
-    assert len(found) == len({each for group in found.values() for each in group}) == chains
+            assert chains_by_object[segment.object] == {chain_of_partition(TopicPartition("p", first), chains)}
+    assert all(len(numbers) == 1 for numbers in chains_by_object.values())
+    assert len(chains_by_object) == len(set().union(*chains_by_object.values())) == chains
     assert len(values(store, "p")) == partitions
 
 
@@ -154,13 +154,13 @@ def test_verify_knows_where_a_pack_ends(store: Store, objects: MemoryStore, chan
 def test_a_lost_or_truncated_pack_is_named_by_verify(store: Store, objects: MemoryStore, left: int | None) -> None:
     with store.producer("id") as producer, producer.transaction():
         send(producer, "a")
-    found = segments(store)
+    packed = segments(store)
     if left is None:
-        objects.delete([found[0].object])
+        objects.delete([packed[0].object])
     else:
-        objects.put(found[0].object, objects.get(found[0].object)[: found[3].place.first_byte + 3])
+        objects.put(packed[0].object, objects.get(packed[0].object)[: packed[3].place.first_byte + 3])
     violations = store.verify().violations
-    expected = [segment.key for segment in (found if left is None else found[3:])]
+    expected = [segment.key for segment in (packed if left is None else packed[3:])]
     assert sorted(violation.subject for violation in violations) == sorted(expected)
 
 

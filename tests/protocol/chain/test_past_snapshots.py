@@ -41,12 +41,12 @@ def _new(clock: ManualClock, chains: int) -> Store:
 
 def _grow(store: Store, clock: ManualClock, commits: int) -> list[Snapshot]:
     """Commit so often; the snapshot after each commit, a second after the one before it."""
-    found = []
+    snapshots = []
     for number in range(commits):
         clock.advance(1_000)
         commit(store, [b"%d" % number], partition=number % 2)
-        found.append(store.snapshot())
-    return found
+        snapshots.append(store.snapshot())
+    return snapshots
 
 
 def _history(store: Store, clock: ManualClock, rng: random.Random) -> Iterator[Snapshot]:
@@ -85,21 +85,21 @@ def test_an_earlier_snapshot_equals_the_one_that_was_pinned_then(store: Store, c
     last = {snapshot.timestamp: snapshot for snapshot in pinned}
     reader = reopen(store, clock)
     for number, snapshot in enumerate(pinned):
-        found = reader.snapshot(entry=snapshot.heads)
-        assert found == snapshot
+        past = reader.snapshot(entry=snapshot.heads)
+        assert past == snapshot
         assert reader.snapshot(timestamp=snapshot.timestamp) == last[snapshot.timestamp]
         if number % 4 == seed:
-            assert rows(reader, snapshot=found) == rows(store, snapshot=snapshot)
-            assert rows(reader, "t", "read_uncommitted", found) == rows(store, "t", "read_uncommitted", snapshot)
-            assert found.blocked() == snapshot.blocked()
+            assert rows(reader, snapshot=past) == rows(store, snapshot=snapshot)
+            assert rows(reader, "t", "read_uncommitted", past) == rows(store, "t", "read_uncommitted", snapshot)
+            assert past.blocked() == snapshot.blocked()
 
 
 def test_a_time_between_two_commits_is_that_of_the_first(store: Store, clock: ManualClock) -> None:
     pinned = _grow(store, clock, 5)
     for snapshot, after in itertools.pairwise(pinned):
         assert snapshot.timestamp < after.timestamp
-        found = store.snapshot(timestamp=snapshot.timestamp + 999)
-        assert rows(store, snapshot=found) == rows(store, snapshot=snapshot)
+        past = store.snapshot(timestamp=snapshot.timestamp + 999)
+        assert rows(store, snapshot=past) == rows(store, snapshot=snapshot)
 
 
 def test_sql_shows_an_earlier_snapshot(store: Store, clock: ManualClock) -> None:
@@ -108,8 +108,8 @@ def test_sql_shows_an_earlier_snapshot(store: Store, clock: ManualClock) -> None
     store.delete_topic("t")
     past = store.snapshot(entry=pinned.heads)
     assert store.sql("SELECT count(*) FROM t", snapshot=past).fetchall() == [(2,)]
-    found = store.sql("SELECT heads, sequence FROM txn.snapshot", snapshot=past).fetchall()
-    assert found == [(list(pinned.heads), pinned.sequence)]
+    pins = store.sql("SELECT heads, sequence FROM txn.snapshot", snapshot=past).fetchall()
+    assert pins == [(list(pinned.heads), pinned.sequence)]
     connection = store.duckdb(snapshot=past)
     assert connection.sql("SELECT count(*) FROM t").fetchall() == [(2,)]
     store.refresh(connection)
@@ -367,8 +367,8 @@ def test_a_vacuum_without_a_grace_period_keeps_two_checkpoints(one: Store, clock
 
 
 def _checkpoints(store: Store) -> set[int]:
-    found = (keys.checkpoint_sequence(item.key) for item in connection_of(store).objects.list(keys.checkpoints(0)))
-    return {sequence for sequence in found if sequence is not None}
+    sequences = (keys.checkpoint_sequence(item.key) for item in connection_of(store).objects.list(keys.checkpoints(0)))
+    return {sequence for sequence in sequences if sequence is not None}
 
 
 # Text -----------------------------------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ class World:
         self.ours, self.theirs, self.faults, self.inner = ours, theirs, faults, inner
 
     def commit(self, name: str) -> CatalogTopic:
-        found: CatalogTopic = self.ours.submit(CreateTopic(topic(name)))
-        return found
+        created: CatalogTopic = self.ours.submit(CreateTopic(topic(name)))
+        return created
 
     def they_commit(self, name: str) -> None:
         self.theirs.submit(CreateTopic(topic(name)))
@@ -286,9 +286,9 @@ def test_s17_a_refresh_settles_an_undecided_entry_as_well(world: World) -> None:
     assert world.ours.refresh().sequence == 2
     world.commit("next")
     assert world.bucket == ["a", "ours", "next"]
-    *reads, again, found, last = world.requests(since)
+    *reads, repeated, read_back, last = world.requests(since)
     assert set(reads) == {"get"}
-    assert (again, found) == ("put_if_absent", "get")
+    assert (repeated, read_back) == ("put_if_absent", "get")
     assert last == "put_if_absent"
 
 

@@ -205,18 +205,18 @@ def test_nested_call_during_a_commit_is_refused() -> None:
     """A signal handler that uses the store runs inside of whatever its thread does."""
     bucket = MemoryStore()
     with a_chain(bucket) as chain:
-        real, found = bucket.put_if_absent, []
+        real, errors = bucket.put_if_absent, []
 
         def nested(key: str, data: bytes) -> bool:
             bucket.put_if_absent = real  # type: ignore[method-assign]
             with pytest.raises(StoreError, match="a signal handler used the store") as raised:
                 chain.submit(CreateTopic(topic("nested")))
-            found.append(raised.value)
+            errors.append(raised.value)
             assert chain.refresh().sequence == 0
             return real(key, data)
 
         bucket.put_if_absent = nested  # type: ignore[method-assign]
         chain.submit(CreateTopic(topic("ours")))
         chain.submit(CreateTopic(topic("next")))
-    assert len(found) == 1
+    assert len(errors) == 1
     assert names_in_bucket(bucket) == ["ours", "next"]

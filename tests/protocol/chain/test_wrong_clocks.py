@@ -232,11 +232,11 @@ def test_offsets_and_ids_expire_although_a_clock_was_wrong(store: Store, clock: 
         txn.send_offsets({T0: 7}, group)
     touch_all(right(store, clock))
     clock.advance(7 * DAY - 1)
-    found = right(store, clock).expire()
-    assert (found.transactional_ids, found.offsets) == ((), 0)
+    report = right(store, clock).expire()
+    assert (report.transactional_ids, report.offsets) == ((), 0)
     clock.advance(1)
-    found = right(store, clock).expire()
-    assert (found.transactional_ids, found.offsets) == ((name,), 1)
+    report = right(store, clock).expire()
+    assert (report.transactional_ids, report.offsets) == ((name,), 1)
 
 
 @pytest.mark.parametrize("off", [YEAR, -26 * HOUR], ids=["year-ahead", "26-hours-behind"])

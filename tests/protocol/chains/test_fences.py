@@ -253,9 +253,9 @@ def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
     assert "t" not in connection_of(store).chains[1].state.topics
     tp = TopicPartition("t", number)
     connection_of(store).submit(CommitOffsets(positions(group, number)))
-    found = committed(connection_of(store).view(), group, tp)
-    assert found is not None
-    assert found.offset == 5
+    stored = committed(connection_of(store).view(), group, tp)
+    assert stored is not None
+    assert stored.offset == 5
     assert seen(store) == {}
 
 

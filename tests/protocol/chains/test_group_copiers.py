@@ -103,7 +103,7 @@ def _filled(objects: ObjectStore, clock: ManualClock, chains: int) -> Store:
 
 
 def _lag(store: Store) -> int:
-    groups = {found.group: found for found in store.groups()}
+    groups = {group.group: group for group in store.groups()}
     done = {p.tp.partition: p.offset or 0 for p in groups["copiers"].positions} if "copiers" in groups else {}
     return RECORDS - sum(done.values())
 

@@ -62,7 +62,7 @@ def _decide(store: Store, producer: Producer, outcome: Outcome = Outcome.COMMIT)
     connection_of(dying).submit(EndTxn(identity, outcome))
 
 
-def _found(report: VerifyReport) -> list[tuple[str, str]]:
+def _violations(report: VerifyReport) -> list[tuple[str, str]]:
     return [(item.name, item.subject) for item in report.violations]
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_chain_does_not_hide_the_others(full: Store, damaged: int) -> 
     for victim in victims:
         connection_of(full).objects.put(victim.key, b"?" * victim.size)
     report = Store(Connection(connection_of(full).counts.inner, read_only=True)).verify(deep=True)
-    assert _found(report) == [
+    assert _violations(report) == [
         ("entry_intact", keys.entry(damaged, last)),
         ("state_at_head", keys.entries(damaged)),
         *(("segment_content", victim.key) for number, victim in enumerate(victims) if number != damaged),
@@ -284,14 +284,14 @@ def test_missing_entry_that_another_chain_depends_on_is_found(full: Store) -> No
     last = connection_of(full).view().states[home].sequence
     connection_of(full).objects.delete([keys.entry(home, number) for number in range(decision, last + 1)])
     report = Store(Connection(connection_of(full).counts.inner, read_only=True)).verify()
-    assert _found(report) == [("cut_is_consistent", keys.CHAINS)]
+    assert _violations(report) == [("cut_is_consistent", keys.CHAINS)]
     assert keys.entry(home, decision) in report.violations[0].message
 
 
 def test_a_damaged_identity_does_not_change_the_number_of_chains(full: Store) -> None:
     """OBJ-13: a checkpoint tells it; with a wrong one every partition would be looked for in a wrong chain."""
     connection_of(full).objects.put(keys.STORE, b'{"version":1}')
-    assert _found(Store(Connection(connection_of(full).counts.inner, read_only=True)).verify()) == [
+    assert _violations(Store(Connection(connection_of(full).counts.inner, read_only=True)).verify()) == [
         ("identity_intact", keys.STORE)
     ]
 
@@ -321,9 +321,9 @@ def _rewrite(store: Store, chain: int, sequence: int, entry: Entry) -> None:
     """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
     previous = None
     for number in range(sequence, connection_of(store).view(refresh=False).states[chain].sequence + 1):
-        found = entry if number == sequence else _entry(store, chain, number)
+        linked = entry if number == sequence else _entry(store, chain, number)
         if previous is not None:
-            found = found.model_copy(update={"previous": previous})
-        data = encode_entry(found, payload_of(connection_of(store).objects.get(keys.entry(chain, number))))
+            linked = linked.model_copy(update={"previous": previous})
+        data = encode_entry(linked, payload_of(connection_of(store).objects.get(keys.entry(chain, number))))
         connection_of(store).objects.put(keys.entry(chain, number), data)
         previous = entry_hash(data)

@@ -64,18 +64,18 @@ class Scene:
         if not fresh:
             connection_of(reader).view()
             faults.plan = plan
-        found = seen(reader)
+        shown = seen(reader)
         assert check_view(connection_of(reader).view()) == []
-        return None if left > 0 else found
+        return None if left > 0 else shown
 
 
 def whole_or_nothing(look: Callable[[int], dict[bytes, int] | None]) -> None:
     """Look with the commit before the first request, before the second, and so on to the last."""
     answers = (look(number) for number in itertools.count(1))
-    found = list(itertools.takewhile(lambda answer: answer is not None, answers))
-    assert all(answer in WHOLE for answer in found), found
-    assert found[0] == WHOLE[1]
-    assert found[-1] == WHOLE[0]
+    shown = list(itertools.takewhile(lambda answer: answer is not None, answers))
+    assert all(answer in WHOLE for answer in shown), shown
+    assert shown[0] == WHOLE[1]
+    assert shown[-1] == WHOLE[0]
 
 
 @pytest.mark.parametrize("markers", [True, False], ids=["markers", "no-markers"])
@@ -116,12 +116,12 @@ class BusyScene:
     def plan(self, n: int, operation: str, key: str) -> Fault | None:
         self.requests += 1
         chain, entry = int(key.split("/")[2]), int(key.rsplit("/", maxsplit=1)[-1].partition(".")[0])
-        known = connection_of(self.writer).chains[chain].state.sequence
+        head = connection_of(self.writer).chains[chain].state.sequence
         last_one = self.commits == 0 and chain == CHAINS - 1
-        if last_one or (len(self.heads) == CHAINS and entry <= known and self.commits < self.LIMIT):
+        if last_one or (len(self.heads) == CHAINS and entry <= head and self.commits < self.LIMIT):
             self.commits += 1
             self.commit()
-        elif entry > known:
+        elif entry > head:
             self.heads.add(chain)
         return None
 
@@ -191,7 +191,7 @@ def test_off_10_group_offset_beyond_known_log_is_not_reset(home: int, *, join: b
 
     Or the consumer saw nothing of the commit, and begins at what was committed before: nowhere, so at the beginning.
     """
-    found = [takes_over(home, number, join=join) for number in range(1, 8)]
-    told = [answer for answer in found if answer is not None]
-    assert set(map(str, told)) <= {str(([], 2)), str(([b"old", b"new"], 2)), str(([b"old"], 1))}
-    assert ([], 2) in told
+    outcomes = [takes_over(home, number, join=join) for number in range(1, 8)]
+    answers = [answer for answer in outcomes if answer is not None]
+    assert set(map(str, answers)) <= {str(([], 2)), str(([b"old", b"new"], 2)), str(([b"old"], 1))}
+    assert ([], 2) in answers

@@ -51,13 +51,13 @@ class Bench:
 
     def costs(self) -> list[str]:
         """The requests since the last call, in order: ``segment``, or the number of the chain whose entry was put."""
-        found = []
+        costs = []
         for operation, key in connection_of(self.store).counts.log:
             parts = key.split("/")
             written = operation in {"put", "put_if_absent"}
-            found.append(("segment" if parts[0] == "topics" else str(int(parts[2]))) if written else operation)
+            costs.append(("segment" if parts[0] == "topics" else str(int(parts[2]))) if written else operation)
         connection_of(self.store).counts.reset()
-        return found
+        return costs
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_next_transaction_carries_the_completion_of_the_one_before(bench: Be
     assert len(costs) == transactions * (2 * len(OTHERS) + 2) + 1
     assert set(costs) == {str(chain) for chain in range(CHAINS)}
     kinds = [{type(event) for event in entry.events} - {Observed} for entry in entries(bench.bucket, HOME)]
-    shared = [found for found in kinds if TxnCompleted in found]
+    shared = [types for types in kinds if TxnCompleted in types]
     assert shared == [{TxnCompleted, PartitionsAdded}] * (transactions - 1) + [{TxnCompleted}]
     assert bench.store.verify(deep=True).ok
 
@@ -188,8 +188,8 @@ def test_closing_a_store_waits_for_a_completion_whose_markers_are_on_their_way()
     marker.open()
     close.join(240)
     assert len(pools) == 1
-    found = connection_of(process(gated, clock)).view().transactions[name]
-    assert found.state is TxnState.COMPLETE_COMMIT
+    transaction = connection_of(process(gated, clock)).view().transactions[name]
+    assert transaction.state is TxnState.COMPLETE_COMMIT
 
 
 def write(bench: Bench) -> None:

@@ -141,6 +141,6 @@ def test_off_18_chain_with_old_topic_refuses_offsets_of_recreated_one(cluster: C
     stale = replace(item, offset=3, topic_id=before.topics["t"].topic_id)
     with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
         cluster.do(1, CommitOffsets(TxnOffsets(group, (stale,))))
-    found = committed(cluster.view(), group, item.tp)
-    assert found is not None
-    assert found.offset == 5
+    stored = committed(cluster.view(), group, item.tp)
+    assert stored is not None
+    assert stored.offset == 5

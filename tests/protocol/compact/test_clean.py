@@ -37,7 +37,7 @@ def log(store: Store) -> Partition:
     return connection_of(store).view().partitions[T0]
 
 
-def found(store: Store, isolation: str = "read_committed") -> list[tuple[int, bytes, bytes | None]]:
+def visible(store: Store, isolation: str = "read_committed") -> list[tuple[int, bytes, bytes | None]]:
     return [(row["_offset"], row["key"], row["value"]) for row in rows(store, isolation=isolation)]  # type: ignore[arg-type]
 
 
@@ -50,11 +50,11 @@ def test_the_newest_record_of_each_key_stays(store: Store) -> None:
     """CMP-01, CMP-17: offsets stay, and the newest value of each key is the same as before."""
     for number in range(4):
         put(store, (b"a", b"a%d" % number), (b"b%d" % number, b"x"))
-    before = found(store)
+    before = visible(store)
     report = store.compact()
-    assert found(store) == [(1, b"b0", b"x"), (4, b"b1", b"x"), (7, b"b2", b"x"), (9, b"a", b"a3"), (10, b"b3", b"x")]
-    assert latest(found(store)) == latest(before)
-    assert set(found(store)) <= set(before)
+    assert visible(store) == [(1, b"b0", b"x"), (4, b"b1", b"x"), (7, b"b2", b"x"), (9, b"a", b"a3"), (10, b"b3", b"x")]
+    assert latest(visible(store)) == latest(before)
+    assert set(visible(store)) <= set(before)
     assert (report.cleans, report.superseded, report.tombstones) == (1, 3, 0)
     (cleaned,) = batches(store)
     assert (cleaned.base_offset, cleaned.limit, cleaned.records, cleaned.delete_horizon) == (1, 11, 5, None)
@@ -68,7 +68,7 @@ def test_newest_is_the_greatest_offset_and_not_the_latest_time(store: Store) -> 
         producer.send("t", b"late", key=b"k", partition=0, timestamp=9_000)
         producer.send("t", b"early", key=b"k", partition=0, timestamp=1_000)
     store.compact()
-    assert latest(found(store)) == {b"k": b"early"}
+    assert latest(visible(store)) == {b"k": b"early"}
 
 
 def test_aborted_records_do_not_supersede_and_go(store: Store) -> None:
@@ -76,7 +76,7 @@ def test_aborted_records_do_not_supersede_and_go(store: Store) -> None:
     put(store, (b"k0", b"kept"))
     abort(store, [b"never"])
     report = store.compact()
-    assert found(store) == found(store, "read_uncommitted") == [(0, b"k0", b"kept")]
+    assert visible(store) == visible(store, "read_uncommitted") == [(0, b"k0", b"kept")]
     assert (report.superseded, report.aborted) == (0, 1)
     assert log(store).aborted == ()
     assert store.verify(deep=True).ok
@@ -88,12 +88,12 @@ def test_records_of_open_transactions_do_not_supersede_and_stay(store: Store) ->
     with begin(store, [b"open"]) as producer:
         put(store, (b"k0", b"above the LSO"))
         store.compact()
-        assert found(store) == [(1, b"k0", b"kept")]
-        assert [value for _, _, value in found(store, "read_uncommitted")] == [b"kept", b"open", b"above the LSO"]
+        assert visible(store) == [(1, b"k0", b"kept")]
+        assert [value for _, _, value in visible(store, "read_uncommitted")] == [b"kept", b"open", b"above the LSO"]
         assert log(store).clean_until == log(store).last_stable_offset == 3
         producer.abort_transaction()
     store.compact()
-    assert [value for _, _, value in found(store, "read_uncommitted")] == [b"above the LSO"]
+    assert [value for _, _, value in visible(store, "read_uncommitted")] == [b"above the LSO"]
 
 
 def test_a_tombstone_stays_for_delete_retention_after_the_first_clean(store: Store, clock: ManualClock) -> None:
@@ -103,21 +103,21 @@ def test_a_tombstone_stays_for_delete_retention_after_the_first_clean(store: Sto
     clock.advance(5 * DAY_MS)
     stamped = clock()
     store.compact()
-    assert found(store) == [(2, b"k", None)]
+    assert visible(store) == [(2, b"k", None)]
     assert [batch.delete_horizon for batch in batches(store)] == [stamped + DAY_MS]
     clock.advance(DAY_MS - 1)
     put(store, (b"other", b"x"), (b"gone", None))
     assert store.compact().tombstones == 0
-    assert latest(found(store)) == {b"k": None, b"other": b"x", b"gone": None}
+    assert latest(visible(store)) == {b"k": None, b"other": b"x", b"gone": None}
     assert [batch.delete_horizon for batch in batches(store)] == [stamped + DAY_MS]
     clock.advance(1)
     report = store.compact(force=True)
     assert (report.tombstones, report.superseded) == (1, 0)
-    assert latest(found(store)) == {b"other": b"x", b"gone": None}
+    assert latest(visible(store)) == {b"other": b"x", b"gone": None}
     assert [batch.delete_horizon for batch in batches(store)] == [stamped + DAY_MS - 1 + DAY_MS]
     clock.advance(DAY_MS)
     store.compact(force=True)
-    assert latest(found(store)) == {b"other": b"x"}
+    assert latest(visible(store)) == {b"other": b"x"}
     assert [batch.delete_horizon for batch in batches(store)] == [None]
     assert store.verify(deep=True).ok
 
@@ -131,13 +131,13 @@ def test_a_tombstone_of_an_aborted_transaction_deletes_nothing(store: Store) -> 
         producer.flush()
         producer.abort_transaction()
     store.compact()
-    assert found(store) == [(0, b"k", b"kept")]
+    assert visible(store) == [(0, b"k", b"kept")]
 
 
 def test_a_superseded_tombstone_goes_immediately(store: Store) -> None:
     put(store, (b"k", None), (b"k", b"again"))
     store.compact()
-    assert found(store) == [(1, b"k", b"again")]
+    assert visible(store) == [(1, b"k", b"again")]
 
 
 def test_a_clean_without_effect_uploads_nothing_and_moves_the_checkpoint(store: Store) -> None:
@@ -186,11 +186,11 @@ def test_records_younger_than_the_lag_take_no_part(clock: ManualClock) -> None:
     put_now(store, clock, b"a")
     put_now(store, clock, b"a")
     assert store.compact(force=True).superseded == 1
-    assert [offset for offset, *_ in found(store)] == [1, 3, 5]
+    assert [offset for offset, *_ in visible(store)] == [1, 3, 5]
     assert log(store).clean_until == 3
     clock.advance(1_000)
     store.compact(force=True)
-    assert [offset for offset, *_ in found(store)] == [5]
+    assert [offset for offset, *_ in visible(store)] == [5]
 
 
 def test_sql_and_merges_read_cleaned_segments(store: Store) -> None:
@@ -201,9 +201,9 @@ def test_sql_and_merges_read_cleaned_segments(store: Store) -> None:
     for number in range(3):
         put(store, (b"n%d" % number, b"x"))
     store.alter_topic("t", config={"min.cleanable.dirty.ratio": "1"})
-    before = found(store)
+    before = visible(store)
     assert store.compact().merges == 1
-    assert found(store) == before
+    assert visible(store) == before
     assert [batch.delete_horizon is None for batch in batches(store)] == [False, True]
 
 
@@ -235,7 +235,7 @@ def test_records_without_a_key_are_refused_in_compacted_topics(store: Store) -> 
             producer.send_table("typed", [{"id": 1, "name": "x"}, {"id": None, "name": "x"}])
         producer.send("t", b"x", key=b"")
     assert raised.value.kafka_code == 87
-    assert found(store) == [(0, b"", b"x")]
+    assert visible(store) == [(0, b"", b"x")]
 
 
 def test_records_without_a_key_of_before_are_dropped(clock: ManualClock) -> None:
@@ -245,7 +245,7 @@ def test_records_without_a_key_of_before_are_dropped(clock: ManualClock) -> None
     put(store, (None, b"x"), (b"k", b"y"), (None, None))
     store.alter_topic("t", config=COMPACT)
     assert store.compact().superseded == 2
-    assert found(store) == [(1, b"k", b"y")]
+    assert visible(store) == [(1, b"k", b"y")]
 
 
 def test_a_topic_without_a_key_column_cannot_be_compacted(store: Store) -> None:
@@ -287,7 +287,7 @@ def test_a_lagging_consumer_continues_after_the_cleaned_records(store: Store) ->
     put(store, (b"c", b"y"))
     while records := ahead.poll(0):
         seen += [record.offset for record in records]
-    fresh = [offset for offset, *_ in found(store)]
+    fresh = [offset for offset, *_ in visible(store)]
     assert seen == sorted(set(seen))
     assert set(fresh) <= set(seen)
     assert [record.offset for record in lagging.poll(0)] == [offset for offset in fresh if offset >= 6]

@@ -55,9 +55,9 @@ def log(store: Store) -> Partition:
     return connection_of(store).view().partitions[T0]
 
 
-def superseded(found: Round) -> int:
-    assert found.error is None
-    return found.report.superseded
+def superseded(round_: Round) -> int:
+    assert round_.error is None
+    return round_.report.superseded
 
 
 def segments_read(faults: FaultStore, since: int) -> int:
@@ -120,9 +120,9 @@ def test_a_round_without_change_above_the_hw_is_followed_by_longer_pauses(
     made = runtime(clock)
     sleeper = FixedRuntime(clock, pauses.append, made.rng, background=made.background, spawn=made.spawn)
     with open_on(CountingStore(faults, log=True), runtime=sleeper) as process:
-        for found in watch(connection_of(process), interval=10, past_hw=True, rounds=8):
-            assert found.idle is (found.number not in (1, 6))
-            if found.number == 5:
+        for round_ in watch(connection_of(process), interval=10, past_hw=True, rounds=8):
+            assert round_.idle is (round_.number not in (1, 6))
+            if round_.number == 5:
                 waiting.abort_transaction()
     assert pauses == [10, 10, 20, 40, 80, 10, 10]
     assert log(store).clean_until == log(store).last_stable_offset

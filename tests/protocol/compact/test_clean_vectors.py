@@ -171,13 +171,13 @@ def test_a_crash_at_any_request_leaves_the_old_or_the_new_segments(clock: Manual
             victim.compact()
         except SimulatedCrash:
             crashes += 1
-        left = open_on(bucket, runtime=runtime(clock))
-        found = (tuple(offsets(left)), log(left).clean_until)
-        assert found in {((0, 1, 3, 4, 6, 7, 9), 0), ((6, 7), 11)}
-        states.add(found)
-        assert left.verify(deep=True).ok
-        left.compact()
-        assert (offsets(left), log(left).clean_until) == ([6, 7], 11)
+        survivor = open_on(bucket, runtime=runtime(clock))
+        state = (tuple(offsets(survivor)), log(survivor).clean_until)
+        assert state in {((0, 1, 3, 4, 6, 7, 9), 0), ((6, 7), 11)}
+        states.add(state)
+        assert survivor.verify(deep=True).ok
+        survivor.compact()
+        assert (offsets(survivor), log(survivor).clean_until) == ([6, 7], 11)
     assert crashes > 5
     assert len(states) == 1 + after  # Only the last request, the entry, changes what is there.
 

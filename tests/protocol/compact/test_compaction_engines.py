@@ -102,6 +102,6 @@ def test_a_lost_source_is_damage_wherever_its_job_is_executed(store: Store) -> N
     with pytest.raises(CorruptionError, match=key):
         _compacted(store, Elsewhere(store))
     assert len(batches(store)) == 4
-    found = verify(connection_of(store), deep=True, engine=Elsewhere(store))
-    assert found == store.verify(deep=True)
-    assert [each.subject for each in found.violations] == [key]
+    report = verify(connection_of(store), deep=True, engine=Elsewhere(store))
+    assert report == store.verify(deep=True)
+    assert [each.subject for each in report.violations] == [key]

@@ -48,8 +48,8 @@ def segments(store: Store) -> dict[TopicPartition, int]:
     return {tp: len(list(view.find_partition(tp).batches)) for tp in (K0, K1, T0, T1)}
 
 
-def compacted(found: Round) -> list[TopicPartition]:
-    return [item.tp for item in found.report.partitions]
+def compacted(round_: Round) -> list[TopicPartition]:
+    return [item.tp for item in round_.report.partitions]
 
 
 def lose(store: Store, objects: MemoryStore, tp: TopicPartition) -> str:
@@ -71,17 +71,17 @@ def test_cleans_without_space_stop_no_merge(store: Store, full: pytest.MonkeyPat
 @pytest.mark.usefixtures("full")
 def test_a_round_reports_what_had_no_space_and_compacts_the_rest(store: Store) -> None:
     with closing(store.compact_rounds()) as rounds:
-        found = next(rounds)
-    assert isinstance(found.error, NoSpaceError)
-    assert (found.due, sorted(compacted(found)), found.worked) == (4, [T0, T1], True)
+        round_ = next(rounds)
+    assert isinstance(round_.error, NoSpaceError)
+    assert (round_.due, sorted(compacted(round_)), round_.worked) == (4, [T0, T1], True)
 
 
 def test_partitions_without_space_come_after_the_others(store: Store, full: pytest.MonkeyPatch) -> None:
     """The budget of a round is one partition, and those to clean come first, until they fail."""
     with closing(store.compact_rounds(max_bytes=1)) as rounds:
-        found = [next(rounds) for _ in range(5)]
-        assert [isinstance(item.error, NoSpaceError) for item in found] == [True, True, False, False, True]
-        assert sorted(tp for item in found for tp in compacted(item)) == [T0, T1]
+        first_rounds = [next(rounds) for _ in range(5)]
+        assert [isinstance(round_.error, NoSpaceError) for round_ in first_rounds] == [True, True, False, False, True]
+        assert sorted(tp for round_ in first_rounds for tp in compacted(round_)) == [T0, T1]
         full.undo()
         assert [next(rounds).report.cleans for _ in range(2)] == [1, 1]
 

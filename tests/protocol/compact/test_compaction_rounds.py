@@ -50,8 +50,8 @@ def fill(store: Store, segments: int = 3, partitions: tuple[int, ...] = (0, 1, 2
             producer.flush()
 
 
-def compacted(found: Round) -> list[TopicPartition]:
-    return [item.tp for item in found.report.partitions]
+def compacted(round_: Round) -> list[TopicPartition]:
+    return [item.tp for item in round_.report.partitions]
 
 
 def claims(store: Store) -> dict[TopicPartition, CompactionLease]:
@@ -65,9 +65,9 @@ def test_compactors_share_the_partitions(store: Store) -> None:
     before = rows(store)
     with another_process(store) as one, another_process(store) as two:
         ours, theirs = (process.compact_rounds(max_bytes=1) for process in (one, two))
-        found = [next(ours), next(theirs), next(ours)]
-        assert sorted(tp for item in found for tp in compacted(item)) == [T0, T1, T2]
-        assert [item.report.conflicts for item in found] == [0, 0, 0]
+        first_rounds = [next(ours), next(theirs), next(ours)]
+        assert sorted(tp for round_ in first_rounds for tp in compacted(round_)) == [T0, T1, T2]
+        assert [round_.report.conflicts for round_ in first_rounds] == [0, 0, 0]
         assert [next(theirs).idle, next(ours).idle] == [True, True]
     assert rows(store) == before
 
@@ -77,8 +77,8 @@ def test_a_claimed_partition_is_left_alone_until_it_is_released(store: Store) ->
     chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
     chain.submit(ClaimPartitions("another", (T0,), CLAIM_MS))
     with closing(store.compact_rounds()) as rounds:
-        found = next(rounds)
-        assert (found.due, found.claimed, found.idle) == (1, 1, True)
+        round_ = next(rounds)
+        assert (round_.due, round_.claimed, round_.idle) == (1, 1, True)
         chain.submit(ReleasePartitions("another"))
         assert compacted(next(rounds)) == [T0]
 
@@ -125,9 +125,9 @@ def test_a_partition_claimed_in_between_is_left_to_its_compactor(store: Store, f
 
     with another_process(store, late) as process, closing(process.compact_rounds()) as rounds:
         late.plan = claimed_before
-        found = next(rounds)
-        assert (found.due, found.claimed, found.idle) == (1, 1, True)
-        assert found.report.partitions == ()
+        round_ = next(rounds)
+        assert (round_.due, round_.claimed, round_.idle) == (1, 1, True)
+        assert round_.report.partitions == ()
 
 
 def test_claims_are_released_when_the_caller_stops(store: Store) -> None:
@@ -142,8 +142,8 @@ def test_the_partition_with_the_most_segments_comes_first(store: Store) -> None:
     fill(store, 2, (0,))
     fill(store, 5, (1,))
     fill(store, 3, (2,))
-    found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
-    assert found == [[T1], [T2], [T0]]
+    order = [compacted(round_) for round_ in store.compact_rounds(max_bytes=1, rounds=3)]
+    assert order == [[T1], [T2], [T0]]
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -163,15 +163,15 @@ def test_the_filthiest_partition_comes_first(store: Store) -> None:
         append(0, 5_000, 5)
         append(1, 1_000, 2)
     fill(store, 9, (0,))
-    found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
-    assert found == [[TopicPartition("k", 1)], [TopicPartition("k", 0)], [T0]]
+    order = [compacted(round_) for round_ in store.compact_rounds(max_bytes=1, rounds=3)]
+    assert order == [[TopicPartition("k", 1)], [TopicPartition("k", 0)], [T0]]
 
 
 def test_a_round_takes_as_many_partitions_as_its_budget_allows(store: Store) -> None:
     fill(store)
     sizes = [item.bytes_read for item in store.compact(dry_run=True).partitions]
-    found = [compacted(item) for item in store.compact_rounds(max_bytes=sizes[0] + sizes[1], rounds=2)]
-    assert [len(item) for item in found] == [2, 1]
+    partitions = [compacted(round_) for round_ in store.compact_rounds(max_bytes=sizes[0] + sizes[1], rounds=2)]
+    assert [len(tps) for tps in partitions] == [2, 1]
 
 
 def test_idle_rounds_wait_longer_and_work_ends_that(faults: FaultStore, clock: ManualClock, chains: int) -> None:
@@ -181,8 +181,8 @@ def test_idle_rounds_wait_longer_and_work_ends_that(faults: FaultStore, clock: M
         waiting = FixedRuntime(clock, pauses.append, made.rng, background=made.background, spawn=made.spawn)
         with open_on(CountingStore(faults, log=True), runtime=waiting) as process:
             rounds = watch(connection_of(process), interval=10, rounds=9)
-            for number, found in enumerate(rounds):
-                assert found.idle is (number != 7)
+            for number, round_ in enumerate(rounds):
+                assert round_.idle is (number != 7)
                 if number == 6:
                     fill(store, partitions=(0,))
     assert pauses == [10, 20, 40, 80, 160, 160, 160, 10]
@@ -192,11 +192,11 @@ def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: Faul
     fill(store)
     with closing(store.compact_rounds()) as rounds:
         faults.plan = on(Fault.ERROR_BEFORE, "put", key_contains="topics/t", times=1)
-        found = next(rounds)
-        assert isinstance(found.error, StorageError)
-        assert not found.idle
-        assert found.due == 3
-        assert len(compacted(next(rounds))) == 3 - len(compacted(found))
+        round_ = next(rounds)
+        assert isinstance(round_.error, StorageError)
+        assert not round_.idle
+        assert round_.due == 3
+        assert len(compacted(next(rounds))) == 3 - len(compacted(round_))
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -207,9 +207,9 @@ def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) ->
     log = connection_of(store).view().find_partition(T0)
     faults.inner.delete([next(iter(log.batches)).segment.key])
     with closing(store.compact_rounds(max_bytes=1)) as rounds:
-        found = [next(rounds) for _ in range(4)]
-    assert [isinstance(item.error, CorruptionError) for item in found] == [True, False, False, True]
-    assert [compacted(item) for item in found[1:3]] == [[T1], [T2]]
+        first_rounds = [next(rounds) for _ in range(4)]
+    assert [isinstance(round_.error, CorruptionError) for round_ in first_rounds] == [True, False, False, True]
+    assert [compacted(round_) for round_ in first_rounds[1:3]] == [[T1], [T2]]
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -218,10 +218,10 @@ def test_a_round_with_damage_reports_what_it_compacted(store: Store, faults: Fau
     log = connection_of(store).view().find_partition(T1)
     faults.inner.delete([next(iter(log.batches)).segment.key])
     with closing(store.compact_rounds()) as rounds:
-        found = next(rounds)
-    assert isinstance(found.error, CorruptionError)
-    assert {item.tp: item.merges for item in found.report.partitions} == {T0: 1, T1: 0, T2: 1}
-    assert (found.worked, found.idle) == (True, False)
+        round_ = next(rounds)
+    assert isinstance(round_.error, CorruptionError)
+    assert {item.tp: item.merges for item in round_.report.partitions} == {T0: 1, T1: 0, T2: 1}
+    assert (round_.worked, round_.idle) == (True, False)
 
 
 def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
@@ -230,9 +230,9 @@ def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
     broken = replace(state.topics["t"], name="broken", topic_id="broken", schema="{", revision=0)
     connection_of(store).submit(CreateTopic(broken))
     with closing(store.compact_rounds()) as rounds:
-        found = next(rounds)
-    assert compacted(found) == [T0]
-    assert "broken" in str(found.error)
+        round_ = next(rounds)
+    assert compacted(round_) == [T0]
+    assert "broken" in str(round_.error)
 
 
 @ONE_CHAIN

@@ -39,8 +39,8 @@ def _replacements(store: Store) -> dict[int, SegmentsReplaced]:
 
 
 def _sums(store: Store) -> list[ConservedSums]:
-    found = [event.sums for event in _replacements(store).values()]
-    return [sums for sums in found if sums is not None]
+    recorded = [event.sums for event in _replacements(store).values()]
+    return [sums for sums in recorded if sums is not None]
 
 
 def _content(store: Store) -> Sums:

@@ -222,12 +222,12 @@ def test_a_consumer_below_the_log_start_is_reset_or_told(store: Store, clock: Ma
     with store.consumer(["t"], "g", auto_offset_reset="none") as consumer:
         consumer.commit({T0: 1, T1: 0})
     store.delete_records({T0: 4})
-    found = {}
+    offsets = {}
     for policy in ("earliest", "latest"):
         with store.consumer(auto_offset_reset=policy, group="g") as consumer:
             consumer.assign([T0])
-            found[policy] = [record.offset for record in consumer.poll()]
-    assert found == {"earliest": [4, 5], "latest": []}
+            offsets[policy] = [record.offset for record in consumer.poll()]
+    assert offsets == {"earliest": [4, 5], "latest": []}
     with store.consumer(auto_offset_reset="none", group="g") as consumer:
         consumer.assign([T0])
         with pytest.raises(OffsetOutOfRangeError, match="holds 4 up to 6"):

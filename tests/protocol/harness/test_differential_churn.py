@@ -233,7 +233,7 @@ class Churn(Applications):
         if self.sharing():
             self.do("committed", group=SHARED, partition=self.partition(), require_stable=True)
 
-    def known(self) -> list[str]:
+    def all_members(self) -> list[str]:
         """All members that ever joined."""
         return sorted({op["member"] for op in self.ops if op["op"] == "join"})
 
@@ -246,30 +246,30 @@ class Churn(Applications):
     def leave(self) -> None:
         """One of the members; sometimes one that has left, or was replaced under its static name (KIP-345)."""
         members = sorted(self.model.broker.group(BY_HAND).members)
-        if self.known() and self.rng.random() < 0.3:
-            members = self.known()
+        if self.all_members() and self.rng.random() < 0.3:
+            members = self.all_members()
         if members:
             self.do("leave", group=BY_HAND, member=self.rng.choice(members))
 
     def heartbeat(self) -> None:
         """Of a member, a former one, a replaced static one; with its generation, or another."""
-        if self.known():
+        if self.all_members():
             self.do("heartbeat", **self.as_member())
 
     def as_member(self) -> dict[str, Any]:
         """A member of any time, most often a newer one, with its generation or another."""
-        known = self.known()
+        members = self.all_members()
         ahead = {"ahead": self.rng.choice([-1, 1])} if self.rng.random() < 0.2 else {}
-        return {"group": BY_HAND, "member": self.rng.choice(known + known[-2:] * 2), **ahead}
+        return {"group": BY_HAND, "member": self.rng.choice(members + members[-2:] * 2), **ahead}
 
     def commit_as_member(self) -> None:
-        if self.known():
+        if self.all_members():
             self.do("commit_offsets", offsets=self.offsets(), **self.as_member())
 
     def send_offsets_as_member(self) -> None:
         """In a transaction; one that is refused begins none here, in Kafka it does (ADD-09)."""
         current = [who for who in self.identities if who["id"] is not None and (txn := self.txn(who)) is not None]
-        if not self.known() or not current:
+        if not self.all_members() or not current:
             return
         who, claim = self.rng.choice(current), self.as_member()
         txn = self.txn(who)

@@ -129,16 +129,16 @@ class Consumers(Histories):
 
     def any_consumer(self) -> tuple[str, Consumer] | None:
         """A consumer that needs no position which an open transaction may still replace."""
-        free = [(name, found) for name, found in sorted(self.model.consumers.items()) if not found.waits()]
+        free = [(name, consumer) for name, consumer in sorted(self.model.consumers.items()) if not consumer.waits()]
         return self.rng.choice(free) if free else None
 
     def poll(self) -> None:
-        if found := self.any_consumer():
-            self.do("poll", consumer=found[0])
+        if pair := self.any_consumer():
+            self.do("poll", consumer=pair[0])
 
     def seek(self) -> None:
-        if found := self.any_consumer():
-            name, consumer = found
+        if pair := self.any_consumer():
+            name, consumer = pair
             tp = self.rng.choice(sorted(consumer.assigned))
             if self.rng.random() < 0.3:
                 # Kafka commits such a position only when it has been looked up.
@@ -150,17 +150,17 @@ class Consumers(Histories):
             self.do("seek", consumer=name, partition=tp, offset=self.rng.randint(0, self.log(tp).end + beyond))
 
     def commit(self) -> None:
-        found = self.any_consumer()
-        if found is None or found[1].group is None:
+        pair = self.any_consumer()
+        if pair is None or pair[1].group is None:
             return
-        offsets = {self.rng.choice(sorted(found[1].assigned)): self.rng.randrange(6)}
-        self.do("commit_positions", consumer=found[0], **({"offsets": offsets} if self.rng.random() < 0.4 else {}))
-        for tp in sorted(found[1].assigned):
-            self.do("committed", group=found[1].group, partition=tp, require_stable=True)
+        offsets = {self.rng.choice(sorted(pair[1].assigned)): self.rng.randrange(6)}
+        self.do("commit_positions", consumer=pair[0], **({"offsets": offsets} if self.rng.random() < 0.4 else {}))
+        for tp in sorted(pair[1].assigned):
+            self.do("committed", group=pair[1].group, partition=tp, require_stable=True)
 
     def positions(self) -> None:
-        if (found := self.any_consumer()) and found[1].reset != "none":
-            self.look_up(*found)
+        if (pair := self.any_consumer()) and pair[1].reset != "none":
+            self.look_up(*pair)
 
     def look_up(self, name: str, consumer: Consumer) -> None:
         """Ask for all positions: Java's consumer looks up those that it has not, whichever it is asked for.
@@ -172,21 +172,21 @@ class Consumers(Histories):
                 self.do("position", consumer=name, partition=tp)
 
     def pause(self) -> None:
-        if found := self.any_consumer():
-            what = self.rng.choice(["pause", "resume"])
-            self.do(what, consumer=found[0], partition=self.rng.choice(sorted(found[1].assigned)))
+        if pair := self.any_consumer():
+            operation = self.rng.choice(["pause", "resume"])
+            self.do(operation, consumer=pair[0], partition=self.rng.choice(sorted(pair[1].assigned)))
 
     def times(self) -> None:
         """Kafka may answer with an aborted record or a marker: asked only where there are none."""
-        if found := self.any_consumer():
-            tp = self.rng.choice(sorted(found[1].assigned))
+        if pair := self.any_consumer():
+            tp = self.rng.choice(sorted(pair[1].assigned))
             if not any(batch.transactional or batch.marker for batch in self.log(tp).batches):
                 times = {tp: TIME + self.rng.randrange(110)}
-                self.do("offsets_for_times", consumer=found[0], times=times)
+                self.do("offsets_for_times", consumer=pair[0], times=times)
 
     def close(self) -> None:
-        if found := self.any_consumer():
-            self.do("close_consumer", consumer=found[0])
+        if pair := self.any_consumer():
+            self.do("close_consumer", consumer=pair[0])
 
 
 @pytest.mark.slow

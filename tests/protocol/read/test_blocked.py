@@ -236,8 +236,8 @@ def test_warning_names_records_partitions_and_times(one: Store, clock: ManualClo
         producer.flush()
         append(one, "waits")
         append(one, "waits", tp=T1)
-        (found,) = warned(lambda: scanned(one))
-    assert str(found.message) == (
+        (warning,) = warned(lambda: scanned(one))
+    assert str(warning.message) == (
         "2 committed records of t-0, t-1 cannot be read yet: waiting since 2023-11-14T22:13:20Z behind the open "
         "transaction of 'wide'. Unless it ends before, a reader that may write aborts it after 2023-11-14T22:14:20Z."
     )
@@ -245,8 +245,8 @@ def test_warning_names_records_partitions_and_times(one: Store, clock: ManualClo
 
 def test_warning_points_at_the_code_of_the_caller(one: Store) -> None:
     hold_back(one)
-    (found,) = warned(lambda: one.scan("t"))
-    assert found.filename == __file__
+    (warning,) = warned(lambda: one.scan("t"))
+    assert warning.filename == __file__
 
 
 def test_query_warns_of_the_topics_that_it_names(one: Store) -> None:

@@ -26,8 +26,8 @@ def test_poll_that_finds_data_ends_an_expired_transaction_too(
     assert consumer.poll() == []
     clock.advance(LATER_MS)
     append(store, "busy", tp=T1)
-    found = texts(consumer.poll(max_records=1_000)) + texts(consumer.poll(max_records=1_000))
-    assert sorted(found) == sorted([*WAITING, "busy"])
+    values = texts(consumer.poll(max_records=1_000)) + texts(consumer.poll(max_records=1_000))
+    assert sorted(values) == sorted([*WAITING, "busy"])
 
 
 def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) -> None:
@@ -37,8 +37,8 @@ def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) ->
     consumer = another_process(store, clock).consumer(["t"])
     assert warned(consumer.poll) == [], "it has found something"
     assert [(part.tp, part.records) for part in consumer.blocked()] == [(T0, 40)]
-    (found,) = warned(consumer.poll)
-    assert "40 committed records of t-0" in str(found.message)
+    (warning,) = warned(consumer.poll)
+    assert "40 committed records of t-0" in str(warning.message)
     assert warned(consumer.poll) == []
     (part,) = consumer.blocked()
     assert (part.transactional_id, part.since, part.expires_at) == ("dead", began, began + TIMEOUT_MS)
@@ -55,8 +55,8 @@ def test_consumer_that_may_not_write_tells_who_does(store: Store, clock: ManualC
     hold_back(store)
     clock.advance(LATER_MS)
     consumer = reader_of(store, clock).consumer(["t"])
-    (found,) = warned(consumer.poll)
-    assert "`txnstore recover`" in str(found.message)
+    (warning,) = warned(consumer.poll)
+    assert "`txnstore recover`" in str(warning.message)
     assert consumer.poll() == []
 
 
@@ -103,8 +103,8 @@ def test_adm_04_expired_transaction_that_blocks_readers_hangs(store: Store, cloc
     clock.advance(TIMEOUT_MS)
     assert store.find_hanging() == []
     clock.advance(1)
-    (found,) = store.find_hanging()
-    assert (found.tp, found.transactional_id, found.reason) == (T0, "dead", "expired")
+    (hanging,) = store.find_hanging()
+    assert (hanging.tp, hanging.transactional_id, hanging.reason) == (T0, "dead", "expired")
     clock.advance(300_000)
     assert [item.reason for item in store.find_hanging()] == ["late", "late"]
 

@@ -86,7 +86,7 @@ def test_open_transaction_hides_later_records(store: Store) -> None:
 
     assert _consumed(store, RU) == ["x1", "a", "b", "x2"] * 2
     dirty = store.consumer(["t"], isolation=RU)
-    assert [found.offset for found in dirty.offsets_for_times({T0: 20, T1: 20}).values() if found] == [1, 1]
+    assert [place.offset for place in dirty.offsets_for_times({T0: 20, T1: 20}).values() if place] == [1, 1]
 
     assert _consumed(store, RC) == scanned(store) == ["x1", "x1"], "x2 is committed, but behind open data"
     consumer = store.consumer(["t"])
@@ -303,8 +303,8 @@ class _History:
         for level, consumer in self.consumers.items():
             expected = self._visible(level)
             table = self.store.scan("t", level, columns=["_offset", "value"]).to_table()
-            found = list(zip(table["_offset"].to_pylist(), map(bytes.decode, table["value"].to_pylist()), strict=True))
-            assert found == expected
+            actual = list(zip(table["_offset"].to_pylist(), map(bytes.decode, table["value"].to_pylist()), strict=True))
+            assert actual == expected
             self._consume(level, consumer, drained=drained)
             assert self.consumed[level] == expected[: len(self.consumed[level])]
             if drained:

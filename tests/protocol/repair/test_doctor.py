@@ -37,9 +37,9 @@ def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
     return store
 
 
-def _found(report: DoctorReport, name: str) -> Finding:
-    (found,) = [item for item in report.findings if item.name == name]
-    return found
+def _finding(report: DoctorReport, name: str) -> Finding:
+    (finding,) = [item for item in report.findings if item.name == name]
+    return finding
 
 
 def _severities(report: DoctorReport) -> dict[str, str]:
@@ -98,9 +98,9 @@ def test_missing_store_is_an_error(clock: ManualClock) -> None:
 def test_clock_that_differs_from_the_storage_is_a_warning(clock: ManualClock, hours: int, words: str) -> None:
     there = ManualClock(clock() - hours * DAY_MS // 24)
     store = create_on(MemoryStore(clock=there), runtime=runtime(clock))
-    found = _found(store.doctor(), "clock")
-    assert found.severity is Severity.WARN
-    assert words in found.message
+    finding = _finding(store.doctor(), "clock")
+    assert finding.severity is Severity.WARN
+    assert words in finding.message
 
 
 class _Refusing(MemoryStore):
@@ -135,11 +135,11 @@ def test_missing_permissions_are_findings(clock: ManualClock) -> None:
     store.create_topic("t")
     objects.refused = frozenset({"put", "list", "delete", "clock"})
     report = store.doctor(probe=True)
-    found = _severities(report)
-    assert {name: found[name] for name in ("read", "list", "conditional-create", "delete", "clock", "vacuum")} == {
+    severities = _severities(report)
+    assert {name: severities[name] for name in ("read", "list", "conditional-create", "delete", "clock", "vacuum")} == {
         "read": "ok", "list": "warn", "conditional-create": "warn", "delete": "warn", "clock": "note", "vacuum": "note",
     }  # fmt: skip
-    assert "access denied to put" in _found(report, "conditional-create").message
+    assert "access denied to put" in _finding(report, "conditional-create").message
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_a_full_disk_is_found(tmp_path: Path, free: int, whole: int, severity: S
         def space(self) -> tuple[int, int]:
             return free, whole
 
-    found = _found(create_on(CountingStore(Disk(tmp_path / "store"))).doctor(), "space")
-    assert (found.severity, words in found.message) == (severity, True), found
+    finding = _finding(create_on(CountingStore(Disk(tmp_path / "store"))).doctor(), "space")
+    assert (finding.severity, words in finding.message) == (severity, True), finding
 
 
 def test_the_space_of_a_folder_is_that_of_its_file_system(tmp_path: Path, store: Store) -> None:
@@ -181,7 +181,7 @@ def test_storage_that_creates_a_name_twice_is_bad(clock: ManualClock) -> None:
     for item in inner.list(""):
         unsafe.put(item.key, inner.get(item.key))
     report = doctor(Connection(unsafe, runtime=runtime(clock)), probe=True)
-    assert _found(report, "conditional-create").severity is Severity.BAD
+    assert _finding(report, "conditional-create").severity is Severity.BAD
     assert not report.ok
 
 
@@ -224,8 +224,8 @@ def test_settings_of_the_bucket_are_judged(
 ) -> None:
     objects = _Bucket(clock=clock)
     objects.settings = replace(_Bucket.settings, **changes)  # type: ignore[arg-type]
-    found = _severities(new_store(clock, objects).doctor())
-    assert {name: found[name] for name in ("versioning", "lifecycle", "uploads") if name in found} == severities
+    judged = _severities(new_store(clock, objects).doctor())
+    assert {name: judged[name] for name in ("versioning", "lifecycle", "uploads") if name in judged} == severities
 
 
 # Chains ---------------------------------------------------------------------------------------------------------------
@@ -236,10 +236,10 @@ def test_store_that_cannot_be_opened_is_bad(store: Store, objects: MemoryStore) 
     objects.delete([name])
     commit(store, [b"b"])
     report = doctor(Connection(objects, read_only=True))
-    found = _found(report, "opens")
-    assert (found.severity, found.command) == (Severity.BAD, "txnstore recover")
-    assert name in found.message
-    assert _found(report, "read").severity is Severity.OK
+    finding = _finding(report, "opens")
+    assert (finding.severity, finding.command) == (Severity.BAD, "txnstore recover")
+    assert name in finding.message
+    assert _finding(report, "read").severity is Severity.OK
 
 
 def _bad(objects: MemoryStore) -> list[tuple[str, str]]:
@@ -278,8 +278,8 @@ def test_identity_of_a_newer_format_has_no_command(store: Store, objects: Memory
 
 def test_storage_that_does_not_answer_is_a_finding(store: Store, objects: MemoryStore) -> None:
     faults = FaultStore(objects, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None))
-    found = _found(doctor(Connection(faults, read_only=True)), "opens")
-    assert (found.severity, found.command) == (Severity.BAD, "")
+    finding = _finding(doctor(Connection(faults, read_only=True)), "opens")
+    assert (finding.severity, finding.command) == (Severity.BAD, "")
 
 
 @ONE_CHAIN
@@ -294,16 +294,16 @@ def test_hints_and_checkpoints_are_judged(store: Store, objects: MemoryStore, cl
         (encode(LatestDocument(sequence=10**6)), "does not exist"),
     ):
         objects.delete([keys.latest(0)]) if damage is None else objects.put(keys.latest(0), damage)
-        found = _found(reopen(store, clock).doctor(), "hint")
-        assert (found.severity, found.command) == (Severity.WARN, "txnstore recover")
-        assert words in found.message
+        finding = _finding(reopen(store, clock).doctor(), "hint")
+        assert (finding.severity, finding.command) == (Severity.WARN, "txnstore recover")
+        assert words in finding.message
     objects.put(keys.latest(0), sound)
     faults = FaultStore(objects, on(Fault.ERROR_BEFORE, "put", key_contains="checkpoints/", times=None))
     behind = open_on(faults, runtime=runtime(clock))
     for number in range(140):
         commit(behind, [b"%d" % number])
-    found = _found(behind.doctor(), "checkpoint")
-    assert (found.severity, found.command) == (Severity.WARN, "txnstore checkpoint")
+    finding = _finding(behind.doctor(), "checkpoint")
+    assert (finding.severity, finding.command) == (Severity.WARN, "txnstore checkpoint")
 
 
 @ONE_CHAIN
@@ -316,10 +316,10 @@ def test_damaged_newest_checkpoint_is_found(
     number = store.checkpoint()
     damaged = keys.checkpoint_head(0, number) if part == "head" else keys.checkpoint_index(0, number)
     objects.put(damaged, objects.get(damaged)[:-9]) if altered else objects.delete([damaged])
-    found = _found(reopen(store, clock).doctor(), "hint")
-    assert (found.severity, found.command) == (Severity.WARN, "txnstore recover")
-    assert f"the checkpoint of entry {number}, which " in found.message
-    assert damaged in found.message
+    finding = _finding(reopen(store, clock).doctor(), "hint")
+    assert (finding.severity, finding.command) == (Severity.WARN, "txnstore recover")
+    assert f"the checkpoint of entry {number}, which " in finding.message
+    assert damaged in finding.message
 
 
 # Debt -----------------------------------------------------------------------------------------------------------------
@@ -329,20 +329,20 @@ def test_compaction_debt_is_counted_as_its_dry_run_counts_it(store: Store) -> No
     commit(store, [b"b"])
     abort(store, [b"x"], partition=1)
     report, plan = store.doctor(), store.compact(dry_run=True)
-    found = _found(report, "compaction")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore compact")
-    assert f"{plan.segments_before} segments of 2 partitions into {plan.segments_after}" in found.message
-    assert _found(report, "aborted-data").message.startswith("1 aborted batch of ")
+    finding = _finding(report, "compaction")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore compact")
+    assert f"{plan.segments_before} segments of 2 partitions into {plan.segments_after}" in finding.message
+    assert _finding(report, "aborted-data").message.startswith("1 aborted batch of ")
     store.compact()
-    assert _found(store.doctor(), "compaction").severity is Severity.OK
+    assert _finding(store.doctor(), "compaction").severity is Severity.OK
 
 
 def test_records_past_their_retention_are_counted(store: Store, clock: ManualClock) -> None:
     store.alter_topic("t", config={"retention.ms": 1_000})
     clock.advance(DAY_MS)
-    found = _found(store.doctor(), "retention")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore retain")
-    assert found.message.startswith("1 record in 1 partition, ")
+    finding = _finding(store.doctor(), "retention")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore retain")
+    assert finding.message.startswith("1 record in 1 partition, ")
     store.retain()
     assert "retention" not in _severities(store.doctor())
 
@@ -354,30 +354,30 @@ def test_many_small_segments_are_a_warning(store: Store) -> None:
             with producer.transaction():
                 producer.send("t", b"v", partition=0)
     report = store.doctor()
-    assert _found(report, "compaction").severity is Severity.WARN
+    assert _finding(report, "compaction").severity is Severity.WARN
     assert not report.ok
 
 
 def test_open_transaction_is_a_note_and_a_warning_past_its_timeout(store: Store, clock: ManualClock) -> None:
     begin(store, [b"open"], writer="slow")
     commit(store, [b"behind"])
-    found = _found(store.doctor(), "open")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore txn show slow")
-    assert "behind it: 1 committed record" in found.message
+    finding = _finding(store.doctor(), "open")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore txn show slow")
+    assert "behind it: 1 committed record" in finding.message
     clock.advance(DAY_MS)
-    found = _found(reopen(store, clock).doctor(), "expired")
-    assert (found.severity, found.command) == (Severity.WARN, "txnstore recover")
+    finding = _finding(reopen(store, clock).doctor(), "expired")
+    assert (finding.severity, finding.command) == (Severity.WARN, "txnstore recover")
     store.recover()
-    assert _found(store.doctor(), "open").severity is Severity.OK
+    assert _finding(store.doctor(), "open").severity is Severity.OK
 
 
 def test_prepared_transaction_has_no_timeout(store: Store, clock: ManualClock) -> None:
     begin(store, [b"held"], writer="held").prepare_transaction()
     clock.advance(DAY_MS)
-    found = _found(store.doctor(), "prepared")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore txn show held")
+    finding = _finding(store.doctor(), "prepared")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore txn show held")
     commit(store, [b"behind"])
-    assert _found(store.doctor(), "prepared").severity is Severity.WARN
+    assert _finding(store.doctor(), "prepared").severity is Severity.WARN
 
 
 def test_members_past_their_session_are_found(store: Store, clock: ManualClock) -> None:
@@ -386,19 +386,19 @@ def test_members_past_their_session_are_found(store: Store, clock: ManualClock) 
     clock.advance(1)
     assert _severities(store.doctor())["members"] == "ok"
     second.poll(0)
-    found = _found(store.doctor(), "waiting")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore group show g")
+    finding = _finding(store.doctor(), "waiting")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore group show g")
     clock.advance(8_000)
     second.poll(0)  # Renews its lease.
     clock.advance(8_000)
-    found = _found(reopen(store, clock).doctor(), "ghosts")
-    assert "1 member past the session timeout" in found.message
-    assert found.message.endswith("with 3 partitions and 1 live member")
-    assert found.severity is Severity.WARN
+    finding = _finding(reopen(store, clock).doctor(), "ghosts")
+    assert "1 member past the session timeout" in finding.message
+    assert finding.message.endswith("with 3 partitions and 1 live member")
+    assert finding.severity is Severity.WARN
     clock.advance(60_000)
-    found = _found(reopen(store, clock).doctor(), "ghosts")
-    assert "2 members past the session timeout" in found.message
-    assert found.severity is Severity.NOTE, "there is no live member that needs the partitions"
+    finding = _finding(reopen(store, clock).doctor(), "ghosts")
+    assert "2 members past the session timeout" in finding.message
+    assert finding.severity is Severity.NOTE, "there is no live member that needs the partitions"
 
 
 # Garbage --------------------------------------------------------------------------------------------------------------
@@ -407,11 +407,11 @@ def test_members_past_their_session_are_found(store: Store, clock: ManualClock) 
 def test_garbage_is_counted_as_the_dry_run_of_a_vacuum_counts_it(store: Store, clock: ManualClock) -> None:
     partition = partitions_of(store, 0)[0]
     connection_of(store).objects.put(f"topics/t/{partition}/018bcfe5-6800-7259-8652-237b4f65d4d9.parquet", b"abandoned")
-    assert "1 unreferenced object younger" in _found(store.doctor(), "vacuum").message
+    assert "1 unreferenced object younger" in _finding(store.doctor(), "vacuum").message
     clock.advance(2 * DAY_MS)
-    found = _found(store.doctor(), "vacuum")
-    assert (found.severity, found.command) == (Severity.NOTE, "txnstore vacuum")
-    assert "1 object of 9 bytes" in found.message
+    finding = _finding(store.doctor(), "vacuum")
+    assert (finding.severity, finding.command) == (Severity.NOTE, "txnstore vacuum")
+    assert "1 object of 9 bytes" in finding.message
 
 
 @ONE_CHAIN
@@ -420,7 +420,7 @@ def test_chains_of_another_store_are_bad(store: Store, objects: MemoryStore) -> 
     other = "018bcfe5-6800-7259-8652-237b4f65d4d9"
     objects.put(f"chains/{other}/0000/entries/00000000000000000001.json", b"x")
     report = store.doctor()
-    found = _found(report, "foreign")
-    assert (report.ok, found.severity, found.command) == (False, Severity.BAD, "txnstore recover --dry-run")
-    assert f"recover --identity {other}" in found.message
+    finding = _finding(report, "foreign")
+    assert (report.ok, finding.severity, finding.command) == (False, Severity.BAD, "txnstore recover --dry-run")
+    assert f"recover --identity {other}" in finding.message
     assert "vacuum" not in _severities(report)

@@ -221,10 +221,10 @@ def test_recover_chooses_among_the_chains_of_several_stores(
     before = bytes_of(objects)
     with pytest.raises(InvalidConfigError, match=f"nothing is left of the store {OTHER}.*{store.store_id}"):
         planned(objects, clock, OTHER)
-    for store_id, topic, found in ((other.store_id, "w", [b"x", b"y"]), (store.store_id, "t", [b"a"])):
+    for store_id, topic, expected in ((other.store_id, "w", [b"x", b"y"]), (store.store_id, "t", [b"a"])):
         repaired(objects, clock, store_id)
         with reopened(objects, clock) as again:
-            assert (again.store_id, values(again, topic)) == (store_id, found)
+            assert (again.store_id, values(again, topic)) == (store_id, expected)
             with pytest.raises(UnsoundStoreError):
                 again.vacuum(0)
     assert before.items() <= bytes_of(objects).items(), "nothing of either was deleted or changed"

@@ -187,13 +187,13 @@ class World:
         """Whether the root opens, with all records of the store. An error while it is opened or read is loud enough."""
         try:
             with open_on(self.root, read_only=True, runtime=self.runtime()) as store:
-                found, store_id = values(store), store.store_id
+                records, store_id = values(store), store.store_id
         except CorruptionError:
             return False
         except StoreNotFoundError:
             assert not bytes_of(self.root), "there is something of a store"
             return False
-        assert found == self.acknowledged[store_id]
+        assert records == self.acknowledged[store_id]
         return True
 
 

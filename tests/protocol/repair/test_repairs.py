@@ -123,8 +123,8 @@ def test_all_checkpoints_and_the_hint_lost(objects: MemoryStore, clock: ManualCl
     for number in checkpoints(objects):
         _lose(objects, number)
     objects.delete([keys.latest(0)])
-    (found,) = repaired(objects, clock).repairs
-    assert (found.key, found.damage) == (keys.latest(0), "it is missing")
+    (item,) = repaired(objects, clock).repairs
+    assert (item.key, item.damage) == (keys.latest(0), "it is missing")
     assert len(checkpoints(objects)) == 1
 
 
@@ -134,8 +134,8 @@ def test_older_damaged_checkpoint_is_deleted_below_a_sound_one(
 ) -> None:
     """It would be written again only by folding the chain from its first entry; no process will ever read it."""
     damage(objects, 64)
-    (found,) = repaired(objects, clock).repairs
-    assert (found.key, found.action.startswith("deleted: ")) == (keys.checkpoint_head(0, 64), True)
+    (item,) = repaired(objects, clock).repairs
+    assert (item.key, item.action.startswith("deleted: ")) == (keys.checkpoint_head(0, 64), True)
     assert checkpoints(objects) == [128]
 
 
@@ -149,13 +149,15 @@ def test_each_damaged_checkpoint_of_the_history_is_deleted(
         for name in "abcde":
             store.create_topic(name)
             store.checkpoint()
-    found = checkpoints(objects)
-    for number in (found[0], found[2]):
+    sequences = checkpoints(objects)
+    for number in (sequences[0], sequences[2]):
         damage(objects, number)
     plan = planned(objects, clock)
-    assert [item.key for item in plan.repairs] == [keys.checkpoint_head(0, number) for number in (found[0], found[2])]
+    assert [item.key for item in plan.repairs] == [
+        keys.checkpoint_head(0, number) for number in (sequences[0], sequences[2])
+    ]
     repair(Connection(objects, runtime=runtime(clock)), plan)
-    assert checkpoints(objects) == [found[1], *found[3:]], "no sound one is deleted"
+    assert checkpoints(objects) == [sequences[1], *sequences[3:]], "no sound one is deleted"
     assert planned(objects, clock) == RepairPlan()
     with open_on(objects, runtime=runtime(clock)) as store:
         report = store.verify()

@@ -38,9 +38,9 @@ def test_store_document_is_rebuilt(objects: MemoryStore, clock: ManualClock, dam
     before = decode(StoreDocument, keys.STORE, objects.get(keys.STORE))
     objects.delete([keys.STORE]) if damage is None else objects.put(keys.STORE, damage)
     plan = repaired(objects, clock)
-    (found,) = plan.repairs
-    assert (found.key, found.create) == (keys.STORE, damage is None)
-    assert found.action.endswith("; the largest timeout of transactions is 15 minutes, whatever it was before")
+    (item,) = plan.repairs
+    assert (item.key, item.create) == (keys.STORE, damage is None)
+    assert item.action.endswith("; the largest timeout of transactions is 15 minutes, whatever it was before")
     after = decode(StoreDocument, keys.STORE, objects.get(keys.STORE))
     assert (after.store_id, after.chains) == (before.store_id, before.chains)
 

@@ -236,11 +236,11 @@ def test_vacuum_looks_again_after_its_lists(clock: ManualClock) -> None:
         replace: Callable[[], None] | None = None
 
         def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
-            found = super().list(prefix, start_after, limit)
+            page = super().list(prefix, start_after, limit)
             if prefix == CHAINS and self.replace is not None:
                 replace, self.replace = self.replace, None
                 replace()
-            return found
+            return page
 
     def replace() -> None:
         new = replaced(bucket, clock)
@@ -284,6 +284,6 @@ def test_chains_of_this_store_are_passed_over(own: int, others: int) -> None:
         for sequence in range(1, count + 1):
             bucket.put(keys.entry(0, sequence), b"")
     bucket.put(latest(0), b"")
-    found = [item.key for page in foreign_pages(bucket, middle) for item in page]
-    assert found == [keys.entry(0, sequence) for keys in (first, last) for sequence in range(1, others + 1)]
+    listed_keys = [item.key for page in foreign_pages(bucket, middle) for item in page]
+    assert listed_keys == [keys.entry(0, sequence) for keys in (first, last) for sequence in range(1, others + 1)]
     assert bucket.snapshot().list <= 2 + 2 * others // 1_000

@@ -151,13 +151,13 @@ def test_snapshots_reach_back_to_the_boundary(store: Store, clock: ManualClock) 
     assert any(firsts)
     oldest = max(chain.boundaries.last().timestamp for chain in connection_of(store).chains)
     refused = 0
-    for moment, known in pinned:
+    for moment, snapshot in pinned:
         if moment < oldest:
             refused += 1
             with pytest.raises(SnapshotExpiredError, match="was deleted: the oldest snapshot is that of"):
                 store.snapshot(timestamp=moment)
         else:
-            assert store.snapshot(timestamp=moment).view.states == known.view.states
+            assert store.snapshot(timestamp=moment).view.states == snapshot.view.states
     assert 0 < refused < DAYS - 6
     assert store.snapshot(timestamp=oldest).heads >= tuple(firsts)
     assert store.snapshot(entry=tuple(chain.state.sequence for chain in connection_of(store).chains)) is not None
@@ -172,18 +172,16 @@ def test_what_shows_the_history_shows_what_is_left(store: Store, clock: ManualCl
     history = store.transaction_history("daily", limit=1_000)
     assert not history.complete
     assert min(step.entry for step in history.steps) == first + 1
-    found = store.sql("select min(sequence), max(sequence), count(*) from txn.entries").fetchall()
-    assert found == [(first + 1, last, last - first)]
+    bounds = store.sql("select min(sequence), max(sequence), count(*) from txn.entries").fetchall()
+    assert bounds == [(first + 1, last, last - first)]
 
 
 def test_what_expires_after_a_week_expires_although_its_entries_are_gone(store: Store, clock: ManualClock) -> None:
     """The age of deleted entries is known by their boundary."""
     commit(store, [b"x"], writer="once")
     pass_days(store, clock, 20)
-    found = {
-        txn.transactional_id for state in connection_of(store).view().states for txn in state.transactions.values()
-    }
-    assert found == {"daily"}
+    ids = {txn.transactional_id for state in connection_of(store).view().states for txn in state.transactions.values()}
+    assert ids == {"daily"}
 
 
 @ONE_CHAIN
@@ -198,11 +196,13 @@ def test_what_is_watched_for_longer_than_the_history_expires_by_earlier_boundari
         other.vacuum(history=0)
     chain = connection_of(other).chain
     times = [other.snapshot(entry=chain.state.sequence).view.states[0].timestamp]
-    found = [connection_of(other).chains.ages.newest_older_than(chain.state, days * DAY_MS) for days in range(DAYS + 2)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] == times[0]
-    assert found[5] > 0, "five days ago is before the history, and after the first boundary"
-    assert found[-1] == -1
+    timestamps = [
+        connection_of(other).chains.ages.newest_older_than(chain.state, days * DAY_MS) for days in range(DAYS + 2)
+    ]
+    assert timestamps == sorted(timestamps, reverse=True)
+    assert timestamps[0] == times[0]
+    assert timestamps[5] > 0, "five days ago is before the history, and after the first boundary"
+    assert timestamps[-1] == -1
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ def test_lost_boundaries_are_reported_and_written_again(
     if which == "damaged":
         with pytest.raises(CorruptionError, match=lost[0]):
             reopen(store, clock)
-    found = [(item.name, item.subject) for item in store.verify().violations]
-    assert [subject for name, subject in found if name == "boundary_intact"] == lost
-    assert which == "last two" or len(found) == len(lost)
+    violations = [(item.name, item.subject) for item in store.verify().violations]
+    assert [subject for name, subject in violations if name == "boundary_intact"] == lost
+    assert which == "last two" or len(violations) == len(lost)
     plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
     assert sorted(item.key for item in plan.repairs) == lost
     assert plan.opens

@@ -130,12 +130,12 @@ def test_a_boundary_that_was_lost_and_created_again_does_not_mislead_a_sleeper(
     """It knows the number, and not what is deleted by now; no hint names the lost one."""
     pass_days(store, clock, 9)
     sleeper = reopen(store, clock)
-    known = connection_of(sleeper).chain.boundaries.last()
+    boundary = connection_of(sleeper).chain.boundaries.last()
     lost = boundaries(objects)[-1]
     objects.delete([lost, keys.latest(0)])
     pass_days(store, clock)
     assert lost in boundaries(objects)
-    assert known.sequence < numbers(objects)[0]
+    assert boundary.sequence < numbers(objects)[0]
     assert rows(sleeper) == rows(store)
     sleeper.create_topic("new")
     assert "new" in {topic.name for topic in reopen(store, clock).topics()}

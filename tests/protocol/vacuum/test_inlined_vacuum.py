@@ -89,8 +89,8 @@ def test_many_payloads_cost_no_request_each(store: Store, clock: ManualClock, ob
         expected = store.vacuum(dry_run=True)
         assert requests(store)["get"] < few
         report = store.vacuum()
-        found = requests(store)
-        assert max(found["get"], found["put"], found["put_if_absent"]) < few
+        counts = requests(store)
+        assert max(counts["get"], counts["put"], counts["put_if_absent"]) < few
         assert report.objects == expected.objects
     assert report.objects > 400 - few, "the entries that were announced a day before"
     assert payloads(objects) == {}
@@ -332,8 +332,8 @@ def test_a_damaged_payload_is_named_where_it_is_read(
     with pytest.raises((CorruptionError, duckdb.Error), match=segment):
         other.sql("select * from t").fetchall()
     for deep, extra in ((False, []), (True, ["segment_content"])):
-        found = [item.name for item in other.verify(deep=deep).violations]
-        assert found == ["payload_intact", *(extra if damage == "altered" else ["segment_size"])]
+        names = [item.name for item in other.verify(deep=deep).violations]
+        assert names == ["payload_intact", *(extra if damage == "altered" else ["segment_size"])]
     assert other.verify().violations[0].subject == entry
 
 

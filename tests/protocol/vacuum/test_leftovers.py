@@ -43,8 +43,8 @@ def _checkpoint(store: Store, clock: ManualClock) -> int:
 
 
 def _checkpoints(store: Store) -> list[int]:
-    found = (keys.checkpoint_sequence(item.key) for item in connection_of(store).objects.list(keys.checkpoints(0)))
-    return sorted(sequence for sequence in found if sequence is not None)
+    sequences = (keys.checkpoint_sequence(item.key) for item in connection_of(store).objects.list(keys.checkpoints(0)))
+    return sorted(sequence for sequence in sequences if sequence is not None)
 
 
 @ONE_CHAIN

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.compaction import T0, batches
 from tests.helpers.connections import connection_of
-from tests.helpers.verification import _found, sample_store
+from tests.helpers.verification import _violations, sample_store
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.segment import blocks
@@ -29,7 +29,7 @@ def test_a_missing_segment_is_named(store: Store) -> None:
     """OBJ-13, invariant 8."""
     (victim,) = {batch.segment.key for batch in batches(store) if batch.segment.explicit_offsets}
     connection_of(store).objects.delete([victim])
-    assert _found(store.verify()) == _found(store.verify(deep=True)) == [("segment_present", victim)]
+    assert _violations(store.verify()) == _violations(store.verify(deep=True)) == [("segment_present", victim)]
 
 
 @pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "altered")])
@@ -40,7 +40,7 @@ def test_segment_of_wrong_size_is_found_by_listing(store: Store, change: int, wo
         victim.key, (connection_of(store).objects.get(victim.key) + b"?")[: victim.size + change]
     )
     report = store.verify()
-    assert _found(report) == [("segment_size", victim.key)]
+    assert _violations(report) == [("segment_size", victim.key)]
     assert word in report.violations[0].message
 
 
@@ -51,7 +51,7 @@ def test_an_altered_segment_of_the_same_size_is_found_by_a_deep_verification(sto
     data[victim.size // 2] ^= 1
     connection_of(store).objects.put(victim.key, bytes(data))
     assert store.verify().ok
-    assert _found(store.verify(deep=True)) == [("segment_content", victim.key)]
+    assert _violations(store.verify(deep=True)) == [("segment_content", victim.key)]
 
 
 @pytest.mark.parametrize("wrong", ["bytes", "hash", None])
@@ -70,7 +70,7 @@ def test_all_of_a_segment_that_is_read_by_ranges_is_compared(
         data[segment.size - (segment.footer_size or 0) - 1] ^= 1
         objects.put(key, bytes(data))
         assert store.scan("t", partitions=[0]).to_table().num_rows >= 6, "no reader needs them"
-    assert _found(store.verify(deep=True)) == ([] if wrong is None else [("segment_content", key)])
+    assert _violations(store.verify(deep=True)) == ([] if wrong is None else [("segment_content", key)])
 
 
 def test_a_footer_that_was_read_before_is_verified_as_it_is_stored(store: Store, small_ranges: None) -> None:
@@ -81,7 +81,7 @@ def test_a_footer_that_was_read_before_is_verified_as_it_is_stored(store: Store,
     data[-20] ^= 1
     connection_of(store).objects.put(key, bytes(data))
     assert store.scan("t").to_table().equals(before)
-    assert _found(store.verify(deep=True)) == [("segment_content", key)]
+    assert _violations(store.verify(deep=True)) == [("segment_content", key)]
 
 
 def _replace_first(
@@ -134,4 +134,4 @@ def test_segment_with_unexpected_rows_is_found(
 ) -> None:
     """Invariant 8: its bytes are those that were recorded, but they were wrong from the start."""
     key = _replace_first(store, offsets, [timestamp] * len(offsets), claimed)
-    assert _found(store.verify(deep=True)) == ([(name, key)] if name else [])
+    assert _violations(store.verify(deep=True)) == ([(name, key)] if name else [])

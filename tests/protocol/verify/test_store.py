@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import checkpoints, keys
 from tests.helpers.compaction import DAY_MS, batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
-from tests.helpers.verification import _entry, _find, _found, _fresh, _rewrite, sample_store
+from tests.helpers.verification import _entry, _find, _fresh, _rewrite, _violations, sample_store
 from txnstore.chain import tail
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
@@ -99,7 +99,7 @@ def test_an_altered_entry_is_named(store: Store) -> None:
     data = connection_of(store).objects.get(key)
     connection_of(store).objects.put(key, data.replace(b'"sequence":3', b'"sequence":4'))
     report = store.verify()
-    assert _found(report) == [("entry_intact", key)]
+    assert _violations(report) == [("entry_intact", key)]
     assert report.sequence == connection_of(store).view().sequence
     assert report.segments == 3
 
@@ -107,27 +107,27 @@ def test_an_altered_entry_is_named(store: Store) -> None:
 def test_a_truncated_entry_is_named(store: Store) -> None:
     key = keys.entry(0, 2)
     connection_of(store).objects.put(key, connection_of(store).objects.get(key)[:40])
-    assert _found(store.verify()) == [("entry_intact", key)]
+    assert _violations(store.verify()) == [("entry_intact", key)]
 
 
 def test_an_entry_of_a_newer_format_is_named(store: Store) -> None:
     key = keys.entry(0, 2)
     connection_of(store).objects.put(key, encode(_entry(store, 2).model_copy(update={"version": 999})))
     report = store.verify()
-    assert _found(report) == [("entry_intact", key)]
+    assert _violations(report) == [("entry_intact", key)]
     assert "999" in report.violations[0].message
 
 
 def test_a_missing_entry_is_named(store: Store) -> None:
     """OBJ-13: no silent gap."""
     connection_of(store).objects.delete([keys.entry(0, 3)])
-    assert _found(store.verify()) == [("entry_present", keys.entry(0, 3))]
+    assert _violations(store.verify()) == [("entry_present", keys.entry(0, 3))]
 
 
 def test_a_gap_of_several_entries_is_one_finding(store: Store) -> None:
     connection_of(store).objects.delete([keys.entry(0, number) for number in (3, 4, 5)])
     report = store.verify()
-    assert _found(report) == [("entry_present", keys.entry(0, 3))]
+    assert _violations(report) == [("entry_present", keys.entry(0, 3))]
     assert "up to entry 5" in report.violations[0].message
 
 
@@ -135,15 +135,15 @@ def test_missing_last_entry_is_found_by_a_process_that_knows_it(store: Store) ->
     """OBJ-13: a bucket that was rolled back."""
     last = connection_of(store).view().sequence
     connection_of(store).objects.delete([keys.entry(0, last)])
-    found = _found(store.verify())
-    assert found == [("entry_present", keys.entry(0, last)), ("state_at_head", keys.entries(0))]
+    violations = _violations(store.verify())
+    assert violations == [("entry_present", keys.entry(0, last)), ("state_at_head", keys.entries(0))]
 
 
 def test_missing_entries_below_a_checkpoint_are_found(store: Store) -> None:
     """OBJ-13: the checkpoint proves that there were more."""
     saved = store.checkpoint()
     connection_of(store).objects.delete([keys.entry(0, saved)])
-    assert _found(_fresh(store).verify()) == [("entry_present", keys.entry(0, saved))]
+    assert _violations(_fresh(store).verify()) == [("entry_present", keys.entry(0, saved))]
 
 
 def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -
     key = keys.entry(0, last - 1)
     connection_of(store).objects.put(key, b"{}")
     report = _fresh(store).verify(deep=True)
-    assert _found(report) == [("entry_intact", key), ("state_at_head", keys.entries(0))]
+    assert _violations(report) == [("entry_intact", key), ("state_at_head", keys.entries(0))]
     assert (report.sequence, report.segments) == (0, 0)
     with pytest.raises(CorruptionError, match=key):
         open_on(connection_of(store).counts.inner)
@@ -162,7 +162,7 @@ def test_replaced_entry_breaks_the_hash_chain(store: Store) -> None:
     """Invariant 8: each entry's hash names its predecessor."""
     entry = _entry(store, 3)
     connection_of(store).objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
-    assert _found(store.verify()) == [("hash_chain", keys.entry(0, 3))]
+    assert _violations(store.verify()) == [("hash_chain", keys.entry(0, 3))]
 
 
 def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> None:
@@ -172,11 +172,11 @@ def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> 
         checkpoint.hinted(keys.KEYS, 0, connection_of(store).objects.get(keys.latest(0))).sequence,
     )
     _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
-    assert _found(store.verify()) == [
+    assert _violations(store.verify()) == [
         ("checkpoint_equals_fold", keys.checkpoint_head(0, saved)),
         ("history_unchanged", keys.entry(0, last)),
     ]
-    assert [name for name, _ in _found(_fresh(store).verify())] == ["checkpoint_equals_fold"]
+    assert [name for name, _ in _violations(_fresh(store).verify())] == ["checkpoint_equals_fold"]
 
 
 def test_invalid_event_is_named(store: Store) -> None:
@@ -184,12 +184,12 @@ def test_invalid_event_is_named(store: Store) -> None:
     entry = _entry(store, sequence)
     events = [replace(item, topic="gone") if isinstance(item, BatchAppended) else item for item in entry.events]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
-    assert ("entry_fits", keys.entry(0, sequence)) in _found(_fresh(store).verify())
+    assert ("entry_fits", keys.entry(0, sequence)) in _violations(_fresh(store).verify())
 
 
 def test_decreasing_timestamp_is_named(store: Store) -> None:
     _rewrite(store, 4, _entry(store, 4).model_copy(update={"timestamp": 5}))
-    assert ("entry_time", keys.entry(0, 4)) in _found(_fresh(store).verify())
+    assert ("entry_time", keys.entry(0, 4)) in _violations(_fresh(store).verify())
 
 
 # Rules of the protocol ------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> Non
     entry = _entry(store, sequence)
     events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
-    names = {name for name, _ in _found(_fresh(store).verify())}
+    names = {name for name, _ in _violations(_fresh(store).verify())}
     assert {"batches_in_order", "checkpoint_equals_fold"} <= names
 
 
@@ -214,7 +214,7 @@ def test_a_decision_that_changes_within_an_entry_is_named(store: Store) -> None:
     place = entry.events.index(decided) + 1
     events = [*entry.events[:place], replace(decided, outcome=other), *entry.events[place:]]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
-    assert "decisions_never_change" in {name for name, _ in _found(_fresh(store).verify())}
+    assert "decisions_never_change" in {name for name, _ in _violations(_fresh(store).verify())}
 
 
 def test_a_log_start_that_goes_back_is_named(clock: ManualClock) -> None:
@@ -230,7 +230,7 @@ def test_a_log_start_that_goes_back_is_named(clock: ManualClock) -> None:
     assert events != entry.events
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     report = _fresh(store).verify()
-    assert _found(report) == [("ends_never_go_back", f"entry {sequence}")]
+    assert _violations(report) == [("ends_never_go_back", f"entry {sequence}")]
     assert "log_start went back from 1 to 0" in report.violations[0].message
 
 
@@ -246,7 +246,7 @@ def test_a_compaction_that_lost_records_is_named(store: Store) -> None:
     ]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     report = _fresh(store).verify()
-    assert ("compaction_keeps_records", "t-0") in _found(report)
+    assert ("compaction_keeps_records", "t-0") in _violations(report)
     assert "6 committed records by 5 records" in " ".join(item.message for item in report.violations)
 
 
@@ -263,7 +263,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
         }
     )
     connection_of(store).objects.put(keys.entry(0, state.sequence + 1), encode(entry))
-    assert ("compaction_below_lso", "t-0") in _found(_fresh(store).verify())
+    assert ("compaction_below_lso", "t-0") in _violations(_fresh(store).verify())
 
 
 # Checkpoints and identity ---------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     data[len(data) // 2] ^= 1
     connection_of(store).objects.put(key, bytes(data))
     report = store.verify()
-    assert _found(report) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert _violations(report) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
     assert key in report.violations[0].message
     assert connection_of(open_on(connection_of(store).counts.inner)).view() == connection_of(store).view()
 
@@ -287,7 +287,7 @@ def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Stor
     """OBJ-13: its index remains; an index that no hint names is that of a writer that died."""
     sequence = store.checkpoint()
     connection_of(store).objects.delete([keys.checkpoint_head(0, sequence)])
-    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
     connection_of(store).objects.delete([keys.latest(0)])
     assert store.verify().ok
 
@@ -322,7 +322,7 @@ def test_unreadable_schema_is_named(store: Store) -> None:
     """OBJ-13: an entry with valid checksums can hold a schema that no reader reads."""
     topic = CatalogTopic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")
     connection_of(store).chain.submit(CreateTopic(topic))
-    assert _found(store.verify()) == [("schema_readable", "topic 'odd'")]
+    assert _violations(store.verify()) == [("schema_readable", "topic 'odd'")]
 
 
 def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(verify_chain, "evolve", failing)
-        assert ("entry_fits", keys.entry(0, 1)) in _found(store.verify())
+        assert ("entry_fits", keys.entry(0, 1)) in _violations(store.verify())
     with monkeypatch.context() as patch:
         patch.setattr(tail, "evolve", failing)
         with pytest.raises(CorruptionError, match=r"entries/\d+\.json contains an event that is invalid"):
@@ -345,7 +345,7 @@ def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monk
 def test_a_checkpoint_without_its_index_is_named(store: Store) -> None:
     sequence = store.checkpoint()
     connection_of(store).objects.delete([keys.checkpoint_index(0, sequence)])
-    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
 
 
 def test_an_index_file_is_read_once(store: Store) -> None:
@@ -368,14 +368,14 @@ def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> No
     state = connection_of(store).chain.refresh()
     checkpoints.write(connection_of(store).objects, replace(state, next_producer_id=state.next_producer_id + 1))
     report = store.verify()
-    assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
+    assert _violations(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
     assert "next_producer_id" in report.violations[0].message
 
 
 def test_an_altered_identity_is_named(store: Store) -> None:
     document = json.loads(connection_of(store).objects.get(keys.STORE))
     connection_of(store).objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())
-    assert _found(store.verify()) == [("identity_intact", keys.STORE)]
+    assert _violations(store.verify()) == [("identity_intact", keys.STORE)]
 
 
 class _HidesFromLists(MemoryStore):

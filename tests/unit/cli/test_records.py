@@ -20,10 +20,10 @@ JSON = Reading(None, as_json=True)
 
 
 def _rows(data: bytes, reading: Reading) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for piece in pieces_of_stream(io.BytesIO(data), "input", reading):
-        found += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
-    return found
+        rows += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
+    return rows
 
 
 class _Trickle(io.BytesIO):
@@ -118,10 +118,10 @@ def test_a_row_that_does_not_fit_names_the_column_and_the_lines(line: bytes, mes
 
 
 def _file_rows(path: Path, reading: Reading) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for piece in pieces_of_file(path, reading):
-        found += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
-    return found
+        rows += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
+    return rows
 
 
 def test_a_csv_file_gives_rows_of_the_topics_types(tmp_path: Path) -> None:

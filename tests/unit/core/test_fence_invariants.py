@@ -34,7 +34,7 @@ def with_fence(cluster: Cluster, **changes: Any) -> State:
     return replace(state, fences=state.fences.insert(key, state.fences[key]._replace(**changes)))
 
 
-def found(state: State) -> set[str]:
+def violations_of(state: State) -> set[str]:
     return {violation.name for violation in check(state)}
 
 
@@ -52,15 +52,15 @@ def open_partition(state: State) -> TopicPartition:
 
 def test_a_fence_of_a_producer_of_this_chain_is_found(cluster: Cluster) -> None:
     state = cluster.states[1]
-    assert found(state) == set()
+    assert violations_of(state) == set()
     own = replace(state, fences=state.fences.insert(state.next_producer_id, Fence(0, 0)))
-    assert "fences_are_of_other_chains" in found(own)
-    assert "fences_are_of_other_chains" in found(with_fence(cluster, epoch=-1))
+    assert "fences_are_of_other_chains" in violations_of(own)
+    assert "fences_are_of_other_chains" in violations_of(with_fence(cluster, epoch=-1))
 
 
 def test_open_data_without_a_fence_is_found(cluster: Cluster) -> None:
     state = cluster.states[1]
-    assert "open_data_has_a_fence" in found(replace(state, fences=state.fences.remove(producer_id(cluster))))
+    assert "open_data_has_a_fence" in violations_of(replace(state, fences=state.fences.remove(producer_id(cluster))))
 
 
 def test_a_fence_that_goes_back_is_found(cluster: Cluster) -> None:

@@ -27,6 +27,6 @@ def test_dif_09_only_listed_differences_are_allowed() -> None:
 def test_dif_09_each_difference_names_its_item(allowed: Allowed) -> None:
     """DIF-09: an item of the conformance list, or a decision on the page of differences."""
     item = allowed.item
-    items = {known.name for section in conformance.sections() for known in section.items}
+    items = {listed.name for section in conformance.sections() for listed in section.items}
     page = conformance.PAGE.with_name("kafka-differences.md").read_text(encoding="utf-8")
     assert item in items or re.search(rf"^\| {item} \|", page, re.MULTILINE)

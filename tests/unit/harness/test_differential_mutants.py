@@ -76,7 +76,7 @@ def _a_marker_is_forgotten(patch: Patch) -> None:
 
 
 def _no_fence(patch: Patch) -> None:
-    patch.setattr(Broker, "_fence", Broker._known)
+    patch.setattr(Broker, "_fence", Broker._transaction_of)
 
 
 def _no_epoch_in_partitions(patch: Patch) -> None:
@@ -259,8 +259,8 @@ def test_dif_17_every_changed_value_in_trace_is_detected() -> None:
     for kind in kinds:
         where = ("partitions", "t-0") if kind in state["partitions"]["t-0"] else ("transactions", "a")
         wrong = merged(state, {where[0]: {where[1]: {kind: "something else"}}})
-        found = Comparison().step({"op": "flush"}, {"state": wrong}, {"state": state})
-        assert [difference.path for difference in found] == [("state", *where, kind)]
+        differences = Comparison().step({"op": "flush"}, {"state": wrong}, {"state": state})
+        assert [difference.path for difference in differences] == [("state", *where, kind)]
 
 
 def _an_offset_in_every_group(patch: Patch) -> None:
@@ -299,8 +299,10 @@ def test_dif_07_additional_key_is_a_difference(path: tuple[str, ...]) -> None:
             for key in reversed((root, *path)):
                 tree = {key: tree}
             sides.append(tree)
-        found = Comparison().step({"op": "flush"}, *sides)
-        assert [str(difference) for difference in found] == [f"{'.'.join((root, *path))}.new: expected None, got 1"]
+        differences = Comparison().step({"op": "flush"}, *sides)
+        assert [str(difference) for difference in differences] == [
+            f"{'.'.join((root, *path))}.new: expected None, got 1"
+        ]
 
 
 def test_dif_07_fields_that_a_broker_does_not_show_are_not_compared() -> None:

@@ -106,8 +106,8 @@ def test_cmp_17_a_clean_drops_no_undecided_record() -> None:
     aborted: dict[str, object] = {"uncommitted": [OLD, OTHER, NEW]}
     assert _differences(CLEAN, aborted, {}) == []
     opened: dict[str, object] = {"lso": 3, "committed": [OTHER]}
-    found = _differences(CLEAN, opened, {**opened, "uncommitted": [OTHER]})
-    assert [difference.path[-1] for difference in found] == ["uncommitted"]
+    differences = _differences(CLEAN, opened, {**opened, "uncommitted": [OTHER]})
+    assert [difference.path[-1] for difference in differences] == ["uncommitted"]
 
 
 def test_ret_04_log_starts_differ_within_a_gap_only() -> None:
@@ -130,8 +130,8 @@ def test_ret_01_only_an_open_transaction_is_kept_longer() -> None:
     kafka = {"log_start": 3, "lso": 3, "committed": [], "uncommitted": [NEW]}
     held = {"log_start": 1, "lso": 1, "committed": []}
     assert _differences(RETAIN, kafka, held) == []
-    assert {found.path[-1] for found in _differences(RETAIN, kafka, {**held, "log_start": 0})} >= {"lso"}
-    assert {found.path[-1] for found in _differences(RETAIN, {**kafka, "lso": 4}, held)} == {"lso"}
+    assert {difference.path[-1] for difference in _differences(RETAIN, kafka, {**held, "log_start": 0})} >= {"lso"}
+    assert {difference.path[-1] for difference in _differences(RETAIN, {**kafka, "lso": 4}, held)} == {"lso"}
 
 
 def test_cmp_25_only_records_below_the_higher_log_start_are_kept_longer() -> None:

@@ -177,7 +177,7 @@ def test_off_07_commits_of_older_epochs_may_differ_only_in_newer_protocol() -> N
 def test_cmp_17_a_compaction_may_hide_aborted_records_but_not_add_or_change_any() -> None:
     def step(actual: list[Any]) -> int:
         records = [[0, None, "a"], [1, None, "b"]]
-        sides = ({"state": {"partitions": {"t-0": _log(found)}}} for found in (records, actual))
+        sides = ({"state": {"partitions": {"t-0": _log(rows)}}} for rows in (records, actual))
         return len(Comparison().step({"op": "compact"}, *sides))
 
     assert [step([[1, None, "b"]]), step([]), step([[1, None, "c"]]), step([[2, None, "b"]])] == [0, 1, 1, 1]

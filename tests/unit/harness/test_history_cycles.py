@@ -23,9 +23,9 @@ def test_jep_12_writes_in_opposite_orders_are_g0_which_is_allowed() -> None:
     story.op("r", "txn", [send("e", 2), send("f", 0, "j")])
     assert story.kinds(allowed=True) == {"G0"}
     assert story.kinds() == set()
-    (found,) = find(story.history())
-    assert str(found).startswith("G0, allowed: ")
-    assert str(replace(found, allowed=False)).startswith("G0: ")
+    (anomaly,) = find(story.history())
+    assert str(anomaly).startswith("G0, allowed: ")
+    assert str(replace(anomaly, allowed=False)).startswith("G0: ")
 
 
 @pytest.mark.parametrize(("second", "expected"), [("info", set()), ("ok", {"G1c"})])

@@ -14,8 +14,8 @@ def test_jep_01_two_values_at_one_offset_are_inconsistent_offsets() -> None:
     story.op("p2", "poll", poll("k", (5, "a")))
     assert story.kinds() == set()
     story.op("p3", "poll", poll("k", (5, "b")), kind="info")
-    found = check(story.history())
-    assert {(item.kind, item.key) for item in found} == {("inconsistent-offsets", "k")}
+    anomalies = check(story.history())
+    assert {(item.kind, item.key) for item in anomalies} == {("inconsistent-offsets", "k")}
 
 
 def test_jep_02_one_value_at_two_offsets_is_a_duplicate() -> None:

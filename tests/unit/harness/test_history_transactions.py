@@ -118,8 +118,8 @@ def decision(what: str, epoch: int, position: int, producer_id: int = 0) -> Deci
     ],
 )
 def test_jep_20_epochs_grow(decisions: list[tuple[str, int]], expected: set[str]) -> None:
-    found = [decision(what, epoch, number) for number, (what, epoch) in enumerate(decisions)]
-    assert Story().kinds(found[::-1]) == expected
+    operations = [decision(what, epoch, number) for number, (what, epoch) in enumerate(decisions)]
+    assert Story().kinds(operations[::-1]) == expected
 
 
 def test_jep_20_a_new_producer_id_begins_anew() -> None:

@@ -23,7 +23,7 @@ def f(a: int = 0, *, b: bool = False) -> int:
 
 
 def test_each_kind_of_fault_is_found() -> None:
-    found = {(fault.kind, fault.before, fault.after) for fault in faults_of(SOURCE)}
+    faults = {(fault.kind, fault.before, fault.after) for fault in faults_of(SOURCE)}
     assert {
         ("bound", "0", "(-1)"),
         ("condition", "False", "(True)"),
@@ -36,8 +36,8 @@ def test_each_kind_of_fault_is_found() -> None:
         ("argument", "g(a + 1, key=max(a, 2))", "(g(a + 1))"),
         ("statement", "state.total += g(a + 1, key=max(a, 2))", "pass"),
         ("statement", 'raise ValueError(f"{a + 1} is too much")', "pass"),
-    } <= found
-    assert not any("said" in before or "Nor" in before for _, before, _ in found)
+    } <= faults
+    assert not any("said" in before or "Nor" in before for _, before, _ in faults)
 
 
 def test_a_fault_changes_its_text_and_nothing_else() -> None:

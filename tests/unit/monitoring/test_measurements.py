@@ -55,9 +55,9 @@ def test_durations_fall_into_buckets_with_inclusive_bounds() -> None:
         began = clock()
         clock.advance(took)
         measured.add("get", began)
-    (found,) = measured.durations().values()
-    assert buckets(found) == {1.0: 2, 2.0: 1, 5.0: 1, 60_000.0: 1, float("inf"): 1}
-    assert (found.count, found.total_ms) == (6, 120_007)
+    (histogram,) = measured.durations().values()
+    assert buckets(histogram) == {1.0: 2, 2.0: 1, 5.0: 1, 60_000.0: 1, float("inf"): 1}
+    assert (histogram.count, histogram.total_ms) == (6, 120_007)
 
 
 def test_pauses_do_not_count_and_a_clock_that_is_set_back_counts_as_zero() -> None:
@@ -120,7 +120,9 @@ def test_requests_are_measured_by_kind_also_failed_ones() -> None:
     with pytest.raises(ObjectNotFoundError):
         objects.get("missing")
     assert objects.snapshot().failed == 1
-    totals = {kind: (found.count, found.total_ms) for kind, found in objects.measurements.durations().items()}
+    totals = {
+        kind: (histogram.count, histogram.total_ms) for kind, histogram in objects.measurements.durations().items()
+    }
     assert totals == {"get": (1, 30), "put": (2, 30), "put_if_absent": (1, 30)}
 
 
@@ -130,8 +132,8 @@ def test_commits_and_polls_are_measured() -> None:
     with create_on(SlowStore(clock), runtime=runtime(clock)) as store:
         before = store.metrics().durations["commit"].count if "commit" in store.metrics().durations else 0
         store.create_topic("t")
-        found = store.metrics().durations["commit"]
-        assert (found.count - before, found.total_ms) == (1, 30)
+        commits = store.metrics().durations["commit"]
+        assert (commits.count - before, commits.total_ms) == (1, 30)
         with store.producer() as producer:
             producer.send("t", b"v")
             producer.flush()

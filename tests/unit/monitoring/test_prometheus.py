@@ -44,9 +44,9 @@ def exported_names() -> set[str]:
 
 def labels_of_metrics() -> dict[str, set[str]]:
     """The labels that the samples of each metric have."""
-    found = {f"txnstore_{metric.name}_total": {"store", *metric.labels} for metric in PROCESS}
-    found |= {f"txnstore_{metric.name}": {"store", *metric.labels} for metric in STATUS}
-    return found | {
+    labels = {f"txnstore_{metric.name}_total": {"store", *metric.labels} for metric in PROCESS}
+    labels |= {f"txnstore_{metric.name}": {"store", *metric.labels} for metric in STATUS}
+    return labels | {
         f"txnstore_{item.name}_seconds": {"store", "le", *([item.label] if item.label else [])} for item in DURATIONS
     }
 
@@ -70,9 +70,9 @@ def busy_store(clock: ManualClock, chains: int = 1) -> Store:
 
 
 def status_of(store: Store) -> StoreStatus:
-    found = store.metrics(status=True).status
-    assert found is not None
-    return found
+    status = store.metrics(status=True).status
+    assert status is not None
+    return status
 
 
 @pytest.mark.parametrize("chains", [1, 3])
@@ -141,9 +141,9 @@ def parsed(text: str) -> tuple[dict[str, str], dict[str, dict[Labels, float]]]:
             assert name == current
             types[name] = kind
         else:
-            found = _SAMPLE.fullmatch(line)
-            assert found is not None, line
-            name, labels, value = found.groups()
+            sample = _SAMPLE.fullmatch(line)
+            assert sample is not None, line
+            name, labels, value = sample.groups()
             base = re.sub("_(bucket|sum|count)$", "", name) if types[current] == "histogram" else name
             assert base == current
             key = frozenset((label, _unescaped(text)) for label, text in _LABEL.findall(labels))
@@ -154,7 +154,7 @@ def parsed(text: str) -> tuple[dict[str, str], dict[str, dict[Labels, float]]]:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def test_text_follows_the_format_and_has_all_metrics(clock: ManualClock) -> None:

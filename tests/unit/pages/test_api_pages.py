@@ -29,7 +29,7 @@ PUBLIC_MODULES = {"txnstore", *(f"txnstore.{name}" for name in ("compactor", "er
 
 def _qualified() -> set[str]:
     """The names that the pages document, each with its module; members of ``Store`` count as names of ``txnstore``."""
-    found = set()
+    names = set()
     for page in PAGES.glob("*.rst"):
         module = ""
         # A member below its class is indented and stands without the name of the class.
@@ -39,8 +39,8 @@ def _qualified() -> set[str]:
             if kind == "currentmodule":
                 module = name
             else:
-                found.add(name if name.startswith("txnstore.") else f"{module}.{name}")
-    return found
+                names.add(name if name.startswith("txnstore.") else f"{module}.{name}")
+    return names
 
 
 def _documented() -> set[str]:
@@ -78,7 +78,7 @@ def test_api_reference_documents_every_method_of_a_store() -> None:
 
 
 def test_api_reference_documents_every_error() -> None:
-    classes = {name for name, found in vars(errors).items() if isinstance(found, type) and name.endswith("Error")}
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")}
     assert classes - _documented() == set()
 
 

@@ -142,8 +142,8 @@ def test_contradictions_are_reported() -> None:
         Item("XYZ-05", "must", "not here", applies="it has no meaning here"),
         Item("XYZ-06", "most", "misspelt"),
     )
-    found = conformance.faults([Section("XYZ", "x", items)], {"XYZ-03": [test], "XYZ-09": [test], "UTF-16": [test]})
-    assert found == [
+    faults = conformance.faults([Section("XYZ", "x", items)], {"XYZ-03": [test], "XYZ-09": [test], "UTF-16": [test]})
+    assert faults == [
         "tests/test_x.py::test_x cites XYZ-09, which is not in the list",
         "no test cites XYZ-01: unproven",
         "XYZ-03 has a test, and is no longer pending: run `make docs`",
@@ -159,10 +159,10 @@ def test_tested_items_are_no_longer_pending() -> None:
 
 def test_example_of_testing_page_runs() -> None:
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-    found = re.search(r"^## Testing your own code\n.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert found is not None
+    example = re.search(r"^## Testing your own code\n.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert example is not None
     names: dict[str, Any] = {}
-    exec(compile(found[1], "testing.md", "exec"), names)  # noqa: S102
+    exec(compile(example[1], "testing.md", "exec"), names)  # noqa: S102
     names["test_a_lost_response_commits_once"]()
 
 

@@ -177,15 +177,15 @@ UNLOADED = {
 
 def _late_imports(path: Path) -> set[str]:
     """The modules that functions of a file import."""
-    found = set()
+    modules = set()
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Import):
-                    found |= {alias.name for alias in node.names}
+                    modules |= {alias.name for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                    found.add(node.module)
-    return found
+                    modules.add(node.module)
+    return modules
 
 
 @pytest.mark.slow

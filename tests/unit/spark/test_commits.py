@@ -68,8 +68,8 @@ def uploaded(store: Store, value: str, topic: str = "t", partition: int = 0) -> 
 
 
 def values(store: Store, topic: str = "t") -> list[bytes]:
-    found: list[bytes] = store.scan(topic, columns=["value"]).to_table()["value"].to_pylist()
-    return sorted(found)
+    stored: list[bytes] = store.scan(topic, columns=["value"]).to_table()["value"].to_pylist()
+    return sorted(stored)
 
 
 def commit(connection: Connection, number: int, *batches: NewBatch, run: str = "run-1", **options: str) -> bool:
@@ -121,8 +121,8 @@ def test_a_checkpoint_that_has_gone_back_skips_no_records(
 
 
 @pytest.mark.parametrize("others", [1, 2])
-@pytest.mark.parametrize("known", [False, True])
-def test_processes_of_one_run_commit_in_turn(store: Store, connect: Connect, others: int, *, known: bool) -> None:
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_processes_of_one_run_commit_in_turn(store: Store, connect: Connect, others: int, *, refreshed: bool) -> None:
     """Spark has a pool of processes for the commits of all queries; each of them remembers the epoch that it used last.
 
     After one commit of another process, the old epoch is that of the last transaction: a repetition, by the epoch.
@@ -131,7 +131,7 @@ def test_processes_of_one_run_commit_in_turn(store: Store, connect: Connect, oth
     assert commit(first, 0, uploaded(store, "0"))
     for number in range(1, others + 1):
         assert commit(second, number, uploaded(store, f"{number}"))
-    if known:
+    if refreshed:
         first.view()  # As another query that commits in this process.
     assert commit(first, others + 1, uploaded(store, f"{others + 1}"))
     assert commit(second, others + 2, uploaded(store, f"{others + 2}"))

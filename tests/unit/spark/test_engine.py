@@ -99,17 +99,17 @@ def test_a_task_returns_the_result_of_its_job(tmp_path: Path) -> None:
 def test_a_task_returns_the_error_of_its_job_with_its_cause(tmp_path: Path) -> None:
     """The driver tells a segment that was replaced and vacuumed meanwhile from one that is lost."""
     error, cause = CorruptionError("segment s is missing"), ObjectNotFoundError("s")
-    result, found = _executed(tmp_path, partial(_raises, error=error, cause=cause))
-    assert (result, str(found)) == (None, "segment s is missing")
-    assert isinstance(found, CorruptionError)
-    assert is_missing(found)
+    result, failure = _executed(tmp_path, partial(_raises, error=error, cause=cause))
+    assert (result, str(failure)) == (None, "segment s is missing")
+    assert isinstance(failure, CorruptionError)
+    assert is_missing(failure)
 
 
 def test_an_error_of_the_machine_of_a_task_names_the_machine(tmp_path: Path) -> None:
     error = StorageRefusedError("a clean cannot spill to /tmp: no space left")
-    _, found = _executed(tmp_path, partial(_raises, error=error, cause=OSError("no space left")))
-    assert isinstance(found, StorageRefusedError)
-    assert str(found).startswith("a clean cannot spill to /tmp: no space left (in a task of Spark on ")
+    _, failure = _executed(tmp_path, partial(_raises, error=error, cause=OSError("no space left")))
+    assert isinstance(failure, StorageRefusedError)
+    assert str(failure).startswith("a clean cannot spill to /tmp: no space left (in a task of Spark on ")
 
 
 def test_a_worker_without_txnstore_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

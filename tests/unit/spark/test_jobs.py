@@ -56,8 +56,8 @@ def begin(store: Store, name: str | None = None, version: int | None = None) -> 
 
 
 def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t", columns=["value"]).to_table()["value"].to_pylist()
-    return found
+    stored: list[bytes] = store.scan("t", columns=["value"]).to_table()["value"].to_pylist()
+    return stored
 
 
 def test_sequences_are_contiguous_in_each_partition_in_the_order_of_the_messages(store: Store) -> None:

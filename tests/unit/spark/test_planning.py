@@ -182,10 +182,10 @@ def test_small_reads_have_two_tasks_for_each_processor() -> None:
     topic = CatalogTopic(
         name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0
     )
-    found = [(topic, [part(number) for number in range(16)])]
-    tasks = {processors: len(in_groups(found, processors=processors)) for processors in (1, 2, 4, 8, 64)}
+    topic_slices = [(topic, [part(number) for number in range(16)])]
+    tasks = {processors: len(in_groups(topic_slices, processors=processors)) for processors in (1, 2, 4, 8, 64)}
     assert tasks == {1: 4, 2: 4, 4: 8, 8: 16, 64: 16}
-    assert len(in_groups(found, 16, processors=2)) == 16
+    assert len(in_groups(topic_slices, 16, processors=2)) == 16
 
 
 # Blocked reads --------------------------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ IDS = {"a": "id-a", "c": "id-c"}
 
 def logs(*, ids: Mapping[str, str] = IDS, **limits: int | tuple[int, int] | tuple[int, int, int]) -> Logs:
     """Logs by partition: ``limit``, ``(start, limit)`` or ``(start, limit, end)``; ``a0=5`` is partition 0 of ``a``."""
-    found = {}
+    logs_by_partition = {}
     for name, given_log in limits.items():
         start, limit, *end = (0, given_log) if isinstance(given_log, int) else given_log
-        found[TopicPartition(name[:-1], int(name[-1]))] = Log(start, limit, *(end or [limit]))
-    known = {tp.topic for tp in found}
-    return Logs("store", {name: text for name, text in ids.items() if name in known}, found)
+        logs_by_partition[TopicPartition(name[:-1], int(name[-1]))] = Log(start, limit, *(end or [limit]))
+    topics = {tp.topic for tp in logs_by_partition}
+    return Logs("store", {name: text for name, text in ids.items() if name in topics}, logs_by_partition)
 
 
 def at(ends: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int] | None = None) -> Position:
@@ -123,10 +123,10 @@ def test_a_repeated_micro_batch_reports_what_is_lost() -> None:
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), st.integers(1, 500))
 def test_a_limit_is_used_up_and_never_exceeded(pending: Mapping[int, int], most: int) -> None:
     tps = {TopicPartition("a", number): count for number, count in pending.items()}
-    known = Logs("store", IDS, {tp: Log(0, count, count) for tp, count in tps.items()})
-    position = positions.begin(known, dict.fromkeys(tps, 0))
+    pending_logs = Logs("store", IDS, {tp: Log(0, count, count) for tp, count in tps.items()})
+    position = positions.begin(pending_logs, dict.fromkeys(tps, 0))
     for _ in range(sum(pending.values()) // most + 1):
-        step = positions.following(position, known, max_offsets=most)
+        step = positions.following(position, pending_logs, max_offsets=most)
         read = {tp: step.position.end[tp] - position.end[tp] for tp in tps}
         assert min(read.values()) >= 0
         assert sum(read.values()) == min(most, sum(tps[tp] - position.end[tp] for tp in tps))

@@ -93,12 +93,12 @@ def test_large_partitions_become_several_segments_in_order() -> None:
 
 
 def test_tasks_begin_their_rows_without_keys_at_different_partitions() -> None:
-    found = []
+    partitions = []
     for task in range(3):
         bench = Bench(first=task)
-        found.append([batch.partition for batch in bench.write({"value": ["a", "b"]})])
+        partitions.append([batch.partition for batch in bench.write({"value": ["a", "b"]})])
         bench.router.close()
-    assert found == [[0], [1], [2]]
+    assert partitions == [[0], [1], [2]]
 
 
 def test_rows_of_several_topics() -> None:
@@ -107,8 +107,8 @@ def test_rows_of_several_topics() -> None:
     uploaded = bench.write(
         {"_topic": ["small", "events", "small"], "value": ["1", "2", "3"], "other": pa.nulls(3, pa.string())},
     )
-    found = sorted((batch.topic, bench.rows(batch)) for batch in uploaded)
-    assert found == [("events", [b"2"]), ("small", [b"1", b"3"])]
+    rows = sorted((batch.topic, bench.rows(batch)) for batch in uploaded)
+    assert rows == [("events", [b"2"]), ("small", [b"1", b"3"])]
     bench.router.close()
 
 

@@ -39,8 +39,8 @@ def frame(ddl: str) -> spark.StructType:
     schema, rest = spark.StructType(), ddl
     while rest:
         name, _, rest = rest.partition(" ")
-        found = max((known for known in names if rest.startswith(known)), key=len)
-        schema, rest = schema.add(name, names[found]), rest[len(found) :].removeprefix(", ")
+        ddl_type = max((candidate for candidate in names if rest.startswith(candidate)), key=len)
+        schema, rest = schema.add(name, names[ddl_type]), rest[len(ddl_type) :].removeprefix(", ")
     return schema
 
 

@@ -59,9 +59,9 @@ def test_workers_that_find_txnstore_and_those_that_cannot_be_asked_pass(
     check_workers(_session(bare, files="txnstore.zip"))
     check_workers(_session("./environment/bin/python"))
     check_workers(SimpleNamespace())  # type: ignore[arg-type]  # Spark Connect
-    known = os.pathsep.join(map(str, [Path(__file__).parents[3], *map(Path, sys.path)]))
-    check_workers(_session(bare, path=known))  # spark.executorEnv.PYTHONPATH
-    monkeypatch.setenv("PYTHONPATH", known)
+    path = os.pathsep.join(map(str, [Path(__file__).parents[3], *map(Path, sys.path)]))
+    check_workers(_session(bare, path=path))  # spark.executorEnv.PYTHONPATH
+    monkeypatch.setenv("PYTHONPATH", path)
     check_workers(_session(sys.executable))
 
 
