@@ -96,8 +96,8 @@ def main() -> int:
     sound = True
     for program in PROGRAMS if arguments.program is None else (arguments.program,):
         for kind in KINDS if arguments.kind is None else (arguments.kind,):
-            seen = exits(program, kind, arguments.transport, arguments.count)
-            own = seen[STATUS[program]]
+            counts = exits(program, kind, arguments.transport, arguments.count)
+            own = counts[STATUS[program]]
             sound &= own == arguments.count
             print(
                 f"{program:8} {kind:12} {arguments.transport}: {own} of {arguments.count} with its own status",

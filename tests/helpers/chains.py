@@ -202,7 +202,7 @@ def write_everywhere(producer: Producer, value: bytes, topic: str = "t", partiti
         producer.send(topic, value, partition=number)
 
 
-def seen(store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed") -> dict[bytes, int]:
+def value_counts(store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed") -> dict[bytes, int]:
     """In how many records of one snapshot each value is."""
     values = store.scan(topic, isolation).to_table()["value"].to_pylist()
     return {value: values.count(value) for value in sorted(set(values))}

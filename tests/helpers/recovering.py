@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers.chains import groups_of, ids_of, seen
+from tests.helpers.chains import groups_of, ids_of, value_counts
 from tests.helpers.connections import connection_of
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
@@ -21,7 +21,7 @@ def name_and_group(store: Store) -> tuple[str, str]:
 
 def outcome(store: Store) -> bool:
     """Whether the transaction over all chains is committed; it is seen whole or not at all, offsets included."""
-    values = seen(store)
+    values = value_counts(store)
     _, group = name_and_group(store)
     offset = committed(connection_of(store).view(), group, T0, require_stable=False)
     assert (values, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]

@@ -48,8 +48,8 @@ def test_every_example_is_in_the_readme_and_runs_in_a_test() -> None:
 )
 def test_an_example_runs_with_and_without_a_url(name: str, expected: list[str], tmp_path: Path) -> None:
     for arguments in ([], [tmp_path / "store"]):
-        told = run(name, *arguments)
-        assert [text for text in expected if text not in told] == [], told
+        output = run(name, *arguments)
+        assert [text for text in expected if text not in output] == [], output
 
 
 def rows(path: Path, first: int, count: int) -> None:
@@ -179,7 +179,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [cell for cell in notebook.cells if cell.get("outputs")] == []
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    told = "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
-    assert "before [(1000, 40)], after [(1001, 240)]" in told
+    text_of_outputs = "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
+    assert "before [(1000, 40)], after [(1001, 240)]" in text_of_outputs
     for text in ("American", "COMPLETE_COMMIT"):
-        assert text in told
+        assert text in text_of_outputs

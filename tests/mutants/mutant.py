@@ -119,15 +119,15 @@ class Mutant:
 
 def _pattern(quote: str) -> re.Pattern[str]:
     """Matches what is quoted, with any name for each ``$name``, the same one wherever it occurs."""
-    seen: set[str] = set()
+    names: set[str] = set()
     parts = []
     for place, part in enumerate(_LOCAL.split(quote)):
         if place % 2 == 0:
             parts.append(re.escape(part))
-        elif part in seen:
+        elif part in names:
             parts.append(f"(?P={part})")
         else:
-            seen.add(part)
+            names.add(part)
             parts.append(rf"(?<![\w.])(?P<{part}>[A-Za-z_]\w*)\b")
     return re.compile("".join(parts))
 

@@ -15,18 +15,18 @@ def scheduler(**options: int) -> Scheduler:
 
 
 def test_tasks_take_turns_on_a_virtual_clock() -> None:
-    world, seen = scheduler(), list[tuple[int, str]]()
+    world, steps = scheduler(), list[tuple[int, str]]()
 
     def work(name: str, pause: int) -> None:
         for _ in range(3):
             world.sleep(pause)
-            seen.append((world.now, name))
+            steps.append((world.now, name))
 
     world.spawn("slow", lambda: work("slow", 1000))
     world.spawn("fast", lambda: work("fast", 400))
-    world.later(1100, lambda: seen.append((world.now, "action")))
+    world.later(1100, lambda: steps.append((world.now, "action")))
     world.run()
-    assert seen == [
+    assert steps == [
         (400, "fast"), (800, "fast"), (1000, "slow"), (1100, "action"), (1200, "fast"), (2000, "slow"), (3000, "slow"),
     ]  # fmt: skip
 
@@ -52,49 +52,49 @@ def test_an_error_of_a_task_ends_the_run_and_unwinds_the_others() -> None:
 
 
 def test_a_lock_that_is_held_lets_others_run() -> None:
-    world, seen = scheduler(), list[str]()
+    world, order = scheduler(), list[str]()
     lock = SimulatedLock(world)
 
     def holds() -> None:
         with lock, lock:
             world.sleep(100)
-            seen.append("holder")
+            order.append("holder")
 
     def wants() -> None:
         world.sleep(10)
         assert not lock.acquire(blocking=False)
         with lock:
-            seen.append("second")
+            order.append("second")
 
     def other() -> None:
         world.sleep(50)
-        seen.append("other")
+        order.append("other")
 
     world.spawn("holds", holds)
     world.spawn("wants", wants)
     world.spawn("other", other)
     world.run()
-    assert seen == ["other", "holder", "second"]
+    assert order == ["other", "holder", "second"]
 
 
 def test_lock_knows_whether_running_task_holds_it() -> None:
     """``txnstore.threads.ForkLock`` asks it."""
-    world, seen = scheduler(), list[tuple[str, bool]]()
+    world, owned = scheduler(), list[tuple[str, bool]]()
     lock = SimulatedLock(world)
 
     def holds() -> None:
         with lock:
-            seen.append(("holder", lock._is_owned()))
+            owned.append(("holder", lock._is_owned()))
             world.sleep(100)
 
     def looks() -> None:
         world.sleep(10)
-        seen.append(("other", lock._is_owned()))
+        owned.append(("other", lock._is_owned()))
 
     world.spawn("holds", holds)
     world.spawn("looks", looks)
     world.run()
-    assert seen == [("holder", True), ("other", False)]
+    assert owned == [("holder", True), ("other", False)]
     assert not lock._is_owned()
 
 

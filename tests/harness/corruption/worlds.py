@@ -94,10 +94,11 @@ NAMES = ("plain", "history")
 def _world(name: str, chains: int, _parts: bool) -> World:
     clock = ManualClock(1_700_000_000_000)
     bucket = MemoryStore(clock=clock)
-    seen: list[Objects] = []
-    _use(bucket, clock, chains, _DAYS if name == "history" else 1, FixedRuntime, lambda: seen.append(_objects(bucket)))
+    backups: list[Objects] = []
+    days = _DAYS if name == "history" else 1
+    _use(bucket, clock, chains, days, FixedRuntime, lambda: backups.append(_objects(bucket)))
     objects, older = _objects(bucket), dict[str, list[bytes]]()
-    for earlier in seen:
+    for earlier in backups:
         for key, data in earlier.items():
             if objects.get(key) != data and data not in older.setdefault(key, []):
                 older[key].append(data)
@@ -109,7 +110,7 @@ def _world(name: str, chains: int, _parts: bool) -> World:
         modified_ms={item.key: item.modified_ms for item in bucket.list("")},
         now_ms=clock(),
         older={key: versions for key, versions in older.items() if versions},
-        backups=seen[:-1],
+        backups=backups[:-1],
         foreign=foreign,
         answers={},
     )
@@ -128,7 +129,7 @@ def _use(
     chains: int,
     days: int,
     kind: type[FixedRuntime],
-    seen: Callable[[], object],
+    observe: Callable[[], object],
 ) -> None:
     """Records of all kinds in packs, entries and objects of their own; transactions, a group, checkpoints."""
     with create_on(bucket, chains, runtime=_runtime(clock, kind)) as store:
@@ -137,15 +138,15 @@ def _use(
         store.create_topic("arrow", config={"segment.format": "arrow"})
         for day in range(days):
             _work(store, day, 1 if days > 1 else 4)
-            seen()
+            observe()
             store.checkpoint()
-            seen()
+            observe()
             clock.advance(DAY_MS)
             if days > 1:
                 store.vacuum(history=2 * DAY_MS / 1000)
-                seen()
+                observe()
         _work(store, days, 1)
-        seen()
+        observe()
 
 
 def _work(store: Store, day: int, times: int) -> None:

@@ -31,15 +31,15 @@ class StoreView:
         self._ids = ids
         self._thorough = thorough
         self._records: dict[tuple[TopicPartition, str], tuple[int, list[list[Any]]]] = {}
-        self._seen: tuple[Store, int, dict[str, Any]] | None = None
+        self._last_observation: tuple[Store, int, dict[str, Any]] | None = None
         self._read = [0] * chains
         self._markers: dict[TopicPartition, list[list[Any]]] = {}
 
     def observe(self, store: Store) -> dict[str, Any]:
         """The observation that is compared after a step."""
         view = store._connection.view()
-        if self._seen is not None and self._seen[:2] == (store, view.sequence):
-            return self._seen[2]
+        if self._last_observation is not None and self._last_observation[:2] == (store, view.sequence):
+            return self._last_observation[2]
         if self._thorough:
             self.forget()
         self._read_markers()
@@ -48,12 +48,12 @@ class StoreView:
             "partitions": self._partitions(store, view),
             "groups": _groups(view),
         }
-        self._seen = store, view.sequence, observation
+        self._last_observation = store, view.sequence, observation
         return observation
 
     def forget(self) -> None:
         """Read all records again at the next observation."""
-        self._seen = None
+        self._last_observation = None
         self._records.clear()
 
     def forget_topic(self, name: str) -> None:

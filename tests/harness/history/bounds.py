@@ -34,8 +34,8 @@ def regressions(index: Index) -> Iterator[Anomaly]:
     """JEP-18: an end is lower than in a snapshot that completed before."""
     highest: dict[tuple[str, str], tuple[int, Operation]] = {}
     for op, snapshot, news in _in_order(index):
-        for earlier, seen in news:
-            for key, bounds in seen.bounds.items():
+        for earlier, observed in news:
+            for key, bounds in observed.bounds.items():
                 for name, _ in _NAMES:
                     value = getattr(bounds, name)
                     if value > highest.get((key, name), (-1, earlier))[0]:
@@ -71,8 +71,8 @@ def removals(index: Index) -> Iterator[Anomaly]:
     """
     newest: dict[str, tuple[Operation, Snapshot]] = {}
     for op, snapshot, news in _in_order(index):
-        for earlier, seen in news:
-            newest.update(dict.fromkeys(seen.records, (earlier, seen)))
+        for earlier, observed in news:
+            newest.update(dict.fromkeys(observed.records, (earlier, observed)))
         for key, bounds in snapshot.bounds.items():
             if bounds.log_start > bounds.lso:
                 detail = f"log start {bounds.log_start} is above LSO {bounds.lso}"

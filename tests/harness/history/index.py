@@ -68,7 +68,7 @@ class Index:
         self.writers: dict[Place, tuple[Operation, Send]] = {}
         self.readers: dict[Place, list[Operation]] = {}
         self.log_starts: dict[str, int] = {}
-        self.seen: dict[str, dict[int, dict[Value, None]]] = {}
+        self.observed_values: dict[str, dict[int, dict[Value, None]]] = {}
         self.by_identity: dict[tuple[int | None, int | None], list[Operation]] = {}
         for op in self.operations:
             self._add(op)
@@ -135,17 +135,17 @@ class Index:
         return offset < self.log_starts.get(key, 0) or key in self.history.compacted
 
     def _orders(self) -> dict[str, KeyOrder]:
-        """Also stores in ``seen`` the values that observers associate with an offset of a key."""
+        """Also stores in ``observed_values`` the values that observers associate with an offset of a key."""
         values_by_offset: dict[str, dict[int, dict[Value, None]]] = {}
         for (key, value), (op, send) in self.writers.items():
             if send.offset is None:
                 continue
-            self.seen.setdefault(key, {}).setdefault(send.offset, {})[value] = None
+            self.observed_values.setdefault(key, {}).setdefault(send.offset, {})[value] = None
             if self.committed_send(op, send):
                 values_by_offset.setdefault(key, {}).setdefault(send.offset, {})[value] = None
         for op in self.operations:
             for key, offset, value in observed(op):
-                self.seen.setdefault(key, {}).setdefault(offset, {})[value] = None
+                self.observed_values.setdefault(key, {}).setdefault(offset, {})[value] = None
                 if op.committed_reads:
                     values_by_offset.setdefault(key, {}).setdefault(offset, {})[value] = None
         orders = {}

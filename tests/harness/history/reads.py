@@ -10,7 +10,7 @@ from tests.harness.history.index import Anomaly, Index, anomaly, atomic, observe
 
 def inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
     """JEP-01: two values at one offset of a key."""
-    for key, by_offset in index.seen.items():
+    for key, by_offset in index.observed_values.items():
         for offset, values in by_offset.items():
             if len(values) > 1:
                 yield anomaly("inconsistent-offsets", f"offset {offset} has {list(values)}", key=key)
@@ -18,7 +18,7 @@ def inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
 
 def duplicates(index: Index) -> Iterator[Anomaly]:
     """JEP-02: a value at two offsets of a key, for any observers."""
-    for key, by_offset in index.seen.items():
+    for key, by_offset in index.observed_values.items():
         places: dict[Value, list[int]] = {}
         for offset, values in sorted(by_offset.items()):
             for value in values:

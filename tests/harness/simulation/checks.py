@@ -124,16 +124,16 @@ def snapshots(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
 
 
 def _snapshot(
-    who: str, seen: dict[str, Any], journal: Journal, records: dict[tuple[int, int], list[Written]]
+    who: str, snapshot: dict[str, Any], journal: Journal, records: dict[tuple[int, int], list[Written]]
 ) -> Iterator[str]:
-    visible = seen["read_committed"]
-    for key, (stable, end, _, start) in seen["ends"].items():
+    visible = snapshot["read_committed"]
+    for key, (stable, end, _, start) in snapshot["ends"].items():
         log = [record for record in journal.logs.get(key, []) if record.offset >= start]
         must = [(r.offset, r.value) for r in log if r.offset < stable and journal.committed(r)]
         if visible.get(key, []) != must:
             yield f"wrong-snapshot: {who} saw {visible.get(key, [])} in {key} below {stable}, not {must}"
         may = {(r.offset, r.value) for r in log if r.offset < end}
-        everything = seen["read_uncommitted"].get(key, [])
+        everything = snapshot["read_uncommitted"].get(key, [])
         stray = set(everything) - may
         lost = {(r.offset, r.value) for r in log if r.offset < end and journal.committed(r)} - set(everything)
         if stray or lost:
@@ -142,7 +142,7 @@ def _snapshot(
     for txn, parts in records.items():
         there = [record for record in parts if (record.key, record.offset) in shown]
         for record in parts if there and len(there) < len(parts) else ():
-            _, _, unstable, start = seen["ends"].get(record.key, (0, 0, {}, 0))
+            _, _, unstable, start = snapshot["ends"].get(record.key, (0, 0, {}, 0))
             if (
                 record.offset >= start
                 and (record.key, record.offset) not in shown

@@ -332,7 +332,7 @@ class SimulatedStorage:
             raise
         if mishap in (Mishap.OLD, Mishap.ELSEWHERE) and isinstance(answer, bytes):
             answer = self._other(key, answer, mishap)
-        self._end(step, mishap, _told(answer))
+        self._end(step, mishap, _in_trace(answer))
         return answer
 
     def _other(self, key: str, answer: bytes, mishap: Mishap) -> Any:
@@ -376,7 +376,7 @@ class SimulatedStorage:
             self._later(call)
         if mishap is Mishap.EXISTS and answer is True:
             answer = call()
-        self._end(step, mishap, "unknown" if mishap is Mishap.LOST else _told(answer))
+        self._end(step, mishap, "unknown" if mishap is Mishap.LOST else _in_trace(answer))
         if mishap is Mishap.LOST:
             raise UnknownOutcomeError(f"simulated loss of the answer to {operation} {key}")
         return answer
@@ -454,7 +454,7 @@ class _HiddenError(ObjectNotFoundError):
     """The entry exists."""
 
 
-def _told(answer: object) -> str:
+def _in_trace(answer: object) -> str:
     """An answer in a trace: with enough detail that two runs with equal traces are equal."""
     if isinstance(answer, bytes):
         return f"{len(answer)} bytes {hash_of(answer)}"

@@ -224,15 +224,15 @@ def consume(worker: Worker) -> None:
     isolation: IsolationLevel = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
     recorder, rng = worker.recorder, worker.rng
     partitions = [*worker.partitions(INPUT), *worker.partitions(OUTPUT)]
-    seen, pinned = time.monotonic(), worker.store.snapshot()
+    observed_at, pinned = time.monotonic(), worker.store.snapshot()
     with closing(worker.store.consumer(isolation=isolation)) as consumer:
         recorder.invoke("assign", [Assign(tuple(map(str, partitions)))])
         consumer.assign(partitions)
         recorder.complete(Type.OK)
         while not worker.task.over:
             if rng.random() < 0.2:
-                whole = time.monotonic() - seen > 5
-                seen = time.monotonic() if whole else seen
+                whole = time.monotonic() - observed_at > 5
+                observed_at = time.monotonic() if whole else observed_at
                 recorder.invoke("snapshot")
                 try:
                     recorder.complete(Type.OK, [observe(worker.store, records=whole)])

@@ -115,9 +115,9 @@ def test_vacuum_asks_only_if_it_has_something_to_delete(cli: Cli) -> None:
     before = _state(cli)
     refused = cli("vacuum", "--older-than", "0", stdin="n\n", terminal=True)
     assert refused.status == 1
-    asked = " ".join(refused.err.split())
-    assert "Delete 1 object " in asked
-    assert "the grace period is 0 s, less than an hour: readers of pinned or earlier snapshots fail" in asked
+    prompt = " ".join(refused.err.split())
+    assert "Delete 1 object " in prompt
+    assert "the grace period is 0 s, less than an hour: readers of pinned or earlier snapshots fail" in prompt
     assert _state(cli) == before
     assert cli("vacuum", "--older-than", "0", stdin="y\n", terminal=True).out.startswith("Deleted 1 object ")
 

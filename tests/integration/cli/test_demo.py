@@ -104,7 +104,7 @@ def test_a_store_that_is_deleted_names_what_keeps_one(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with _demo_run(App(), keep=keep) as run:
         assert Path(run.folder).exists()
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert Path(run.folder).exists() is keep
-    assert ("txnstore demo --keep" in told) is not keep
-    assert (f"txnstore --store {run.store.url} topic list" in told) is keep
+    assert ("txnstore demo --keep" in output) is not keep
+    assert (f"txnstore --store {run.store.url} topic list" in output) is keep

@@ -64,12 +64,12 @@ def test_error_of_the_input_says_how_many_records_were_sent(cli: Cli, options: l
     lines = [json.dumps({"value": "x" * 1_000}) for _ in range(4_000)]
     error = _refused(cli, 1, "produce", "orders", "--format", "json", *options, stdin="\n".join([*lines, "bad"]))
     assert "standard input, line 4001: not valid JSON" in error
-    told = re.search(r"; ([0-9,]+) records? sent to 'orders' before it\. Correct the input", error)
+    match = re.search(r"; ([0-9,]+) records? sent to 'orders' before it\. Correct the input", error)
     with txnstore.open(cli.url) as store:
         stored = store.scan("orders").to_table().num_rows
     assert stored <= sent
-    assert (told is None) == bool(options)
-    assert told is None or int(told[1].replace(",", "")) == stored
+    assert (match is None) == bool(options)
+    assert match is None or int(match[1].replace(",", "")) == stored
 
 
 @pytest.mark.parametrize(

@@ -179,9 +179,9 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str, ending: sign
         running.stdin.write("a\n")
         _wait_for_producer(url)
         running.send_signal(ending)
-        told = [line for line in running.stderr.read().splitlines() if line]
+        lines = [line for line in running.stderr.read().splitlines() if line]
     end = "terminated" if ending is signal.SIGTERM else "interrupted"
-    assert told == ["the transaction of 'job' was aborted: none of its records is visible", end]
+    assert lines == ["the transaction of 'job' was aborted: none of its records is visible", end]
     assert running.returncode == 128 + ending
     with txnstore.open(url) as store:
         assert store.offsets("orders", 0).last_stable == store.offsets("orders", 0).high_watermark
@@ -265,9 +265,9 @@ def test_an_interrupted_produce_reports_how_many_records_were_sent(url: str) -> 
             while len(records) < 3:
                 records += consumer.poll(timeout=60.0)
         running.send_signal(signal.SIGINT)
-        told = running.stderr.read().splitlines()
+        lines = running.stderr.read().splitlines()
     assert [record.value for record in records] == [b"a", b"b", b"c"]
-    assert [line for line in told if line] == ["3 records sent to 'orders' before the interrupt", "interrupted"]
+    assert [line for line in lines if line] == ["3 records sent to 'orders' before the interrupt", "interrupted"]
     assert running.returncode == 130
 
 

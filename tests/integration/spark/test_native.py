@@ -188,9 +188,9 @@ def test_a_session_may_know_the_source_by_registration(spark: SparkSession, stor
 def test_the_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "spark_batch.py"))
     script["run"](spark, str(tmp_path / "store"))
-    told = capsys.readouterr().out
-    assert "records: 100000" in told
-    assert "sum of amounts: 2450000" in told
+    output = capsys.readouterr().out
+    assert "records: 100000" in output
+    assert "sum of amounts: 2450000" in output
 
 
 @pytest.mark.parametrize("name", ["100%25 of it", "a b%", "*[a-b]{c}?", "year=2026"])

@@ -74,8 +74,8 @@ def test_read_committed_shows_neither_aborted_nor_open_records(store: Store) -> 
             hidden = "SELECT count(*) FROM orders WHERE value::VARCHAR LIKE 'aborted%' OR value::VARCHAR = 'open'"
             assert values(committed, hidden) == [0]
             assert values(uncommitted, hidden) == [9]
-            seen = assert_equals_scan(store, committed, "orders")
-            assert assert_equals_scan(store, uncommitted, "orders", "read_uncommitted") == 25 > seen
+            committed_count = assert_equals_scan(store, committed, "orders")
+            assert assert_equals_scan(store, uncommitted, "orders", "read_uncommitted") == 25 > committed_count
         producer.abort_transaction()
 
 

@@ -106,8 +106,8 @@ class History:
         self.rng = rng
         self.open: list[Producer] = []
         self.sent = 0
-        for name, given in TOPICS.items():
-            store.create_topic(name, **given)
+        for name, options in TOPICS.items():
+            store.create_topic(name, **options)
 
     def step(self) -> None:
         kinds = (

@@ -193,7 +193,7 @@ class Disk(MemoryStore):
         self.log.append(("delete", frozenset(names)))
         super().delete(names)
 
-    def left(self, prefix: str) -> list[ObjectInfo]:
+    def listed(self, prefix: str) -> list[ObjectInfo]:
         return [*self.list(prefix)]
 
 
@@ -210,10 +210,10 @@ def test_vacuum_flushes_what_replaces_the_objects_that_it_deletes(clock: ManualC
     for _ in range(3):
         clock.advance(2 * DAY_MS)
         another_process(store).vacuum(older_than=0, history=0)
-    deletions = [names for what, names in disk.log if what == "delete"]
+    deletions = [names for operation, names in disk.log if operation == "delete"]
     assert any(keys.entry_sequence(name) for names in deletions for name in names), "entries went, too"
-    for number, (what, names) in enumerate(disk.log):
-        if what != "delete" or all(name.startswith("_probe/") for name in names):
+    for number, (operation, names) in enumerate(disk.log):
+        if operation != "delete" or all(name.startswith("_probe/") for name in names):
             continue
         flushed = next(flushed for kind, flushed in reversed(disk.log[:number]) if kind == "sync")
         assert any(keys.entry_sequence(name) for name in flushed), "the newest entry"
@@ -222,6 +222,6 @@ def test_vacuum_flushes_what_replaces_the_objects_that_it_deletes(clock: ManualC
         if any(keys.entry_sequence(name) for name in names):
             assert any(keys.boundary_number(name) for name in flushed)
         assert not flushed & names
-    log, before = len(disk.log), disk.left("")
+    log, before = len(disk.log), disk.listed("")
     another_process(store).vacuum(older_than=0, history=0, dry_run=True)
-    assert (disk.log[log:], disk.left("")) == ([], before), "a dry run flushes nothing"
+    assert (disk.log[log:], disk.listed("")) == ([], before), "a dry run flushes nothing"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness.executors import InlineExecutor
-from tests.helpers.chains import groups_of, ids_of, process, seen, sound_store
+from tests.helpers.chains import groups_of, ids_of, process, sound_store, value_counts
 from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import JoinGroup
@@ -218,7 +218,7 @@ def test_a_wrong_clock_expires_nothing_in_use(
     assert value is not None
     assert value.offset == 7
     assert view.transactions[name].producer_id == producer.producer_id
-    assert seen(right(store, clock)) == {b"%d" % number: 1 for number in range(1, 5)}
+    assert value_counts(right(store, clock)) == {b"%d" % number: 1 for number in range(1, 5)}
 
 
 @pytest.mark.parametrize("off", [YEAR, -8 * DAY], ids=["year-ahead", "8-days-behind"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.chains import process, seen, shared_topic, write_everywhere
+from tests.helpers.chains import process, shared_topic, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.recovering import CHAINS, PARTITIONS, ended, name_and_group
 from txnstore.core.invariants.check import check_view
@@ -39,12 +39,12 @@ def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: 
 def test_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-01, REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
     store = at_commit(bucket, clock, "/0001/")
-    assert seen(store) == {}
-    assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert value_counts(store) == {}
+    assert value_counts(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
     name, _ = name_and_group(store)
     assert connection_of(store).view().transactions[name].state is TxnState.ONGOING
     store.producer(name)
-    assert (seen(store), ended(store)) == ({}, False)
+    assert (value_counts(store), ended(store)) == ({}, False)
 
 
 def test_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -57,9 +57,9 @@ def test_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, cl
     logs = [view.log(TopicPartition("t", number)) for number in range(PARTITIONS)]
     assert {bool(log.open_txns) for log in logs if log is not None} == {False, True}
     assert view.transactions[name].state is TxnState.PREPARE_COMMIT
-    assert seen(store) == {b"value": PARTITIONS}
+    assert value_counts(store) == {b"value": PARTITIONS}
     assert store.recover().finished == (name,)
-    assert seen(store) == {b"value": PARTITIONS}
+    assert value_counts(store) == {b"value": PARTITIONS}
     assert store.recover().finished == ()
     assert check_view(connection_of(store).view()) == []
 
@@ -89,7 +89,7 @@ def test_failure_after_complete_before_answer(bucket: MemoryStore, clock: Manual
     assert ended_with(process(bucket, clock), b"value")
     with producer.transaction() as txn:
         write_everywhere(txn, b"next")
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS, b"next": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS, b"next": PARTITIONS}
 
 
 def _is_prepare(bucket: MemoryStore, key: str, operation: str) -> bool:
@@ -101,4 +101,4 @@ def ended_with(store: Store, value: bytes) -> bool:
     view = connection_of(store).view()
     assert check_view(view) == []
     assert all(txn.state not in DECIDED for txn in view.transactions.values())
-    return seen(store) == {value: PARTITIONS}
+    return value_counts(store) == {value: PARTITIONS}

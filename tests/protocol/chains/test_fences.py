@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, seen
+from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, value_counts
 from tests.helpers.connections import connection_of
 from txnstore.coordinator.copies import submit_copying_topics
 from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
@@ -76,8 +76,8 @@ def test_fen_02_takeover_fences_topics_unknown_to_chain(cluster: Cluster) -> Non
     tp = cluster.led_by(1)[0]
     evidence = added(cluster, tp)
     cluster.do(0, HoldTxn(cluster.identity))
-    kept = cluster.do(0, InitProducer(cluster.name, keep_held=True))
-    cluster.do(1, FenceProducer(kept.producer, kept.partitions, kept.groups, (0, cluster.states[0].sequence)))
+    grant = cluster.do(0, InitProducer(cluster.name, keep_held=True))
+    cluster.do(1, FenceProducer(grant.producer, grant.partitions, grant.groups, (0, cluster.states[0].sequence)))
     cluster.delete("t")
     topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     cluster.do(1, CopyTopic("t", topic, topic.revision))
@@ -100,8 +100,8 @@ def test_fen_02_marker_fences_whole_chain(cluster: Cluster) -> None:
     cluster.sound()
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, told: bool) -> None:
+@pytest.mark.parametrize("copies_current", [False, True])
+def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, copies_current: bool) -> None:
     """END-07: a transaction names its topics, so the next topic of the name gets no marker of it."""
     tp = cluster.led_by(1)[0]
     cluster.do(0, Append(cluster.identity, partitions=(tp,), topic_ids=(("t", "t-id"),)))
@@ -110,8 +110,8 @@ def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, to
     topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     cluster.do(1, CopyTopic("t", topic, topic.revision))
     assert cluster.decided is not None
-    markers = WriteMarkers(cluster.decided, (0, cluster.states[0].sequence), copies_current=told)
-    if not told:
+    markers = WriteMarkers(cluster.decided, (0, cluster.states[0].sequence), copies_current=copies_current)
+    if not copies_current:
         with pytest.raises(UnknownTopicOrPartitionError, match="does not know"):
             cluster.do(1, markers)
         return
@@ -203,7 +203,7 @@ def test_deletion_fails_if_chain_cannot_close_topic() -> None:
     away = on(Fault.ERROR_BEFORE, "put_if_absent", key_contains="/0002/", times=None)
     with pytest.raises(UnknownOutcomeError):
         process(FaultStore(bucket, away), clock).delete_topic("t")
-    assert seen(store) == {b"before": 3}
+    assert value_counts(store) == {b"before": 3}
     for chain, number in write.items():
         if chain == 1:
             with pytest.raises(UnknownTopicOrPartitionError, match="is being deleted"):
@@ -256,7 +256,7 @@ def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
     stored = committed(connection_of(store).view(), group, tp)
     assert stored is not None
     assert stored.offset == 5
-    assert seen(store) == {}
+    assert value_counts(store) == {}
 
 
 def test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers() -> None:

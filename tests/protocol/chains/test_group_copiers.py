@@ -118,11 +118,11 @@ def test_tst_21_copiers_of_a_group_copy_every_record_once(chains: int, seed: int
     store = _filled(objects, clock, chains)
     names = iter(f"copier-{number}" for number in range(1_000))
     copiers = [Copier(objects, clock, next(names), rng) for _ in range(3)]
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for turn in range(2_000):
         copier = rng.choice(copiers)
-        what = next(copier.steps)
-        seen[what] = seen.get(what, 0) + 1
+        step = next(copier.steps)
+        counts[step] = counts.get(step, 0) + 1
         clock.advance(rng.choice((1, 10, 300)))
         fate = rng.random() if turn < 400 else 1.0
         if fate < 0.01:  # It crashes: its transaction and its lease are left to the others.
@@ -151,5 +151,5 @@ def test_tst_21_copiers_of_a_group_copy_every_record_once(chains: int, seed: int
     for number in range(PARTITIONS):
         values = [int(text) for text in texts(record for record in copied if record.partition == number)]
         assert all(before < after for before, after in pairwise(values)), values
-    assert {"polled", "flushed", "sent"} <= set(seen)
+    assert {"polled", "flushed", "sent"} <= set(counts)
     assert state.groups["copiers"].generation > 3

@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness.executors import DeferredExecutor
 from tests.helpers import keys
-from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, process, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
@@ -49,13 +49,13 @@ class Scene:
 
     def snapshot_with_commit_before(self, number: int, *, fresh: bool) -> dict[bytes, int] | None:
         """What a snapshot shows if the commit comes right before its n-th request for a chain; None if it has fewer."""
-        left = number
+        remaining = number
 
         def plan(n: int, operation: str, key: str) -> Fault | None:
-            nonlocal left
+            nonlocal remaining
             if key.startswith("chains/"):
-                left -= 1
-                if left == 0:
+                remaining -= 1
+                if remaining == 0:
                     self.producer.commit_transaction()
             return None
 
@@ -64,9 +64,9 @@ class Scene:
         if not fresh:
             connection_of(reader).view()
             faults.plan = plan
-        shown = seen(reader)
+        shown = value_counts(reader)
         assert check_view(connection_of(reader).view()) == []
-        return None if left > 0 else shown
+        return None if remaining > 0 else shown
 
 
 def whole_or_nothing(look: Callable[[int], dict[bytes, int] | None]) -> None:
@@ -159,13 +159,13 @@ def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int
     writer.flush()
     before = process(bucket, clock).consumer(group=group)
     before.assign([tp])
-    left = number
+    remaining = number
 
     def plan(n: int, operation: str, key: str) -> Fault | None:
-        nonlocal left
-        left -= key.startswith(keys.entries(home))
-        if left == 0:
-            left = -1
+        nonlocal remaining
+        remaining -= key.startswith(keys.entries(home))
+        if remaining == 0:
+            remaining = -1
             writer.send("t", b"new", partition=place)
             writer.flush()
             assert [record.value for record in before.poll()] == [b"old", b"new"]
@@ -181,7 +181,7 @@ def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int
     if not join:
         after.assign([tp])
     values: list[object] = [record.value for record in after.poll()]
-    return (values, after.position(tp)) if left < 0 else None
+    return (values, after.position(tp)) if remaining < 0 else None
 
 
 @pytest.mark.parametrize("join", [False, True], ids=["assigned", "member"])

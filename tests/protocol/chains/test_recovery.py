@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers.chains import ids_of, partitions_of, process, seen, shared_topic, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, shared_topic, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.recovering import CHAINS, PARTITIONS, T0, ended, name_and_group, outcome
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
@@ -130,15 +130,15 @@ def test_rec_01_producer_crash_at_any_request(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
     """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
-    left = {}
+    crashes = {}
     total = requests_of(run, copy(bucket, clock), clock)
     for number in range(total - 8, total + 1):
         trial = copy(bucket, clock)
         die_at(number, run, trial, clock, after=False)
-        left[number] = (trial, outcome(process(trial, clock)))
-    assert {decided for _, decided in left.values()} == {False, True}
+        crashes[number] = (trial, outcome(process(trial, clock)))
+    assert {decided for _, decided in crashes.values()} == {False, True}
     clock.advance(61_000)
-    for trial, decided in left.values():
+    for trial, decided in crashes.values():
         for number in range(1, requests_of(Store.recover, copy(trial, clock), clock) + 1):
             again = copy(trial, clock)
             die_at(number, Store.recover, again, clock, after=after)
@@ -152,11 +152,11 @@ def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: Manual
 
 def test_rec_concurrent_recoveries_write_nothing_twice(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-13, REC-01: one stands in front of each of its requests while the other one does everything."""
-    left = copy(bucket, clock)
-    die_at(requests_of(run, copy(bucket, clock), clock) - 2, run, left, clock, after=True)
+    crashed = copy(bucket, clock)
+    die_at(requests_of(run, copy(bucket, clock), clock) - 2, run, crashed, clock, after=True)
     clock.advance(61_000)
-    for number in range(1, requests_of(Store.recover, copy(left, clock), clock) + 1):
-        trial = copy(left, clock)
+    for number in range(1, requests_of(Store.recover, copy(crashed, clock), clock) + 1):
+        trial = copy(crashed, clock)
         faults = FaultStore(trial, no_faults)
         first = process(faults, clock)
         at = len(faults.requests) + number
@@ -187,7 +187,7 @@ def test_coord_08_unavailable_chain_delays_only_its_own_partitions(bucket: Memor
             log = view.log(TopicPartition("t", number))
             assert log is not None
             assert bool(log.open_txns) is blocked
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
     with store.producer(ids_of(store, 0)) as other, other.transaction() as txn:
         txn.send("t", b"other", partition=partitions_of(store, 0)[0])
     producer.begin_transaction()
@@ -196,7 +196,7 @@ def test_coord_08_unavailable_chain_delays_only_its_own_partitions(bucket: Memor
         producer.commit_transaction()  # The transaction before it is not ended in chain 2 yet.
     faults.plan = no_faults
     producer.commit_transaction()
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS, b"other": 1, b"next": 1}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS, b"other": 1, b"next": 1}
     assert ended_clean(process(bucket, clock))
 
 
@@ -213,7 +213,7 @@ def test_next_transaction_completes_previous_one(bucket: MemoryStore, clock: Man
     for value in (b"one", b"two", b"three"):
         with producer.transaction() as txn:
             write_everywhere(txn, value)
-        assert seen(process(bucket, clock)).get(value) == PARTITIONS
+        assert value_counts(process(bucket, clock)).get(value) == PARTITIONS
     assert connection_of(store).view().transactions[ids_of(store, 1)].state is TxnState.PREPARE_COMMIT
     background.run_all()
     assert connection_of(store).view().transactions[ids_of(store, 1)].state is TxnState.COMPLETE_COMMIT
@@ -236,7 +236,7 @@ def test_zombie_is_fenced_in_other_chains(bucket: MemoryStore, clock: ManualCloc
         zombie.commit_transaction()
     with pytest.raises(TxnStoreError):
         zombie.send("t", b"zombie", partition=partitions_of(old, 2)[0])
-    assert seen(process(bucket, clock)) == {b"good": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"good": PARTITIONS}
     assert ended_clean(process(bucket, clock))
 
 
@@ -246,10 +246,10 @@ def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore
     producer = store.producer(ids_of(store, 1))
     producer.begin_transaction()
     write_everywhere(producer, b"lost")
-    gone = partitions_of(store, 0)[0]
+    partition = partitions_of(store, 0)[0]
     producer._accumulator.seal_all()
     for upload in producer._sender._uploaded():
-        if upload.batch.tp.partition == gone:
+        if upload.batch.tp.partition == partition:
             connection_of(process(bucket, clock)).submit(DropObjects((upload.registrable.segment.key,)))
     with pytest.raises(UploadExpiredError):
         producer.commit_transaction()
@@ -257,7 +257,7 @@ def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore
     producer.abort_transaction()
     with producer.transaction() as txn:
         write_everywhere(txn, b"again")
-    assert seen(process(bucket, clock)) == {b"again": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"again": PARTITIONS}
     assert ended_clean(process(bucket, clock))
 
 

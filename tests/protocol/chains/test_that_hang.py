@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.model import TxnState
@@ -86,7 +86,7 @@ def test_calls_blocked_on_one_chain_do_not_block_other_chains() -> None:
     store.close()
     assert waiting
     assert went_on
-    assert seen(store) == {b"value": 2 * STUCK + len(others)}
+    assert value_counts(store) == {b"value": 2 * STUCK + len(others)}
     store.close()
 
 
@@ -108,5 +108,5 @@ def test_full_background_executor_does_not_block_next_transaction() -> None:
         with producer.transaction() as txn:
             write_everywhere(txn, b"value")
     store.producer(ids_of(store, 1))
-    assert seen(process(bucket, clock)) == {b"value": 12}
+    assert value_counts(process(bucket, clock)) == {b"value": 12}
     assert store.verify().ok

@@ -58,9 +58,9 @@ def test_late_deletion_keeps_partitions_of_recreated_topic(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ABORT])
 @pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
-@pytest.mark.parametrize("told", [(), (1,), (2,), (1, 2)])
+@pytest.mark.parametrize("copied_to", [(), (1,), (2,), (1, 2)])
 def test_end_07_topic_is_deleted_during_transaction(
-    cluster: Cluster, outcome: Outcome, told: tuple[int, ...], *, decided: bool
+    cluster: Cluster, outcome: Outcome, copied_to: tuple[int, ...], *, decided: bool
 ) -> None:
     """END-07: whichever chains have heard of it, nothing is unsound on the way, and the transaction ends."""
     cluster.begin(cluster.home(1))
@@ -68,20 +68,20 @@ def test_end_07_topic_is_deleted_during_transaction(
         cluster.prepare(outcome)
     cluster.delete("t")
     cluster.sound()
-    for number in told:
+    for number in copied_to:
         cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))
         cluster.sound()
     if not decided:
         cluster.prepare(outcome)
         cluster.sound()
     if cluster.decided is not None:
-        left = tuple(tp for tp in cluster.decided.partitions if tp in cluster.states[2].partitions)
-        assert bool(left) is (2 not in told)
-        cluster.decided = replace(cluster.decided, partitions=left)
+        remaining = tuple(tp for tp in cluster.decided.partitions if tp in cluster.states[2].partitions)
+        assert bool(remaining) is (2 not in copied_to)
+        cluster.decided = replace(cluster.decided, partitions=remaining)
         cluster.finish()
     cluster.sound()
     assert cluster.states[1].transactions[cluster.name].state in (TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
-    for number in {1, 2} - set(told):
+    for number in {1, 2} - set(copied_to):
         cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))
     cluster.sound()
 

@@ -282,13 +282,13 @@ def test_a_lagging_consumer_continues_after_the_cleaned_records(store: Store) ->
     for consumer in (ahead, lagging):
         consumer.assign([T0])
     lagging.seek(T0, 6)
-    seen = [record.offset for record in ahead.poll(0, max_records=1)]
+    consumed = [record.offset for record in ahead.poll(0, max_records=1)]
     store.compact()
     put(store, (b"c", b"y"))
     while records := ahead.poll(0):
-        seen += [record.offset for record in records]
+        consumed += [record.offset for record in records]
     fresh = [offset for offset, *_ in visible(store)]
-    assert seen == sorted(set(seen))
-    assert set(fresh) <= set(seen)
+    assert consumed == sorted(set(consumed))
+    assert set(fresh) <= set(consumed)
     assert [record.offset for record in lagging.poll(0)] == [offset for offset in fresh if offset >= 6]
     assert store.offsets("t", 0).high_watermark == log(store).high_watermark

@@ -170,10 +170,10 @@ def test_progress_is_reported_per_merge(store: Store) -> None:
     for partition in (0, 1):
         for number in range(2):
             commit(store, [b"%d" % number], partition=partition)
-    seen = []
-    report = store.compact(progress=lambda step: seen.append((step.tp.partition, step.done, step.total)))
-    assert [partition for partition, _, _ in seen] == [0, 1]
-    assert seen[-1][1] == seen[-1][2] == report.bytes_before
+    steps = []
+    report = store.compact(progress=lambda step: steps.append((step.tp.partition, step.done, step.total)))
+    assert [partition for partition, _, _ in steps] == [0, 1]
+    assert steps[-1][1] == steps[-1][2] == report.bytes_before
 
 
 def test_arrow_segments_merge_into_an_arrow_segment(clock: ManualClock) -> None:

@@ -94,16 +94,16 @@ def test_two_consumers_share_without_a_barrier(store: Store, clock: ManualClock)
     """Who was there reads on; the new one gets its part when that was given back. Each record goes to one of them."""
     _fill(store, "a", "b")
     first, second = _member(store, max_poll_records=1), _member(another_process(store, clock))
-    seen = texts(first.poll())
+    consumed = texts(first.poll())
     assert second.poll() == [], "nothing was given back yet"
-    seen += texts(first.poll())
+    consumed += texts(first.poll())
     assert _numbers(first) == [0, 1, 2, 3], "it has not looked at the chain"
     first.commit()
-    seen += texts(first.poll())
+    consumed += texts(first.poll())
     assert _numbers(first) == [0, 1]
     rest = [*read_all(first), *read_all(second)]
     assert _numbers(second) == [2, 3]
-    assert sorted([*seen, *texts(rest)]) == sorted({*seen, *texts(rest)}), "nothing twice"
+    assert sorted([*consumed, *texts(rest)]) == sorted({*consumed, *texts(rest)}), "nothing twice"
     assert {tp for tp in PARTS if not any(r.partition == tp.partition for r in rest)} <= {PARTS[0]}
 
 
@@ -120,12 +120,12 @@ def test_closed_consumer_releases_its_partitions_immediately(store: Store, clock
 
 def test_consumer_without_polls_expires_and_joins_again(store: Store, clock: ManualClock) -> None:
     """As with ``max.poll.interval.ms``: it loses its partitions, cannot commit, and joins again with its next poll."""
-    told: list[tuple[str, list[int]]] = []
+    calls: list[tuple[str, list[int]]] = []
     _fill(store, "a")
-    slow = _member(store, on_revoked=lambda tps: told.append(("revoked", [tp.partition for tp in tps])))
+    slow = _member(store, on_revoked=lambda tps: calls.append(("revoked", [tp.partition for tp in tps])))
     quick = _member(another_process(store, clock))
     _settle(slow, quick)
-    told.clear()
+    calls.clear()
     clock.advance(SESSION + 1)
     quick.poll()
     quick.poll()
@@ -134,7 +134,7 @@ def test_consumer_without_polls_expires_and_joins_again(store: Store, clock: Man
         slow.commit()
     old = slow.group_metadata()
     slow.poll()
-    assert told == [("revoked", [0, 1])]
+    assert calls == [("revoked", [0, 1])]
     assert slow.group_metadata().member_id != old.member_id
     assert sorted(_settle(slow, quick)) == [[0, 1], [2, 3]]
 

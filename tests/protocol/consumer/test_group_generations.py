@@ -165,20 +165,20 @@ def test_member_can_commit_partition_until_it_releases_it(world: World) -> None:
 
 def test_con_17_the_generation_only_grows(world: World) -> None:
     """Over joins, changes of what is read, leaves, and times without a member."""
-    seen = []
+    generations = []
     first = join(world, "a")
-    seen.append(group(world).generation)
+    generations.append(group(world).generation)
     second = join(world, "b")
-    seen.append(group(world).generation)
+    generations.append(group(world).generation)
     world.create("u", 2)
     join(world, "b", 2, "u")
-    seen.append(group(world).generation)
+    generations.append(group(world).generation)
     for peer in (first, second):
         peer.leave()
-        seen.append(group(world).generation)
+        generations.append(group(world).generation)
     join(world, "c")
-    seen.append(group(world).generation)
-    assert seen == [1, 2, 3, 4, 5, 6]
+    generations.append(group(world).generation)
+    assert generations == [1, 2, 3, 4, 5, 6]
 
 
 def test_joining_again_unchanged_is_a_heartbeat(world: World) -> None:

@@ -46,11 +46,11 @@ def _number(tp: TopicPartition) -> int:
 
 def test_error_in_callback_releases_no_partition(store: Store, clock: ManualClock) -> None:
     """The next poll asks again."""
-    asked = []
+    calls = []
 
     def revoked(tps: list[TopicPartition]) -> None:
-        asked.append(tps)
-        if len(asked) == 1:
+        calls.append(tps)
+        if len(calls) == 1:
             raise ZeroDivisionError
 
     first, second = _member(store, on_revoked=revoked), _member(another_process(store, clock))
@@ -60,7 +60,7 @@ def test_error_in_callback_releases_no_partition(store: Store, clock: ManualCloc
         first.poll()
     assert _numbers(first) == [0, 1, 2, 3]
     assert _settle(second, first) == [[2, 3], [0, 1]]
-    assert asked == [PARTS[2:], PARTS[2:]]
+    assert calls == [PARTS[2:], PARTS[2:]]
 
 
 def test_automatic_commit_precedes_revocation(store: Store, clock: ManualClock) -> None:

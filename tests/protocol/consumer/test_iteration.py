@@ -73,27 +73,27 @@ def test_poll_continues_after_the_last_record_of_a_loop(store: Store) -> None:
     append(store, *"abcdef")
     append(store, *"uvw", tp=T1)
     consumer = store.consumer("t", consumer_timeout=0)
-    seen = [next(consumer) for _ in range(2)]
-    seen += consumer.poll(max_records=2)
-    seen += [next(consumer)]
+    records = [next(consumer) for _ in range(2)]
+    records += consumer.poll(max_records=2)
+    records += [next(consumer)]
     assert consumer.lag() == {T0: 1, T1: 3}
     table = consumer.poll_table(max_records=1)
     assert table["value"].to_pylist() == [b"f"]
-    assert sorted([*texts(seen), "f", *texts(consumer)]) == [*"abcdefuvw"]
+    assert sorted([*texts(records), "f", *texts(consumer)]) == [*"abcdefuvw"]
 
 
 def test_seek_and_pause_in_the_loop(store: Store) -> None:
     append(store, *"abcd")
     append(store, *"uvw", tp=T1)
     consumer = store.consumer("t", consumer_timeout=0)
-    seen = ""
+    values = ""
     for record in consumer:
-        seen += texts([record])[0]
-        if seen == "ab":
+        values += texts([record])[0]
+        if values == "ab":
             consumer.seek(T0, 0)
-        if seen.endswith("uvwab"):
+        if values.endswith("uvwab"):
             consumer.pause(T0)
-    assert seen == "abuvwab"
+    assert values == "abuvwab"
     consumer.resume()
     assert texts(consumer) == ["c", "d"]
 
@@ -101,12 +101,12 @@ def test_seek_and_pause_in_the_loop(store: Store) -> None:
 def test_loop_ends_when_the_consumer_is_closed(store: Store) -> None:
     append(store, *"abc")
     consumer = store.consumer("t", group="g", enable_auto_commit=True)
-    seen = []
+    values = []
     for record in consumer:
-        seen += texts([record])
-        if len(seen) == 2:
+        values += texts([record])
+        if len(values) == 2:
             consumer.close()
-    assert seen == ["a", "b"]
+    assert values == ["a", "b"]
     assert store.consumer("t", group="g").committed(T0) == 2, "what the loop has seen, not what was fetched"
 
 

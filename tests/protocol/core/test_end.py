@@ -315,8 +315,8 @@ def test_end_in_every_state(
     client = world.client("a")
     arrange(client)
     current = client.identity
-    asked = current if epoch == "current" else ProducerIdentity(current.producer_id, current.epoch - 1, "a")
-    command = EndTxn(asked, outcome)
+    producer = current if epoch == "current" else ProducerIdentity(current.producer_id, current.epoch - 1, "a")
+    command = EndTxn(producer, outcome)
     before = world.state
     if isinstance(expected, type):
         world.refuse(expected, command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers import keys
-from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.invariants.check import check_view
 from txnstore.storage.memory import MemoryStore
@@ -69,7 +69,7 @@ def test_late_copy_of_recreated_topic_keeps_its_partitions_in_transaction(home: 
     scene.producer.flush()
     scene.operator.recover()  # Now its chain gets the copy.
     scene.producer.commit_transaction()
-    assert seen(scene.sound()) == {b"value": len(scene.others())}
+    assert value_counts(scene.sound()) == {b"value": len(scene.others())}
 
 
 @pytest.mark.parametrize("home", range(CHAINS))
@@ -84,5 +84,5 @@ def test_deleted_topic_leaves_transaction_when_recreated(home: int) -> None:
     scene.recreate()
     scene.producer.commit_transaction()
     reader = scene.sound()
-    assert seen(reader) == {}
-    assert seen(reader, "rest") == {b"rest": PARTITIONS}
+    assert value_counts(reader) == {}
+    assert value_counts(reader, "rest") == {b"rest": PARTITIONS}

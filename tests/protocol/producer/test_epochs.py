@@ -28,15 +28,15 @@ def bench(chains: int) -> Bench:
 def test_every_transaction_has_an_epoch_of_its_own(bench: Bench) -> None:
     """TV2-01: KIP-890: the epoch goes up with each commit and each abort, the producer id stays."""
     producer = bench.store.producer("id")
-    seen = []
+    identities = []
     for end in ("commit_transaction", "abort_transaction", "commit_transaction"):
-        seen.append((producer.producer_id, producer.epoch))
+        identities.append((producer.producer_id, producer.epoch))
         producer.begin_transaction()
         producer.send("t", b"x", partition=0)
         producer.flush()
         getattr(producer, end)()
-    seen.append((producer.producer_id, producer.epoch))
-    assert seen == [(seen[0][0], epoch) for epoch in range(4)]
+    identities.append((producer.producer_id, producer.epoch))
+    assert identities == [(identities[0][0], epoch) for epoch in range(4)]
 
 
 def test_a_new_instance_bumps_the_epoch(bench: Bench) -> None:

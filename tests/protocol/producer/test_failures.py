@@ -281,12 +281,12 @@ def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -
     producer = bench.store.producer(linger=0.001)
     loop, done = producer._linger.loop, threading.Event()
     producer.send("t", b"a", partition=0).add_done_callback(lambda _: done.set())
-    seen = weakref.ref(producer._sender)
+    sender = weakref.ref(producer._sender)
     del producer
     assert done.wait(240)
     while not loop.wait(0.01):
         gc.collect()
-    assert seen() is None
+    assert sender() is None
     assert values(bench.store) == [b"a"]
 
 
@@ -363,14 +363,14 @@ def test_a_pool_without_threads_loses_no_record(monkeypatch: pytest.MonkeyPatch)
 def test_linger_thread_survives_callback_that_exits() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
-    seen = threading.Event()
+    called = threading.Event()
 
     def leave(_: Any) -> None:
-        seen.set()
+        called.set()
         raise SystemExit
 
     producer.send("t", b"a", partition=0).add_done_callback(leave)
-    assert seen.wait(240)
+    assert called.wait(240)
     done = threading.Event()
     producer.send("t", b"b", partition=0).add_done_callback(lambda _: done.set())
     assert done.wait(240)

@@ -197,12 +197,12 @@ def test_callback_that_waits_for_later_record_writes_no_duplicate(*, transaction
     if transactional:
         producer.begin_transaction()
     futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
-    seen: list[int] = []
-    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(240).offset))
+    offsets: list[int] = []
+    futures[0].add_done_callback(lambda _: offsets.append(futures[6].result(240).offset))
     producer.flush()
     if transactional:
         producer.commit_transaction()
-    assert seen == [6]
+    assert offsets == [6]
     assert values(bench.store) == [b"%d" % number for number in range(7)]
     assert [future.result().offset for future in futures] == list(range(7))
     sound(bench.store)
@@ -214,10 +214,10 @@ def test_a_callback_that_waits_for_a_later_record_of_the_commit_gets_its_offset(
     producer = bench.store.producer("id", batch_bytes=1)
     producer.begin_transaction()
     futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
-    seen: list[int] = []
-    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(240).offset))
+    offsets: list[int] = []
+    futures[0].add_done_callback(lambda _: offsets.append(futures[6].result(240).offset))
     producer.commit_transaction()
-    assert seen == [6]
+    assert offsets == [6]
     assert values(bench.store) == [b"%d" % number for number in range(7)]
 
 

@@ -16,7 +16,7 @@ def bench(chains: int) -> Bench:
     return Bench(chains=chains)
 
 
-def seen(bench: Bench) -> list[bytes]:
+def committed_values(bench: Bench) -> list[bytes]:
     """The committed values."""
     values: list[bytes] = bench.store.scan("t").to_table()["value"].to_pylist()
     return values
@@ -28,10 +28,10 @@ def test_block_may_end_its_transaction_by_itself(bench: Bench, *, committed: boo
     with producer.transaction() as txn:
         txn.send("t", b"value")
         txn.commit_transaction() if committed else txn.abort_transaction()
-    assert seen(bench) == ([b"value"] if committed else [])
+    assert committed_values(bench) == ([b"value"] if committed else [])
     with producer.transaction() as txn:
         txn.send("t", b"next")
-    assert b"next" in seen(bench)
+    assert b"next" in committed_values(bench)
 
 
 def test_second_end_in_a_block_is_refused(bench: Bench) -> None:
@@ -41,7 +41,7 @@ def test_second_end_in_a_block_is_refused(bench: Bench) -> None:
         for call in (txn.commit_transaction, txn.abort_transaction):
             with pytest.raises(InvalidTxnStateError, match="no transaction is open"):
                 call()
-    assert seen(bench) == [b"value"]
+    assert committed_values(bench) == [b"value"]
 
 
 def _failing(producer: Producer) -> None:
@@ -56,7 +56,7 @@ def test_error_after_the_commit_leaves_it_committed_without_a_note(bench: Bench)
     with pytest.raises(ValueError, match="mine") as raised:
         _failing(bench.store.producer("id"))
     assert getattr(raised.value, "__notes__", []) == []
-    assert seen(bench) == [b"value"]
+    assert committed_values(bench) == [b"value"]
 
 
 def test_transaction_that_the_block_begins_is_ended_with_it(bench: Bench) -> None:
@@ -65,7 +65,7 @@ def test_transaction_that_the_block_begins_is_ended_with_it(bench: Bench) -> Non
         txn.commit_transaction()
         txn.begin_transaction()
         txn.send("t", b"second")
-    assert sorted(seen(bench)) == [b"first", b"second"]
+    assert sorted(committed_values(bench)) == [b"first", b"second"]
 
 
 def _closing(producer: Producer) -> None:
@@ -78,7 +78,7 @@ def test_close_in_a_block_is_no_quiet_end(bench: Bench) -> None:
     """A close aborts: the records of the block are lost, so it raises."""
     with pytest.raises(ProducerClosedError):
         _closing(bench.store.producer("id"))
-    assert seen(bench) == []
+    assert committed_values(bench) == []
 
 
 # A prepare of unknown outcome -----------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_tpc_03_prepare_of_unknown_outcome_is_repeated(bench: Bench, *, applied:
     assert bench.store.transaction("id").prepared
     assert producer.complete_transaction(name)
     bench.faults.release()
-    assert seen(bench) == [b"value"]
+    assert committed_values(bench) == [b"value"]
     sound(bench.store)
 
 
@@ -122,5 +122,5 @@ def test_tpc_03_prepare_of_unknown_outcome_is_aborted(bench: Bench, end: str, *,
     producer.abort_transaction() if end == "abort" else producer.close()
     bench.faults.release()
     assert bench.store.transaction("id").state is TxnState.COMPLETE_ABORT
-    assert seen(bench) == []
+    assert committed_values(bench) == []
     sound(bench.store)

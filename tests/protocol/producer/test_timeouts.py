@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.executors import DeferredExecutor
 from tests.helpers import keys
-from tests.helpers.chains import groups_of, ids_of, process, seen, sound_store, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, process, sound_store, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.core.groups.offsets import committed
@@ -105,8 +105,8 @@ def test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues(
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1
     with pytest.raises(InvalidProducerEpochError, match="aborted by another process"):
         call(producer)
-    assert (seen(store), offset(store)) == ({}, None)
-    assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert (value_counts(store), offset(store)) == ({}, None)
+    assert value_counts(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
     for number in range(PARTITIONS):
         ends = store.offsets("t", number)
         assert ends.last_stable == ends.high_watermark
@@ -117,7 +117,7 @@ def test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues(
     assert store.transaction(name_of(store)).epoch == producer.epoch
     with producer.transaction() as txn:
         txn.send("t", b"next", partition=0)
-    assert seen(store) == {b"next": 1}
+    assert value_counts(store) == {b"next": 1}
 
 
 @pytest.mark.parametrize("when", ["before the call", "before the abort"])
@@ -142,7 +142,7 @@ def test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance(
         producer.begin_transaction()
     with successor.transaction() as txn:
         txn.send("t", b"successor", partition=0)
-    assert seen(store) == {b"successor": 1}
+    assert value_counts(store) == {b"successor": 1}
 
 
 def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) -> None:
@@ -152,7 +152,7 @@ def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) 
     store.recover()
     producer.abort_transaction()
     assert store.transaction(name_of(store)).epoch == producer.epoch
-    assert seen(store) == {}
+    assert value_counts(store) == {}
     late = opened(store)
     store.producer(name_of(store)).close()
     with pytest.raises(ProducerFencedError):
@@ -199,14 +199,14 @@ def test_tmo_04_commit_raises_after_a_recovery_has_aborted(store: Store, clock: 
     error, aborted = race(store, clock, commit_first=True)
     assert type(error) is InvalidProducerEpochError
     assert aborted == (name_of(store),)
-    assert (seen(store), offset(store)) == ({}, None)
+    assert (value_counts(store), offset(store)) == ({}, None)
 
 
 def test_tmo_04_recovery_after_commit_changes_nothing(store: Store, clock: ManualClock) -> None:
     """TMO-04: the sweep had decided by an older state; the chain does not let it, and all is seen."""
     error, _ = race(store, clock, commit_first=False)
     assert error is None
-    assert (seen(store), offset(store)) == ({b"value": PARTITIONS}, 5)
+    assert (value_counts(store), offset(store)) == ({b"value": PARTITIONS}, 5)
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_COMMIT
 
 
@@ -224,7 +224,7 @@ def test_tmo_05_decided_transaction_is_completed_at_any_time(
     assert (report.finished, report.aborted) == ((name_of(store),) if len(connection_of(store).chains) > 1 else (), ())
     assert store.transaction(name_of(store)).state.name == f"COMPLETE_{outcome.value}"
     committing = outcome is Outcome.COMMIT
-    assert (seen(store), offset(store)) == (({b"value": PARTITIONS}, 5) if committing else ({}, None))
+    assert (value_counts(store), offset(store)) == (({b"value": PARTITIONS}, 5) if committing else ({}, None))
 
 
 def test_tmo_06_concurrent_recoveries_abort_once(store: Store, clock: ManualClock) -> None:
@@ -273,7 +273,7 @@ def test_timeout_runs_from_the_first_record_or_offsets(
     producer.abort_transaction()
     with producer.transaction() as txn:
         txn.send("t", b"next", partition=0)
-    assert seen(store) == {b"next": 1}
+    assert value_counts(store) == {b"next": 1}
 
 
 def test_timeout_does_not_run_before_the_first_record(store: Store, clock: ManualClock) -> None:
@@ -288,7 +288,7 @@ def test_timeout_does_not_run_before_the_first_record(store: Store, clock: Manua
     plain.send("t", b"b", partition=0)
     clock.advance(TIMEOUT_MS + 1)
     plain.flush()
-    assert seen(store) == {b"a": 1, b"b": 1}
+    assert value_counts(store) == {b"a": 1, b"b": 1}
 
 
 def test_timeout_runs_from_the_first_record_of_its_own_transaction(store: Store, clock: ManualClock) -> None:
@@ -299,7 +299,7 @@ def test_timeout_runs_from_the_first_record_of_its_own_transaction(store: Store,
         producer.send("t", b"%d" % number, partition=0)
         producer.commit_transaction()
         clock.advance(TIMEOUT_MS + 1)
-    assert seen(store) == {b"0": 1, b"1": 1}
+    assert value_counts(store) == {b"0": 1, b"1": 1}
 
 
 def test_registered_transaction_is_timed_by_its_entry(store: Store, clock: ManualClock) -> None:
@@ -308,7 +308,7 @@ def test_registered_transaction_is_timed_by_its_entry(store: Store, clock: Manua
     clock.advance(TIMEOUT_MS + 1)
     producer.send("t", b"late", partition=0)
     producer.commit_transaction()
-    assert seen(store)[b"late"] == 1
+    assert value_counts(store)[b"late"] == 1
 
 
 @pytest.mark.parametrize("seconds", [60.0, 3600.0])

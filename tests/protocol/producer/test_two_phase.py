@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
 from txnstore import PreparedTxn
@@ -75,7 +75,7 @@ def test_tpc_03_transaction_refuses_records_during_prepare(clock: ManualClock) -
         name = preparing.result(timeout=240)
     another = process(gated, clock).producer("id", keep_prepared=True)
     assert another.complete_transaction(name)
-    assert seen(process(gated, clock)) == {b"early": 1}
+    assert value_counts(process(gated, clock)) == {b"early": 1}
 
 
 def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -83,8 +83,8 @@ def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock:
     store = process(bucket, clock)
     producer, name = prepared(store)
     assert str(name) == f"{producer.producer_id}:{producer.epoch}"
-    assert seen(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
-    assert seen(process(bucket, clock)) == {}
+    assert value_counts(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {}
     for call in (
         lambda: producer.send("t", b"late"),
         lambda: producer.send_offsets({T0: 6}, "g"),
@@ -94,7 +94,7 @@ def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock:
         with pytest.raises(InvalidTxnStateError):
             call()
     producer.commit_transaction()
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
     with producer.transaction() as txn:
         write_everywhere(txn, b"next")
     assert clean(process(bucket, clock))
@@ -108,7 +108,7 @@ def test_tpc_04_unprepared_transaction_cannot_be_completed(bucket: MemoryStore, 
     with pytest.raises(InvalidTxnStateError, match="not prepared"):
         producer.complete_transaction("0:0")
     producer.commit_transaction()
-    assert seen(process(bucket, clock)) == {b"value": 1}
+    assert value_counts(process(bucket, clock)) == {b"value": 1}
 
 
 def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -123,7 +123,7 @@ def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, cloc
     connection_of(other).submit(AbortTxn(name_of(store)))
     with pytest.raises(InvalidProducerEpochError):
         producer.commit_transaction()
-    assert seen(process(bucket, clock)) == {}
+    assert value_counts(process(bucket, clock)) == {}
     assert clean(process(bucket, clock))
 
 
@@ -147,14 +147,14 @@ def test_tpc_04_new_instance_completes_transaction_as_decided(
     for call in (zombie.commit_transaction, lambda: zombie.complete_transaction(name)):
         with pytest.raises(ProducerFencedError):
             call()
-    assert seen(process(bucket, clock)) == {}
+    assert value_counts(process(bucket, clock)) == {}
     assert successor.complete_transaction(recorded) is decided
     group = committed(connection_of(process(bucket, clock)).view(), groups_of(store, 0), T0)
-    assert seen(process(bucket, clock)) == ({b"value": PARTITIONS} if decided else {})
+    assert value_counts(process(bucket, clock)) == ({b"value": PARTITIONS} if decided else {})
     assert (group is not None and group.offset == 5) is decided
     with successor.transaction() as txn:
         write_everywhere(txn, b"next")
-    assert seen(process(bucket, clock))[b"next"] == PARTITIONS
+    assert value_counts(process(bucket, clock))[b"next"] == PARTITIONS
     assert clean(process(bucket, clock))
 
 
@@ -166,7 +166,7 @@ def test_tpc_04_prepared_transaction_survives_several_takeovers(bucket: MemorySt
         successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
         assert check_view(connection_of(process(bucket, clock)).view()) == []
     assert successor.complete_transaction(PreparedTxn.parse(str(name)))
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
     assert clean(process(bucket, clock))
 
 
@@ -181,7 +181,7 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     with pytest.raises(TxnStoreError):
         producer.flush()
     assert successor.complete_transaction(name)
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
     assert clean(process(bucket, clock))
 
 
@@ -192,7 +192,7 @@ def test_init_without_keep_prepared_aborts_prepared_transaction(bucket: MemorySt
         assert successor.complete_transaction("0:0") is False
         with successor.transaction() as txn:
             write_everywhere(txn, b"next")
-    assert seen(process(bucket, clock)) == {b"next": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"next": PARTITIONS}
     assert clean(process(bucket, clock))
 
 
@@ -205,8 +205,8 @@ def test_keep_prepared_aborts_unprepared_transaction(bucket: MemoryStore, clock:
     producer.flush()
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
     assert successor.complete_transaction(PreparedTxn(producer.producer_id, producer.epoch)) is False
-    assert seen(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
-    assert seen(process(bucket, clock)) == {}
+    assert value_counts(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {}
     assert clean(process(bucket, clock))
 
 
@@ -233,7 +233,7 @@ def test_takeover_survives_crash_at_any_request(bucket: MemoryStore, clock: Manu
             continue
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
     assert successor.complete_transaction(name)
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"value": PARTITIONS}
     assert clean(process(bucket, clock))
 
 
@@ -259,7 +259,7 @@ def test_producer_fenced_during_prepare_raises_fatal_error(bucket: MemoryStore, 
         with pytest.raises(ProducerFencedError):
             call()
     producer.close()
-    assert seen(process(bucket, clock)) == {}
+    assert value_counts(process(bucket, clock)) == {}
     assert clean(process(bucket, clock))
 
 
@@ -276,7 +276,7 @@ def test_producer_can_begin_again_after_abort_before_prepare(bucket: MemoryStore
     producer.abort_transaction()
     with producer.transaction() as txn:
         write_everywhere(txn, b"next")
-    assert seen(process(bucket, clock)) == {b"next": PARTITIONS}
+    assert value_counts(process(bucket, clock)) == {b"next": PARTITIONS}
     assert clean(process(bucket, clock))
 
 
@@ -340,5 +340,5 @@ def test_long_transaction_over_chains_goes_on_after_days(clock: ManualClock, hom
         clock.advance(30 * 3_600_000)
     producer.send("t", b"last", partition=away)
     producer.commit_transaction()
-    assert seen(store) == ({b"last": 1, b"value": 3} if what == "records" else {b"last": 1})
+    assert value_counts(store) == ({b"last": 1, b"value": 3} if what == "records" else {b"last": 1})
     assert clean(store)

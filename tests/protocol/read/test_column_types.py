@@ -141,8 +141,8 @@ def test_every_type_goes_through_every_path(clock: ManualClock, place: str) -> N
     store.delete_records({tp: 5})
     clock.advance(2 * DAY_MS)
     store.vacuum()
-    left = _sorted(store.scan("all").to_table())
-    assert left.equals(before.filter((pc.field("_partition") == 1) | (pc.field("_offset") >= 5)))
+    after = _sorted(store.scan("all").to_table())
+    assert after.equals(before.filter((pc.field("_partition") == 1) | (pc.field("_offset") >= 5)))
     assert store.verify(deep=True).ok
 
 

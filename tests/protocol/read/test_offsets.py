@@ -173,8 +173,8 @@ def test_read_to_end_loop_terminates(store: Store) -> None:
             with producer.transaction() as txn:
                 txn.send("t", b"%d" % number)
     consumer = store.consumer(["t"])
-    end, seen = consumer.end_offsets()[T0], []
+    end, records = consumer.end_offsets()[T0], []
     while consumer.position(T0) < end:
-        seen += consumer.poll(max_records=1)
-    assert [record.offset for record in seen] == [0, 2, 4]
+        records += consumer.poll(max_records=1)
+    assert [record.offset for record in records] == [0, 2, 4]
     assert (end, consumer.position(T0)) == (6, 6)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
-from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, sound_store, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, sound_store, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import in_threads
 from txnstore.core.groups.offsets import committed
@@ -139,7 +139,7 @@ def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store
     producer.flush()
     assert store.abort_transaction(name)
     assert not store.abort_transaction(name)
-    assert (seen(store), seen(store, isolation="read_uncommitted")) == ({}, {b"value": PARTITIONS})
+    assert (value_counts(store), value_counts(store, isolation="read_uncommitted")) == ({}, {b"value": PARTITIONS})
     assert committed(connection_of(store).view(), "g", T0) is None
     with pytest.raises(InvalidProducerEpochError):
         producer.commit_transaction()
@@ -158,7 +158,7 @@ def test_adm_05_prepared_transaction_is_aborted(store: Store, clock: ManualClock
     with pytest.raises(InvalidProducerEpochError):
         producer.complete_transaction(name)
     assert other.producer(name_of(store), keep_prepared=True).complete_transaction(name) is False
-    assert seen(store) == {}
+    assert value_counts(store) == {}
 
 
 def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store: Store) -> None:
@@ -166,7 +166,7 @@ def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store
     producer = open_everywhere(store, name_of(store))
     assert store.abort_hanging("t", 3, producer.producer_id)
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
-    assert seen(store) == {}
+    assert value_counts(store) == {}
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -178,7 +178,7 @@ def test_end_01_abort_of_decided_transaction_completes_it_as_decided(
     several = len(connection_of(store).chains) > 1  # In one chain the decision is the end.
     assert store.abort_transaction(name_of(store)) is several
     committing = outcome is Outcome.COMMIT
-    assert seen(store) == ({b"value": PARTITIONS} if committing else {})
+    assert value_counts(store) == ({b"value": PARTITIONS} if committing else {})
     assert store.transaction(name_of(store)).state.name == f"COMPLETE_{outcome.value}"
 
 
@@ -210,9 +210,9 @@ def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
         with pytest.raises(ProducerFencedError):
             producer.commit_transaction()
     assert identities["unknown"].epoch == 0
-    assert seen(store) == {}
+    assert value_counts(store) == {}
     open_everywhere(store, names[0]).commit_transaction()
-    assert seen(store) == {b"value": PARTITIONS}
+    assert value_counts(store) == {b"value": PARTITIONS}
 
 
 def test_read_only_store_only_describes(store: Store) -> None:

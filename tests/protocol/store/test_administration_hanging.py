@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import keys
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
-from tests.helpers.chains import groups_of, seen, sound_store, write_everywhere
+from tests.helpers.chains import groups_of, sound_store, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.admin.descriptions import HangingTransaction
 from txnstore.chain.codec import Entry, encode
@@ -93,7 +93,7 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted] == [
         (gone.producer_id, 4, 5)
     ]
-    assert seen(store) == {b"value": 2 * PARTITIONS}
+    assert value_counts(store) == {b"value": 2 * PARTITIONS}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -116,7 +116,7 @@ def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *,
         owner.send("t", b"lost", partition=0).result()
     with store.producer(name_of(store)) as successor, successor.transaction():
         write_everywhere(successor, b"next")
-    assert seen(store) == {b"next": PARTITIONS}
+    assert value_counts(store) == {b"next": PARTITIONS}
 
 
 def test_adm_04_transaction_long_past_its_timeout_is_found(store: Store, clock: ManualClock) -> None:

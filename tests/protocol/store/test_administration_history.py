@@ -24,7 +24,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]
     yield from sound_store(clock, request.param, PARTITIONS)
 
 
-def told(store: Store, name: str) -> list[str]:
+def steps_of(store: Store, name: str) -> list[str]:
     return [step.step for step in store.transaction_history(name).steps]
 
 
@@ -98,8 +98,8 @@ def test_history_leaves_out_other_ids(store: Store) -> None:
     plain.flush()
     producer.abort_transaction()
     other.commit_transaction()
-    assert "COMMITTED" not in told(store, name)
-    assert "ABORTED" not in told(store, "other")
+    assert "COMMITTED" not in steps_of(store, name)
+    assert "ABORTED" not in steps_of(store, "other")
 
 
 def test_history_continues_after_expiration_of_id(store: Store, clock: ManualClock) -> None:
@@ -108,7 +108,7 @@ def test_history_continues_after_expiration_of_id(store: Store, clock: ManualClo
     old = store.producer(name)
     clock.advance(7 * DAY_MS)
     store.expire()
-    assert told(store, name) == ["INIT", "EXPIRED"]
+    assert steps_of(store, name) == ["INIT", "EXPIRED"]
     new = store.producer(name)
     steps = store.transaction_history(name).steps
     assert [(step.step, step.producer_id) for step in steps] == [

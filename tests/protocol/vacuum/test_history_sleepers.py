@@ -227,8 +227,8 @@ def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: Manual
             for chain in connection_of(again).chains
         }
         assert {key for kind, key in opening.log if kind == "list"} == listed
-        asked = sum(key.startswith(keys.boundaries(0)) for _, key in opening.log)
-        assert asked == 2, "the last boundary and the next one"
+        requests = sum(key.startswith(keys.boundaries(0)) for _, key in opening.log)
+        assert requests == 2, "the last boundary and the next one"
 
 
 @ONE_CHAIN
@@ -324,5 +324,5 @@ def test_the_next_boundary_is_asked_for_twice_a_day(store: Store, objects: Memor
         for _ in range(48):
             clock.advance(HOUR_MS)
             reader.topics()
-        asked = [key for kind, key in counting.log if key.startswith(keys.boundaries(0))]
-    assert asked == [keys.boundary(0, 1), keys.boundaries(0)] * 4
+        requests = [key for kind, key in counting.log if key.startswith(keys.boundaries(0))]
+    assert requests == [keys.boundary(0, 1), keys.boundaries(0)] * 4

@@ -115,8 +115,8 @@ def test_read_only_store_writes_no_checkpoint() -> None:
 
 
 def test_opening_reads_the_hint_the_checkpoint_and_the_entries_after_it(bucket: MemoryStore) -> None:
-    asked = requests_of_opening(bucket)
-    assert {key for kind, key in asked if kind == "get"} >= {
+    requests = requests_of_opening(bucket)
+    assert {key for kind, key in requests if kind == "get"} >= {
         keys.latest(0),
         keys.checkpoint_head(0, 8),
         keys.checkpoint_index(0, 8),
@@ -124,8 +124,8 @@ def test_opening_reads_the_hint_the_checkpoint_and_the_entries_after_it(bucket: 
         keys.entry(0, 10),
         keys.entry(0, 11),
     }
-    assert not {key for _, key in asked} & {keys.entry(0, number) for number in range(1, 9)}
-    assert [key for kind, key in asked if kind == "list"] == [keys.checkpoints(0)], "later ones than the hint names"
+    assert not {key for _, key in requests} & {keys.entry(0, number) for number in range(1, 9)}
+    assert [key for kind, key in requests if kind == "list"] == [keys.checkpoints(0)], "later ones than the hint names"
 
 
 def test_state_from_checkpoint_equals_folded_state(bucket: MemoryStore) -> None:
@@ -157,9 +157,9 @@ def chain_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_without_a_hint_the_newest_checkpoint_is_found_by_listing(bucket: MemoryStore) -> None:
     """REC-05."""
     bucket.delete([keys.latest(0)])
-    asked = requests_of_opening(bucket)
-    assert ("list", keys.checkpoints(0)) in asked
-    assert ("get", keys.checkpoint_head(0, 8)) in asked
+    requests = requests_of_opening(bucket)
+    assert ("list", keys.checkpoints(0)) in requests
+    assert ("get", keys.checkpoint_head(0, 8)) in requests
     assert state_of(bucket) == folded(bucket)
 
 
@@ -171,9 +171,9 @@ def test_opening_a_long_chain_without_a_hint_costs_at_most_two_lists() -> None:
             chain.submit(InitProducer())
     hinted = requests_of_opening(objects)
     objects.delete([keys.latest(0)])
-    asked = requests_of_opening(objects)
-    assert 1 <= len([key for kind, key in asked if kind == "list"]) <= 2
-    assert len(asked) <= len(hinted) + 6
+    requests = requests_of_opening(objects)
+    assert 1 <= len([key for kind, key in requests if kind == "list"]) <= 2
+    assert len(requests) <= len(hinted) + 6
 
 
 def test_a_short_chain_without_a_hint_costs_no_listing() -> None:

@@ -110,19 +110,19 @@ def written(ends: list[Edge]) -> list[IndexFile]:
 @pytest.mark.parametrize("seed", range(15))
 def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
     """Also after processes have begun with the files of earlier checkpoints."""
-    seen, now = KnownEdges(), Edge()
+    edges, now = KnownEdges(), Edge()
     for step in random_steps(seed):
         now = after(now, step)
         if now.sequence % index.FAN == 0:
-            seen.add(now)
-        ends = seen.up_to(now)
+            edges.add(now)
+        ends = edges.up_to(now)
         assert [end.sequence for end in ends] == [0, *edge_numbers(now.sequence)]
         if now.sequence % (5 + 2 * (seed % 3)) == 0:
             read = decoded_edges(written(ends))
             assert [contents(end) for end in read] == [contents(end) for end in ends]
             assert [end.entry_hash for end in read] == [end.entry_hash for end in ends]
-            seen = KnownEdges()
-            seen.begin_with(read)
+            edges = KnownEdges()
+            edges.begin_with(read)
             now = now._replace(partitions=with_batches(now.partitions, read[-1]))
 
 
@@ -327,9 +327,9 @@ def test_an_announcement_of_dropped_objects_decodes_nothing(monkeypatch: pytest.
     with a_chain(objects) as chain:
         decoded.clear()
         assert (chain.submit(DropObjects(dropped)), decoded) == (dropped, [])
-        asked = (*dropped, "topics/t/0/orphan.parquet", batches[2].segment.key)
-        assert chain.submit(DropObjects(asked)) == asked[:-1]
-        assert {*chain.state.dropped} == {*asked[:-1]}
+        keys_to_drop = (*dropped, "topics/t/0/orphan.parquet", batches[2].segment.key)
+        assert chain.submit(DropObjects(keys_to_drop)) == keys_to_drop[:-1]
+        assert {*chain.state.dropped} == {*keys_to_drop[:-1]}
 
 
 def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:

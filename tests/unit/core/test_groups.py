@@ -212,7 +212,7 @@ def test_off_16_offsets_of_a_group_expire_a_week_after_its_last_member() -> None
     world = World(partitions=2)
     member = join(world, "a", partitions=2)
     member.commit({T0: 1})
-    seen = world.state.timestamp
+    joined_at = world.state.timestamp
     for _ in range(20):
         world.now += SESSION // 2
         member.beat()
@@ -221,10 +221,10 @@ def test_off_16_offsets_of_a_group_expire_a_week_after_its_last_member() -> None
     assert expired_offsets(world.state.groups["g"], late + OFFSETS_RETENTION_MS - 1) == []
     assert expired_offsets(world.state.groups["g"], late + OFFSETS_RETENTION_MS) == [T0]
     member.leave()
-    left = world.state.timestamp
-    assert left > seen
-    assert expired_offsets(world.state.groups["g"], left + OFFSETS_RETENTION_MS - 1) == []
-    assert expired_offsets(world.state.groups["g"], left + OFFSETS_RETENTION_MS) == [T0]
+    left_at = world.state.timestamp
+    assert left_at > joined_at
+    assert expired_offsets(world.state.groups["g"], left_at + OFFSETS_RETENTION_MS - 1) == []
+    assert expired_offsets(world.state.groups["g"], left_at + OFFSETS_RETENTION_MS) == [T0]
 
 
 def test_off_16_pending_offsets_do_not_expire() -> None:

@@ -306,9 +306,9 @@ def test_dif_07_additional_key_is_a_difference(path: tuple[str, ...]) -> None:
 
 
 def test_dif_07_fields_that_a_broker_does_not_show_are_not_compared() -> None:
-    seen = {"answer": {"base_offset": 0}, "state": {"transactions": {"a": {"epoch": 0}}}}
-    all_of_it = merged(seen, {"answer": {"duplicate": False}, "state": {"transactions": {"a": {"groups": ["g"]}}}})
-    assert Comparison().step({"op": "raw_append"}, seen, all_of_it) == []
+    shown = {"answer": {"base_offset": 0}, "state": {"transactions": {"a": {"epoch": 0}}}}
+    all_of_it = merged(shown, {"answer": {"duplicate": False}, "state": {"transactions": {"a": {"groups": ["g"]}}}})
+    assert Comparison().step({"op": "raw_append"}, shown, all_of_it) == []
 
 
 # Traces ---------------------------------------------------------------------------------------------------------------

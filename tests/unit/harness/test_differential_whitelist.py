@@ -114,8 +114,8 @@ def _rotate(comparison: Comparison) -> None:
 def test_end_07_only_partitions_of_deleted_topics_may_be_missing() -> None:
     def step(topic: str, *actual: str) -> int:
         expected = {"state": {"transactions": {"x": {"partitions": ["t-0", "u-0"]}}}}
-        told = {"state": {"transactions": {"x": {"partitions": list(actual)}}}}
-        return len(Comparison().step({"op": "delete_topic", "topic": topic}, expected, told))
+        observation = {"state": {"transactions": {"x": {"partitions": list(actual)}}}}
+        return len(Comparison().step({"op": "delete_topic", "topic": topic}, expected, observation))
 
     assert step("u", "t-0") == 0
     assert step("u", "u-0") == 1
@@ -124,15 +124,15 @@ def test_end_07_only_partitions_of_deleted_topics_may_be_missing() -> None:
 
 
 def test_init_07_only_a_former_producer_id_may_be_unknown_in_kafka() -> None:
-    told = {"error": "INVALID_PRODUCER_ID_MAPPING"}, {"error": "PRODUCER_FENCED"}
+    answers = {"error": "INVALID_PRODUCER_ID_MAPPING"}, {"error": "PRODUCER_FENCED"}
     comparison = Comparison(BROKER)
     comparison.step({"op": "init", "producer": "B", "id": "b"}, {}, {})
     _rotate(comparison)
-    assert comparison.step({"op": "commit", "producer": "A"}, *told) == []
-    assert comparison.step({"op": "commit", "producer": "B"}, *told)
+    assert comparison.step({"op": "commit", "producer": "A"}, *answers) == []
+    assert comparison.step({"op": "commit", "producer": "B"}, *answers)
     raw = {"op": "raw_end_txn", "id": "a", "epoch": 0, "commit": True}
-    assert comparison.step({**raw, "producer_id": 0}, *told) == []
-    assert comparison.step({**raw, "producer_id": 1}, *told)
+    assert comparison.step({**raw, "producer_id": 0}, *answers) == []
+    assert comparison.step({**raw, "producer_id": 1}, *answers)
 
 
 def test_fen_06_a_store_that_calls_a_replaced_producer_abortable_differs() -> None:
@@ -190,8 +190,8 @@ def test_fen_06_only_newer_instance_fences_permanently() -> None:
     """FEN-06, KIP-588: after a timeout, Kafka's client aborts and goes on."""
     comparison = Comparison(BROKER)
     flush = {"op": "flush", "producer": "A"}
-    told = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
+    answers = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
     comparison.step({"op": "init", "producer": "A", "id": "a"}, {}, {})
-    assert comparison.step(flush, *told)
+    assert comparison.step(flush, *answers)
     comparison.step({"op": "init", "producer": "B", "id": "a"}, {}, {})
-    assert comparison.step(flush, *told) == []
+    assert comparison.step(flush, *answers) == []

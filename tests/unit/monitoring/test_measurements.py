@@ -102,11 +102,11 @@ def test_measuring_while_the_lock_is_held_neither_waits_nor_fails() -> None:
 def test_the_listener_gets_each_duration() -> None:
     clock = ManualClock(0)
     measured = Measurements(clock)
-    heard: list[tuple[str, int]] = []
-    measured.listener = lambda kind, took: heard.append((kind, took))
+    durations: list[tuple[str, int]] = []
+    measured.listener = lambda kind, took: durations.append((kind, took))
     measured.add("get", clock.advance(-7))
     measured.add("put", clock.advance(-3) - 3)
-    assert heard == [("get", 0), ("put", 3)]
+    assert durations == [("get", 0), ("put", 3)]
 
 
 def test_requests_are_measured_by_kind_also_failed_ones() -> None:

@@ -184,14 +184,14 @@ def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
 def test_a_callback_finds_every_batch_of_its_entry_settled() -> None:
     """So it can ask for the result of another record without waiting for itself."""
     first, second = batch(), batch()
-    seen: list[bool] = []
-    RecordFuture(first, 0, None).add_done_callback(lambda _: seen.append(second.settled))
+    settled: list[bool] = []
+    RecordFuture(first, 0, None).add_done_callback(lambda _: settled.append(second.settled))
     settle([first, second], landed(0))
-    assert seen == [True]
+    assert settled == [True]
     third, fourth = batch(), batch()
-    RecordFuture(third, 0, None).add_done_callback(lambda _: seen.append(fourth.settled))
+    RecordFuture(third, 0, None).add_done_callback(lambda _: settled.append(fourth.settled))
     settle([third, fourth], StorageError("away"))
-    assert seen == [True, True]
+    assert settled == [True, True]
 
 
 def test_callbacks_are_called_once_in_their_order() -> None:

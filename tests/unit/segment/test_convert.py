@@ -287,10 +287,10 @@ def test_integer_among_datetimes_counts_milliseconds(rows: Any) -> None:
     """Whatever shares its batch, and in whichever order."""
     moment = EPOCH + dt.timedelta(milliseconds=1_357_000_000_001)
     values = [1_357_000_000_001, DAY, DAY.astimezone(dt.timezone(dt.timedelta(hours=3))), None]
-    told = DAY.replace(microsecond=123_000)
+    in_milliseconds = DAY.replace(microsecond=123_000)
     for given in (values, values[::-1]):
         table = normalize(rows([{"c": value} for value in given]), one(pa.timestamp("ms", "UTC")))
-        expected = [moment, told, told, None]
+        expected = [moment, in_milliseconds, in_milliseconds, None]
         assert table["c"].to_pylist() == (expected if given is values else expected[::-1])
 
 

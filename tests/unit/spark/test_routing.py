@@ -82,13 +82,13 @@ def test_large_partitions_become_several_segments_in_order() -> None:
     value = "x" * 4096
     uploaded = bench.write(*({"value": [f"{at + n}{value}" for n in range(4096)]} for at in range(0, 32768, 4096)))
     assert len(uploaded) > 3
-    seen = 0
+    total = 0
     for partition in range(3):
         mine = [row for batch in uploaded if batch.partition == partition for row in bench.rows(batch)]
         numbers = [int(row[: -len(value)]) for row in mine]
         assert numbers == sorted(numbers)
-        seen += len(numbers)
-    assert seen == 32768
+        total += len(numbers)
+    assert total == 32768
     bench.router.close()
 
 

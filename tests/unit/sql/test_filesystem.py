@@ -55,9 +55,9 @@ def ready(data: bytes, size: int | None = None, failures: int = 0) -> Loads:
 def test_threads_that_ask_at_once_wait_for_one_load() -> None:
     file, cache = Loads(b"bytes"), ContentCache()
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(cache.get, "a", file.load) for _ in range(8)]
+        futures = [pool.submit(cache.get, "a", file.load) for _ in range(8)]
         file.gate.set()
-        assert {future.result().data for future in asked} == {b"bytes"}
+        assert {future.result().data for future in futures} == {b"bytes"}
     assert file.loads == 1
 
 

@@ -51,8 +51,8 @@ def create(fault: Fault) -> tuple[FaultStore, MemoryStore, bool | type[BaseExcep
     ],
 )
 def test_faults_of_a_create(fault: Fault, outcome: bool | type[BaseException], applied: bool) -> None:
-    _, inner, seen = create(fault)
-    assert seen is outcome or seen == outcome
+    _, inner, result = create(fault)
+    assert result is outcome or result == outcome
     assert [info.key for info in inner.list("")] == (["a"] if applied else [])
 
 

@@ -93,7 +93,7 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
     """Answers every request that the bucket is elsewhere, without saying where."""
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.command)  # type: ignore[attr-defined]
+        self.server.requests.append(self.command)  # type: ignore[attr-defined]
         body = b"<Error><Code>PermanentRedirect</Code><Message>elsewhere</Message></Error>"
         self.send_response(301)
         self.send_header("Content-Length", str(len(body)))
@@ -110,7 +110,7 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def elsewhere() -> Iterator[http.server.ThreadingHTTPServer]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
-        server.asked = []  # type: ignore[attr-defined]
+        server.requests = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -129,7 +129,7 @@ def test_redirect_without_a_region_is_refused_after_a_few_requests(
         with pytest.raises(StorageRefusedError, match="the bucket is in another region"):
             call()
     store.close()
-    assert len(elsewhere.asked) <= 6  # type: ignore[attr-defined]
+    assert len(elsewhere.requests) <= 6  # type: ignore[attr-defined]
 
 
 class _Dateless(http.server.BaseHTTPRequestHandler):
@@ -313,7 +313,7 @@ class _Redirects(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append(f"{self.command} {self.path}")  # type: ignore[attr-defined]
+        self.server.requests.append(f"{self.command} {self.path}")  # type: ignore[attr-defined]
         moved = "moved" in self.path
         self.send_response(self.server.status if moved else 200)  # type: ignore[attr-defined]
         if moved:
@@ -332,7 +332,7 @@ class _Redirects(http.server.BaseHTTPRequestHandler):
 def test_redirected_create_has_not_succeeded(status: int, transport: str) -> None:
     """After 303 an HTTP library sends GET without the body: the answer says nothing about the object to create."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Redirects) as server:
-        server.asked, server.status = [], status  # type: ignore[attr-defined]
+        server.requests, server.status = [], status  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         where = f"http://127.0.0.1:{server.server_port}"
@@ -349,15 +349,15 @@ def test_redirected_create_has_not_succeeded(status: int, transport: str) -> Non
         store.close()
         server.shutdown()
         thread.join()
-        asked: list[str] = server.asked  # type: ignore[attr-defined]
-    assert asked[:2] == ["PUT /bucket/first", "PUT /bucket/moved"]
-    assert asked[2:] == (["GET /bucket/other", "GET /bucket/moved"] if followed else [])
+        requests: list[str] = server.requests  # type: ignore[attr-defined]
+    assert requests[:2] == ["PUT /bucket/first", "PUT /bucket/moved"]
+    assert requests[2:] == (["GET /bucket/other", "GET /bucket/moved"] if followed else [])
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirected_read_is_refused_by_s3fs(status: int) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Redirects) as server:
-        server.asked, server.status = [], status  # type: ignore[attr-defined]
+        server.requests, server.status = [], status  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
@@ -376,7 +376,7 @@ class _Encrypting(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append(self.command)  # type: ignore[attr-defined]
+        self.server.requests.append(self.command)  # type: ignore[attr-defined]
         objects: dict[str, tuple[bytes, str]] = self.server.objects  # type: ignore[attr-defined]
         taken = self.path in objects and self.headers.get("If-None-Match") == "*"
         if not taken:
@@ -385,7 +385,7 @@ class _Encrypting(http.server.BaseHTTPRequestHandler):
         self._answer(412 if taken else 200, answered, b"")
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.command)  # type: ignore[attr-defined]
+        self.server.requests.append(self.command)  # type: ignore[attr-defined]
         content, etag = self.server.objects[self.path]  # type: ignore[attr-defined]
         self._answer(200, etag, content)
 
@@ -407,20 +407,20 @@ class _Encrypting(http.server.BaseHTTPRequestHandler):
 def test_etags_of_an_encrypted_bucket_are_learnt_with_one_request(transport: str) -> None:
     """They are no MD5. From the second write on, a success costs one request again; one of a proxy is noticed."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Encrypting) as server:
-        server.asked, server.objects, server.etag = [], {}, ""  # type: ignore[attr-defined]
+        server.requests, server.objects, server.etag = [], {}, ""  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         where = f"http://127.0.0.1:{server.server_port}"
         store = S3Store(
             "bucket", storage_options={"key": "one", "secret": "two", "endpoint_url": where, "transport": transport}
         )
-        asked: list[str] = server.asked  # type: ignore[attr-defined]
+        requests: list[str] = server.requests  # type: ignore[attr-defined]
         assert store.put_if_absent("a", b"1")
-        assert asked == ["PUT", "GET"]
+        assert requests == ["PUT", "GET"]
         assert store.put_if_absent("b", b"2")
         store.put("c", b"3")
         assert store.put_if_absent("b", b"4") is False
-        assert asked == ["PUT", "GET", "PUT", "PUT", "PUT"]
+        assert requests == ["PUT", "GET", "PUT", "PUT", "PUT"]
         server.etag = "5f3e-61a8b2"  # type: ignore[attr-defined]
         with pytest.raises(UnknownOutcomeError, match="ETag of the answer, 5f3e-61a8b2, is not"):
             store.put_if_absent("d", b"4")

@@ -117,16 +117,16 @@ def test_retries_are_bounded_and_raise_the_last_error() -> None:
 
 
 def test_backoff_grows_is_capped_and_jittered() -> None:
-    seen: list[list[float]] = []
+    runs: list[list[float]] = []
     for seed in range(50):
         waits: list[float] = []
         faulty = FaultStore(MemoryStore(), on(Fault.UNAVAILABLE_503, times=None))
         store = RetryingStore(faulty, attempts=5, base_s=1.0, cap_s=3.0, sleep=waits.append, rng=random.Random(seed))
         with pytest.raises(StorageError):
             store.get("a")
-        seen.append(waits)
+        runs.append(waits)
     for position, limit in enumerate([1.0, 2.0, 3.0, 3.0]):
-        drawn = [waits[position] for waits in seen]
+        drawn = [waits[position] for waits in runs]
         assert all(0.0 <= wait <= limit for wait in drawn)
         assert max(drawn) > 0.9 * limit
         assert min(drawn) < 0.1 * limit

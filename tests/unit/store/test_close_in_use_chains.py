@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tests.helpers.chains import ids_of, seen, write_everywhere
+from tests.helpers.chains import ids_of, value_counts, write_everywhere
 from txnstore.runtime import threads
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -56,7 +56,7 @@ def _closed_at(number: int) -> tuple[bool, dict[bytes, int]]:
         write_everywhere(txn, b"again", partitions=PARTITIONS)
     producer.close()
     store.close()
-    return left <= 0, seen(open_on(faults.inner))
+    return left <= 0, value_counts(open_on(faults.inner))
 
 
 def test_commit_completes_when_the_store_is_closed_at_the_decision() -> None:

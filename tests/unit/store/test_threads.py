@@ -56,9 +56,9 @@ def fail() -> None:
 
 def test_task_has_the_methods_of_a_future() -> None:
     gate = Gate()
-    seen: list[object] = []
+    calls: list[object] = []
     task = Task(gate)
-    task.add_done_callback(seen.append)
+    task.add_done_callback(calls.append)
     assert not task.done()
     assert not task.running()
     start(task.run, "test")
@@ -71,8 +71,8 @@ def test_task_has_the_methods_of_a_future() -> None:
     assert task.result(GUARD) == "done"
     assert task.exception() is None
     assert task.done()
-    task.add_done_callback(seen.append)
-    assert seen == [task, task]
+    task.add_done_callback(calls.append)
+    assert calls == [task, task]
     assert not task.run()
 
 
@@ -102,11 +102,11 @@ def test_task_that_raised_is_collected_without_the_collector_of_cycles() -> None
     task.run()
     gc.disable()
     try:
-        seen = weakref.ref(task)
+        reference = weakref.ref(task)
         with suppress(LookupError):
             task.result()
         del task
-        assert seen() is None
+        assert reference() is None
     finally:
         gc.enable()
 
