@@ -121,18 +121,18 @@ def test_a_missing_entry_in_the_middle_is_named(bucket: MemoryStore, sequence: i
 
 def test_entries_written_during_load_are_not_a_gap(bucket: MemoryStore) -> None:
     """The request for entry 3 came before it was written, that for entry 4 after both were."""
-    early = [keys.entry(0, 3)]
+    missing_keys = [keys.entry(0, 3)]
 
-    def late(key: str, start: int | None = None, end: int | None = None) -> bytes:
-        if key in early:
-            early.remove(key)
+    def get(key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if key in missing_keys:
+            missing_keys.remove(key)
             raise ObjectNotFoundError(key)
         return MemoryStore.get(bucket, key, start, end)
 
-    bucket.get = late  # type: ignore[method-assign]
+    bucket.get = get  # type: ignore[method-assign]
     with a_chain(bucket) as chain:
         assert chain.state.sequence == ENTRIES
-    assert not early
+    assert not missing_keys
 
 
 def test_open_chain_reports_damage_on_its_next_read(bucket: MemoryStore) -> None:

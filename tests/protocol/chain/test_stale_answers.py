@@ -28,11 +28,11 @@ def test_init_10_repeated_init_is_fenced_after_init_of_another_instance() -> Non
     """INIT-10: the grant of the first init is no longer valid."""
     store = new_store()
     first = connection_of(store).submit(InitProducer("id"))
-    again = InitProducer("id", expected=(first.producer_id, first.epoch))
-    assert connection_of(store).submit(again) == connection_of(store).submit(again)
+    command = InitProducer("id", expected=(first.producer_id, first.epoch))
+    assert connection_of(store).submit(command) == connection_of(store).submit(command)
     another_process(store).producer("id")
     with pytest.raises(ProducerFencedError):
-        connection_of(store).submit(again)
+        connection_of(store).submit(command)
 
 
 def test_init_08_repeated_epoch_bump_in_transaction_gets_same_answer() -> None:

@@ -115,14 +115,14 @@ def test_polls_that_fail_do_not_fail_the_commit(pair: tuple[Process, Process]) -
 def test_commands_that_come_during_a_wait_share_the_entry(pair: tuple[Process, Process]) -> None:
     a, _ = pair
     a.commit("a5")
-    late = QueuedCommand(CreateTopic(topic("late")))
+    queued = QueuedCommand(CreateTopic(topic("late")))
 
     def comes() -> None:
-        if not late.done and late not in a.chain._waiting:
-            a.chain._waiting.append(late)
+        if not queued.done and queued not in a.chain._waiting:
+            a.chain._waiting.append(queued)
 
     a.asleep = comes
     a.commit("a6")
-    assert late.answer().name == "late"
+    assert queued.answer().name == "late"
     assert a.objects.log[-1][0] == "put_if_absent"
     assert a.chain.metrics.commands == a.chain.metrics.commits + 1

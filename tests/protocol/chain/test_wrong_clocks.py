@@ -113,10 +113,10 @@ def test_transaction_timeouts_outlive_one_entry_of_a_wrong_clock(store: Store, c
     assert wrong(store, clock, off).recover().aborted == ()
     assert right(store, clock).recover().aborted == ()
     touch_all(right(store, clock))
-    late = right(store, clock).producer("late")
-    late.begin_transaction()
-    late.send("t", b"late", partition=1)
-    late.flush()
+    other = right(store, clock).producer("late")
+    other.begin_transaction()
+    other.send("t", b"late", partition=1)
+    other.flush()
     clock.advance(MINUTE - 1)
     assert right(store, clock).recover().aborted == ()
     clock.advance(100)  # Times of entries may be some milliseconds ahead since.
@@ -192,13 +192,13 @@ def test_times_of_a_chain_tell_entries_apart_while_a_clock_is_behind(store: Stor
 
 
 @pytest.mark.parametrize("off", [8 * DAY, YEAR, -8 * DAY], ids=["8-days-ahead", "year-ahead", "8-days-behind"])
-@pytest.mark.parametrize("who", ["writer", "maintenance", "both"])
+@pytest.mark.parametrize("affected", ["writer", "maintenance", "both"])
 @pytest.mark.parametrize("call", [Store.compact, Store.expire, Store.vacuum], ids=["compact", "expire", "vacuum"])
 def test_a_wrong_clock_expires_nothing_in_use(
-    store: Store, clock: ManualClock, off: int, who: str, call: Callable[[Store], object]
+    store: Store, clock: ManualClock, off: int, affected: str, call: Callable[[Store], object]
 ) -> None:
     """OFF-16, TMO-07, PST-06: offsets, transactional ids and producers that were used just now."""
-    user = wrong(store, clock, off) if who != "maintenance" else right(store, clock)
+    user = wrong(store, clock, off) if affected != "maintenance" else right(store, clock)
     name, group = ids_of(store, 0), groups_of(store, len(connection_of(store).chains) - 1)
     producer, plain = user.producer(name), user.producer()
     with producer.transaction() as txn:
@@ -206,7 +206,7 @@ def test_a_wrong_clock_expires_nothing_in_use(
         txn.send_offsets({T0: 7}, group)
     plain.send("t", b"2", partition=1)
     plain.flush()
-    call(wrong(store, clock, off) if who != "writer" else right(store, clock))
+    call(wrong(store, clock, off) if affected != "writer" else right(store, clock))
     touch_all(right(store, clock))
     call(right(store, clock))
     with producer.transaction() as txn:

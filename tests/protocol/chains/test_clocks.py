@@ -85,9 +85,9 @@ def test_add_07_late_batch_is_refused_whatever_clock_of_coordinator(
         clock.advance(25 * HOUR_MS)
         later = process(bucket, clock)
         later.expire()
-        late = Append(zombie, (batch(later, 2),), added=added)
+        append = Append(zombie, (batch(later, 2),), added=added)
         with pytest.raises((ProducerFencedError, UploadExpiredError)):
-            connection_of(later).chains[2].submit(late)
+            connection_of(later).chains[2].submit(append)
         assert check_view(connection_of(later).view()) == []
 
 

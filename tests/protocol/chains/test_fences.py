@@ -61,12 +61,12 @@ def test_fen_02_late_batch_is_refused_in_recreated_topic(cluster: Cluster) -> No
     cluster.delete("t")
     topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))
     evidence = added(cluster, tp)
-    late = Append(cluster.identity, (cluster.batch(tp),), added=evidence)
+    append = Append(cluster.identity, (cluster.batch(tp),), added=evidence)
     cluster.prepare(Outcome.ABORT)
     cluster.finish()
     cluster.do(1, CopyTopic("t", topic, topic.revision))
     with pytest.raises(ProducerFencedError):
-        cluster.do(1, late)
+        cluster.do(1, append)
     assert cluster.states[1].partitions[tp].open_txns == Map()
     cluster.sound()
 
@@ -91,12 +91,12 @@ def test_fen_02_marker_fences_whole_chain(cluster: Cluster) -> None:
     evidence = added(cluster, first)
     cluster.prepare(Outcome.ABORT)
     cluster.finish()
-    for late in (
+    for append in (
         Append(cluster.identity, (cluster.batch(second),), added=evidence),
         Append(cluster.identity, (), (positions(GROUPS[1]),), added=evidence),
     ):
         with pytest.raises(ProducerFencedError):
-            cluster.do(1, late)
+            cluster.do(1, append)
     cluster.sound()
 
 
@@ -138,12 +138,12 @@ def test_tpc_03_prepared_transaction_refuses_batches_in_all_chains() -> None:
     identity = connection_of(store).submit(InitProducer(ids_of(store, 0)))
     connection_of(store).submit(Append(identity, (batch_for(store, 1),)))
     connection_of(store).submit(HoldTxn(identity))
-    for late in (
+    for append in (
         Append(identity, (batch_for(store, 1, 1),)),
         Append(identity, offsets=(positions(groups_of(store, 1)),)),
     ):
         with pytest.raises(InvalidTxnStateError, match=r"^transaction 'id-.* is prepared"):
-            connection_of(store).submit(late)
+            connection_of(store).submit(append)
     assert connection_of(store).submit(EndTxn(identity, Outcome.COMMIT)).producer.epoch == identity.epoch + 1
     store.recover()
     assert check_view(connection_of(store).view()) == []
@@ -160,12 +160,12 @@ def test_tpc_03_batch_added_before_prepare_is_refused_after_it() -> None:
     state = connection_of(store).chains[0].state
     evidence = Added(0, state.sequence, state.timestamp)
     connection_of(process(bucket, clock)).submit(HoldTxn(identity))
-    for late in (
+    for append in (
         Append(identity, (batch_for(store, 1, 1),), added=evidence),
         Append(identity, (), (positions(groups_of(store, 1)),), added=evidence),
     ):
         with pytest.raises(InvalidTxnStateError, match="prepared"):
-            connection_of(store).chains[1].submit(late)
+            connection_of(store).chains[1].submit(append)
 
 
 # Topics ---------------------------------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def test_topic_altered_during_deletion_is_closed_again() -> None:
     with pytest.raises(TopicChangedError):
         connection_of(store).chains[0].submit(stale)
     store.delete_topic(topic.name)
-    late = connection_of(store).chains[1].refresh()
+    state = connection_of(store).chains[1].refresh()
     assert stale.revision is not None
     connection_of(store).chains[1].submit(
         CopyTopic("t", CatalogTopic("t", "t-id", 2, revision=stale.revision), stale.revision)
     )
-    assert connection_of(store).chains[1].state is late, "a copy that comes late revives nothing"
+    assert connection_of(store).chains[1].state is state, "a copy that comes late revives nothing"
 
 
 def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
@@ -278,9 +278,9 @@ def test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers() -> None:
     coordinator.submit(Append(identity, partitions=(tp,), topic_ids=(("t", topic_id),)))
     evidence = Added(0, coordinator.state.sequence, coordinator.state.timestamp)
     connection_of(process(bucket, clock)).submit(InitProducer(ids_of(slow, 0)))
-    late = Append(identity, (replace(batch_for(slow, 1), topic_id=topic_id),), added=evidence)
+    append = Append(identity, (replace(batch_for(slow, 1), topic_id=topic_id),), added=evidence)
     with pytest.raises(ProducerFencedError):
-        submit_copying_topics(connection_of(slow).chains, 1, late)
+        submit_copying_topics(connection_of(slow).chains, 1, append)
     last = process(bucket, clock)
     last.recover()
     assert check_view(connection_of(last).view()) == []

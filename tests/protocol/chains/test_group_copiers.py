@@ -104,8 +104,12 @@ def _filled(objects: ObjectStore, clock: ManualClock, chains: int) -> Store:
 
 def _lag(store: Store) -> int:
     groups = {group.group: group for group in store.groups()}
-    done = {p.tp.partition: p.offset or 0 for p in groups["copiers"].positions} if "copiers" in groups else {}
-    return RECORDS - sum(done.values())
+    offsets = (
+        {position.tp.partition: position.offset or 0 for position in groups["copiers"].positions}
+        if "copiers" in groups
+        else {}
+    )
+    return RECORDS - sum(offsets.values())
 
 
 @pytest.mark.slow

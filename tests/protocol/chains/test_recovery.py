@@ -76,12 +76,12 @@ def copy(bucket: MemoryStore, clock: ManualClock) -> MemoryStore:
     """The same objects, as old as they are."""
     times = {item.key: item.modified_ms for item in bucket.list("")}
     stamp: list[int] = []
-    again = MemoryStore(clock=lambda: stamp[0] if stamp else clock())
+    target = MemoryStore(clock=lambda: stamp[0] if stamp else clock())
     for key, at in times.items():
         stamp[:] = [at]
-        again.put(key, bucket.get(key))
+        target.put(key, bucket.get(key))
     stamp.clear()
-    return again
+    return target
 
 
 def recover_by_init(store: Store, clock: ManualClock) -> None:
@@ -140,11 +140,11 @@ def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: Manual
     clock.advance(61_000)
     for trial, decided in crashes.values():
         for number in range(1, requests_of(Store.recover, copy(trial, clock), clock) + 1):
-            again = copy(trial, clock)
-            die_at(number, Store.recover, again, clock, after=after)
-            assert outcome(process(again, clock)) is decided
-            process(again, clock).recover()
-            assert ended(process(again, clock)) is decided
+            attempt = copy(trial, clock)
+            die_at(number, Store.recover, attempt, clock, after=after)
+            assert outcome(process(attempt, clock)) is decided
+            process(attempt, clock).recover()
+            assert ended(process(attempt, clock)) is decided
 
 
 # Concurrent recoveries, unavailable chains-----------------------------------------------------------------------------
@@ -294,12 +294,12 @@ def test_repeated_version_of_job_gets_same_answer(bucket: MemoryStore, clock: Ma
         return EndTxn(identity, Outcome.COMMIT, tuple(batches), versions=(("s", 1),))
 
     first: Ended = connection_of(store).submit(end(connection_of(store).submit(InitProducer(name))))
-    again = end(first.producer)
-    answer = connection_of(store).submit(again)
+    command = end(first.producer)
+    answer = connection_of(store).submit(command)
     assert answer.repeated
     assert (
-        connection_of(process(bucket, clock)).submit(again)
-        == connection_of(store).submit(again)
+        connection_of(process(bucket, clock)).submit(command)
+        == connection_of(store).submit(command)
         == replace(answer, unfinished=None)
     )
     assert connection_of(store).view().transactions[name].state is TxnState.COMPLETE_ABORT

@@ -48,26 +48,26 @@ class Recreated:
         return self.store.consumer(group=GROUP).committed(T0)
 
 
-def commit_old(store: Store, topic_id: str, how: str) -> None:
+def commit_old(store: Store, topic_id: str, kind: str) -> None:
     """Commit offset 7 of the topic that was read."""
     item = GroupOffset(topic="t", partition=0, offset=7, topic_id=topic_id)
-    if how == "plain":
+    if kind == "plain":
         connection_of(store).submit(CommitOffsets(TxnOffsets(GROUP, (item,))))
         return
-    producer = store.producer(ids_of(store, int(how)))
+    producer = store.producer(ids_of(store, int(kind)))
     producer.begin_transaction()
     producer.send_offsets({T0: 7}, GroupMetadata(GROUP, topic_ids={"t": topic_id}))
     producer.commit_transaction()
 
 
-@pytest.mark.parametrize("how", ["plain", "0", "1", "2"])
+@pytest.mark.parametrize("kind", ["plain", "0", "1", "2"])
 @pytest.mark.parametrize("first", [None, 2], ids=["first", "later"])
-def test_off_18_offset_of_the_old_topic_replaces_none_of_the_new_one(how: str, first: int | None) -> None:
+def test_off_18_offset_of_the_old_topic_replaces_none_of_the_new_one(kind: str, first: int | None) -> None:
     """Plain, and in transactions that each of the chains coordinates."""
     case = Recreated(committed=first)
     case.commit(case.store, 3)
     with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
-        commit_old(case.stale, case.old, how)
+        commit_old(case.stale, case.old, kind)
     assert case.committed == 3
 
 
@@ -147,9 +147,9 @@ def test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic(*, re
 @pytest.mark.parametrize("home", range(CHAINS))
 @pytest.mark.parametrize("first", range(CHAINS))
 @pytest.mark.parametrize("second", range(CHAINS))
-@pytest.mark.parametrize("how", ["flush", "prepare", "commit"])
+@pytest.mark.parametrize("step", ["flush", "prepare", "commit"])
 def test_own_entries_do_not_outdate_the_lookup_of_topics(
-    home: int, first: int, second: int, how: str, *, recreated: bool
+    home: int, first: int, second: int, step: str, *, recreated: bool
 ) -> None:
     """Offsets of two groups in one transaction, whichever chains coordinate them, and each part is written once.
 
@@ -170,11 +170,11 @@ def test_own_entries_do_not_outdate_the_lookup_of_topics(
     for name in sorted(names):
         producer.send_offsets({T0: 3}, name)
     before = entries_of(store)
-    if how != "commit":
+    if step != "commit":
         producer.flush()
         parts = {home, chain_of_partition(T0, CHAINS), first, second}
         assert entries_of(store) - before <= len(parts) + 1  # An entry that adds the other chains goes ahead.
-    if how == "prepare":
+    if step == "prepare":
         producer.prepare_transaction()
     producer.commit_transaction()
     assert check_view(connection_of(store).view()) == []

@@ -82,9 +82,9 @@ def test_init_06_no_two_chains_grant_the_same_producer_id() -> None:
 def test_the_decision_is_one_entry_and_markers_follow(cluster: Cluster) -> None:
     """END-05, END-07: PREPARE is the decision; own markers are in its entry, the others' follow, COMPLETE ends it."""
     name, own, other = cluster.name, cluster.led_by(0)[0], foreign(cluster)
-    ended = cluster.prepare()
-    assert ended.unfinished is not None
-    assert ended.producer.epoch == cluster.identity.epoch + 1
+    answer = cluster.prepare()
+    assert answer.unfinished is not None
+    assert answer.producer.epoch == cluster.identity.epoch + 1
     zero, one = cluster.states
     assert zero.transactions[name].state is TxnState.PREPARE_COMMIT
     assert zero.partitions[own].open_txns.get(cluster.identity.producer_id) is None
@@ -94,7 +94,7 @@ def test_the_decision_is_one_entry_and_markers_follow(cluster: Cluster) -> None:
     assert cluster.states[0].transactions[name].state is TxnState.PREPARE_COMMIT
     cluster.complete()
     txn = cluster.states[0].transactions[name]
-    assert (txn.state, txn.epoch, txn.partitions) == (TxnState.COMPLETE_COMMIT, ended.producer.epoch, frozenset())
+    assert (txn.state, txn.epoch, txn.partitions) == (TxnState.COMPLETE_COMMIT, answer.producer.epoch, frozenset())
     cluster.sound()
 
 
@@ -114,13 +114,13 @@ def test_transaction_is_seen_whole_at_each_step(cluster: Cluster, outcome: Outco
         return {(*stable, *aborted)}
 
     assert state_of_it() == {(False, False)}
-    ended = (True, outcome is Outcome.ABORT)
+    expected = (True, outcome is Outcome.ABORT)
     offset = None if outcome is Outcome.ABORT else 5
     cluster.prepare(outcome)
     steps: list[Callable[[], None]] = [lambda: None, lambda: cluster.mark(1), cluster.complete]
     for step in steps:
         step()
-        assert state_of_it() == {ended}
+        assert state_of_it() == {expected}
         value = committed(cluster.view(), GROUP, TopicPartition("t", 0))
         assert (value.offset if value is not None else None) == offset
 
@@ -129,13 +129,13 @@ def test_end_08_markers_may_be_written_again_at_any_time(cluster: Cluster) -> No
     """BUG-24, END-08, BUG: a late recoverer repeats the markers when the next transaction is already open there."""
     cluster.prepare()
     cluster.finish()
-    late, done = cluster.decided, cluster.states[1]
+    decided, marked = cluster.decided, cluster.states[1]
     cluster.mark(1)
-    assert cluster.states[1] is done
+    assert cluster.states[1] is marked
     cluster.identity = replace(cluster.identity, epoch=cluster.identity.epoch + 1)
     cluster.send([foreign(cluster)])
     open_now = cluster.states[1].partitions[foreign(cluster)].open_txns
-    assert cluster.decided is late
+    assert cluster.decided is decided
     cluster.mark(1)
     cluster.complete()
     assert cluster.states[1].partitions[foreign(cluster)].open_txns == open_now
@@ -149,8 +149,8 @@ def test_stm_02_decision_is_never_repeated(cluster: Cluster) -> None:
     """
     first = cluster.prepare()
     state = cluster.states[0]
-    again = cluster.prepare()
-    assert (again.producer, again.unfinished) == (first.producer, first.unfinished)
+    repetition = cluster.prepare()
+    assert (repetition.producer, repetition.unfinished) == (first.producer, first.unfinished)
     with pytest.raises(InvalidTxnStateError, match="is committed"):
         cluster.do(0, EndTxn(cluster.identity, Outcome.ABORT))
     answer = cluster.do(0, InitProducer(cluster.name))
@@ -169,16 +169,16 @@ def test_commit_after_abort_by_other_process_is_fenced(cluster: Cluster) -> None
 
 def test_add_05_next_transaction_waits_for_completion(cluster: Cluster) -> None:
     """ADD-05: CONCURRENT_TRANSACTIONS until all markers are known to be written."""
-    ended = cluster.prepare()
+    answer = cluster.prepare()
     for command in (
-        Append(ended.producer, partitions=(foreign(cluster),)),
-        EndTxn(ended.producer, Outcome.ABORT),
+        Append(answer.producer, partitions=(foreign(cluster),)),
+        EndTxn(answer.producer, Outcome.ABORT),
         Append(cluster.identity, partitions=(foreign(cluster),)),
     ):
         with pytest.raises(ConcurrentTransactionsError):
             cluster.do(0, command)
     cluster.finish()
-    cluster.do(0, Append(ended.producer, partitions=(foreign(cluster),)))
+    cluster.do(0, Append(answer.producer, partitions=(foreign(cluster),)))
 
 
 def test_late_completion_has_no_effect(cluster: Cluster) -> None:
@@ -186,9 +186,9 @@ def test_late_completion_has_no_effect(cluster: Cluster) -> None:
     cluster.prepare()
     cluster.finish()
     assert cluster.decided is not None
-    late = CompleteTxn(cluster.decided, ())
+    completion = CompleteTxn(cluster.decided, ())
     before = cluster.states[0]
-    cluster.do(0, late)
+    cluster.do(0, completion)
     assert cluster.states[0] is before
 
 
@@ -207,8 +207,8 @@ def test_init_07_an_exhausted_epoch_rotates_across_chains() -> None:
     cluster.states[0] = replace(state, transactions=state.transactions.insert(name, txn))
     cluster.identity = replace(cluster.identity, epoch=MAX_EPOCH)
     cluster.send([foreign(cluster)])
-    ended = cluster.prepare()
-    assert (ended.producer.producer_id, ended.producer.epoch) == (2, 0)
+    answer = cluster.prepare()
+    assert (answer.producer.producer_id, answer.producer.epoch) == (2, 0)
     other = cluster.do(0, InitProducer("another"))
     assert other.producer_id == 3
     cluster.finish()
@@ -231,12 +231,12 @@ def test_fen_02_marker_fences_late_batch_in_partition_without_data() -> None:
     added = Added(0, cluster.states[0].sequence, cluster.states[0].timestamp)
     cluster.prepare(Outcome.ABORT)
     cluster.finish()
-    for late in (
+    for append in (
         Append(cluster.identity, (cluster.batch(tp),), added=added),
         Append(cluster.identity, (), (positions(3),), added=added),
     ):
         with pytest.raises(ProducerFencedError):
-            cluster.do(1, late)
+            cluster.do(1, append)
     assert cluster.states[1].partitions[tp].last_stable_offset == cluster.states[1].partitions[tp].high_watermark == 1
     cluster.sound()
 
@@ -265,9 +265,9 @@ def test_batch_of_partition_added_long_ago_is_refused(cluster: Cluster) -> None:
     """ADD-07: by then a partition may have forgotten the epoch of the markers."""
     added = Added(0, cluster.states[0].sequence, cluster.now)
     cluster.now += MAX_ADDED_AGE_MS + 1
-    late = Append(cluster.identity, (cluster.batch(foreign(cluster), 1),), added=added)
+    append = Append(cluster.identity, (cluster.batch(foreign(cluster), 1),), added=added)
     with pytest.raises(UploadExpiredError, match="12 hours ago"):
-        cluster.do(1, late)
+        cluster.do(1, append)
 
 
 def test_tmo_01_only_expired_transaction_is_aborted(cluster: Cluster) -> None:

@@ -99,8 +99,8 @@ def test_repeated_end_is_answered_after_deletion_of_offset_topic(home: int) -> N
     end = EndTxn(identity, Outcome.COMMIT, offsets=offsets)
     first: Ended = connection_of(store).submit(end)
     store.delete_topic("read")
-    for again in (store, process(bucket, clock)):
-        assert connection_of(again).submit(end).producer == first.producer
+    for caller in (store, process(bucket, clock)):
+        assert connection_of(caller).submit(end).producer == first.producer
 
 
 def test_topic_copy_in_chain_without_its_partitions_is_no_violation() -> None:

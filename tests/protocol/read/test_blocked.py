@@ -164,14 +164,14 @@ def test_scan_goes_on_if_the_transaction_cannot_be_ended(clock: ManualClock) -> 
 def test_snapshot_tells_what_waits_behind_whom(store: Store, clock: ManualClock) -> None:
     """LSO-01, LSO-19: the earliest open transaction, and the committed records after it."""
     append(store, "before")
-    began = clock()
+    opened_at = clock()
     first = begin(store, "first", "undecided")
     clock.advance(1_000)
     commit(store, "waits")
     abort(store, "never")
     second = begin(store, "second", "undecided")
     append(store, "waits", "waits")
-    expected = BlockedPartition(T0, 1, 3, first.producer_id, "first", began, began + TIMEOUT_MS)
+    expected = BlockedPartition(T0, 1, 3, first.producer_id, "first", opened_at, opened_at + TIMEOUT_MS)
     snapshot = store.snapshot()
     assert snapshot.blocked() == (expected,)
     assert store.scan("t").blocked() == (expected,)

@@ -31,7 +31,7 @@ def test_poll_that_finds_data_ends_an_expired_transaction_too(
 
 
 def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) -> None:
-    began = clock()
+    opened_at = clock()
     hold_back(store)
     append(store, "seen", tp=T1)
     consumer = another_process(store, clock).consumer(["t"])
@@ -41,7 +41,7 @@ def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) ->
     assert "40 committed records of t-0" in str(warning.message)
     assert warned(consumer.poll) == []
     (part,) = consumer.blocked()
-    assert (part.transactional_id, part.since, part.expires_at) == ("dead", began, began + TIMEOUT_MS)
+    assert (part.transactional_id, part.since, part.expires_at) == ("dead", opened_at, opened_at + TIMEOUT_MS)
     assert (consumer.lag()[T0], consumer.end_offsets()[T0]) == (0, 0), "both end at the LSO"
     consumer.seek(T0, 11)
     consumer.poll()
