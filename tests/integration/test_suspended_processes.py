@@ -66,12 +66,12 @@ with txnstore.open(root) as store:
         consumer = store.consumer()
         consumer.assign([("t", 0)])
         consumer.seek(("t", 0), 0)
-        found = consumer.poll(timeout=0)
+        records = consumer.poll(timeout=0)
         suspending("get")
         armed.append(True)
-        while len(found) < 5:
-            found += consumer.poll(timeout=1)
-        print(*(record.value.decode() for record in found))
+        while len(records) < 5:
+            records += consumer.poll(timeout=1)
+        print(*(record.value.decode() for record in records))
 """
 
 

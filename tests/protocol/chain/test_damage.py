@@ -168,12 +168,12 @@ def test_writer_does_not_append_after_an_unreadable_entry(bucket: MemoryStore) -
 def test_storage_failure_is_not_corruption(bucket: MemoryStore) -> None:
     """An entry that cannot be read now is not the end of the chain, either."""
 
-    def away(key: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get(key: str, start: int | None = None, end: int | None = None) -> bytes:
         if key == keys.entry(0, 4):
             raise StorageError("503")
         return MemoryStore.get(bucket, key, start, end)
 
-    bucket.get = away  # type: ignore[method-assign]
+    bucket.get = get  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="503"), a_chain(bucket):
         pass
 
@@ -197,17 +197,17 @@ def test_entry_that_rests_on_a_chain_that_does_not_exist_is_named(bucket: Memory
 
 
 @pytest.mark.parametrize(
-    ("event", "says"),
+    ("event", "text"),
     [
         ({"type": "LogStartMoved", "topic": "nosuch", "partition": 3, "offset": 1}, "there is no nosuch-3"),
         ({"type": "TopicDeleted", "name": "nosuch", "topic_id": "x"}, "there is no 'nosuch'"),
     ],
 )
-def test_entry_that_is_about_what_does_not_exist_says_so(bucket: MemoryStore, event: dict[str, Any], says: str) -> None:
+def test_entry_that_is_about_what_does_not_exist_says_so(bucket: MemoryStore, event: dict[str, Any], text: str) -> None:
     """In words, not by the name of an exception."""
     change(bucket, ENTRIES, events=[event])
     key = keys.entry(0, ENTRIES)
-    assert opened(bucket) == f"{key} contains an event that is invalid in the state before it: {says}"
+    assert opened(bucket) == f"{key} contains an event that is invalid in the state before it: {text}"
 
 
 def test_command_that_rests_on_a_chain_that_does_not_exist_is_refused(bucket: MemoryStore) -> None:

@@ -204,13 +204,13 @@ def test_sends_during_a_flush_do_not_begin_the_uploads_that_it_inlines(clock: Ma
                 other.join()
             return super().new_id()
 
-    busy = Meanwhile(clock, clock.sleep, random.Random(1), executor=InlineExecutor, spawn=never)
-    store = create_on(MemoryStore(clock=clock), 1, runtime=busy)
+    sending_runtime = Meanwhile(clock, clock.sleep, random.Random(1), executor=InlineExecutor, spawn=never)
+    store = create_on(MemoryStore(clock=clock), 1, runtime=sending_runtime)
     store.create_topic("t", partitions=2)
     producer = store.producer()
     producer.send("t", b"first", partition=0)
     producer.send("t", b"second", partition=1)
-    busy.sending = True
+    sending_runtime.sending = True
     producer.flush()
     assert inlined(store, T0) == [True]
     producer.close()

@@ -204,10 +204,10 @@ def test_a_batch_that_cannot_be_encoded_fails_alone(store: Store, monkeypatch: p
 
     monkeypatch.setattr(upload, "encode_batch", failing)
     with store.producer() as producer:
-        sent = [producer.send("p", b"v %d" % number, partition=number) for number in range(PARTITIONS)]
+        futures = [producer.send("p", b"v %d" % number, partition=number) for number in range(PARTITIONS)]
         with pytest.raises(ValueError, match="not encodable"):
             producer.flush()
-    assert [future.exception() is None for future in sent] == [False, True, True, True]
+    assert [future.exception() is None for future in futures] == [False, True, True, True]
     assert sorted(values(store, "p")) == [b"v 1", b"v 2", b"v 3"]
 
 
@@ -215,8 +215,8 @@ def test_a_batch_that_cannot_be_encoded_fails_alone(store: Store, monkeypatch: p
 def test_a_commit_without_a_clear_answer_is_written_once(clock: ManualClock, fault: Fault) -> None:
     """SEQ-03, REC-01: the repeated command names the same segments."""
     inner = MemoryStore(clock=clock)
-    calm = create_on(inner, 1, runtime=runtime(clock))
-    calm.create_topic("p", partitions=PARTITIONS, config={"inline.bytes": 0})
+    faultless = create_on(inner, 1, runtime=runtime(clock))
+    faultless.create_topic("p", partitions=PARTITIONS, config={"inline.bytes": 0})
     objects = FaultStore(
         inner, on(fault, "put_if_absent", key_contains="/entries/", times=1, skip=1), sleep=clock.sleep
     )
@@ -227,8 +227,8 @@ def test_a_commit_without_a_clear_answer_is_written_once(clock: ManualClock, fau
         producer.commit_transaction()
     except StorageError:
         producer.commit_transaction()
-    assert sorted(values(calm, "p")) == [b"a %d" % number for number in range(PARTITIONS)]
-    assert calm.verify(deep=True).violations == ()
+    assert sorted(values(faultless, "p")) == [b"a %d" % number for number in range(PARTITIONS)]
+    assert faultless.verify(deep=True).violations == ()
 
 
 def test_the_pack_of_a_fenced_producer_is_garbage(store: Store, clock: ManualClock, objects: MemoryStore) -> None:

@@ -151,13 +151,17 @@ def test_requests_of_an_earlier_snapshot(one: Store, clock: ManualClock) -> None
         reader.snapshot()
         before = connection_of(reader).counts.snapshot()
         reader.snapshot(entry=snapshot.heads)
-        taken = connection_of(reader).counts.snapshot() - before
+        requests = connection_of(reader).counts.snapshot() - before
         head, sequence = pinned[-1].sequence, snapshot.sequence
-        base = sequence - sequence % 64
+        checkpoint = sequence - sequence % 64
         if sequence == head:
-            assert (taken.get, taken.list, taken.puts) == (1, 0, 0)
+            assert (requests.get, requests.list, requests.puts) == (1, 0, 0)
         else:
-            assert (taken.get, taken.list, taken.puts) == (1 + (2 if base else 0) + sequence - base, 1, 0)
+            assert (requests.get, requests.list, requests.puts) == (
+                1 + (2 if checkpoint else 0) + sequence - checkpoint,
+                1,
+                0,
+            )
 
 
 def test_requests_to_find_a_time(one: Store, clock: ManualClock) -> None:
@@ -204,7 +208,7 @@ def test_the_entry_of_a_snapshot_leads_back_to_it(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "text"),
     [
         ({"entry": 4}, "entry of chain 0 must be an integer from 0 to 3, not 4"),
         ({"entry": -1}, "entry of chain 0 must be an integer from 0 to 3, not -1"),
@@ -230,10 +234,10 @@ def test_the_entry_of_a_snapshot_leads_back_to_it(clock: ManualClock) -> None:
         ({"timestamp": 1 << 62}, "must not be in the future: 4611686018427387904 ms since the epoch is 46116860184273"),
     ],
 )
-def test_snapshots_that_do_not_exist(one: Store, arguments: dict[str, Any], says: str) -> None:
+def test_snapshots_that_do_not_exist(one: Store, arguments: dict[str, Any], text: str) -> None:
     commit(one, [b"a"])
     assert one.snapshot().sequence == 3
-    with pytest.raises(InvalidConfigError, match=says):
+    with pytest.raises(InvalidConfigError, match=text):
         one.snapshot(**arguments)
 
 

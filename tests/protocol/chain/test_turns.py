@@ -45,11 +45,11 @@ class Process:
     def __init__(self, bucket: ObjectStore, clock: ManualClock) -> None:
         self.faults = FaultStore(bucket)
         self.objects = Slow(self.faults, clock)
-        self.asleep: Callable[[], object] = lambda: None
+        self.on_sleep: Callable[[], object] = lambda: None
 
         def sleep(seconds: float) -> None:
             clock.advance(round(1000 * seconds))
-            self.asleep()
+            self.on_sleep()
 
         runtime = FixedRuntime(clock, sleep, random.Random(str(id(self))))
         self.chain = Chain(self.objects, keys.KEYS, 0, runtime, InlineExecutor())
@@ -117,11 +117,11 @@ def test_commands_that_come_during_a_wait_share_the_entry(pair: tuple[Process, P
     a.commit("a5")
     queued = QueuedCommand(CreateTopic(topic("late")))
 
-    def comes() -> None:
+    def enqueue() -> None:
         if not queued.done and queued not in a.chain._waiting:
             a.chain._waiting.append(queued)
 
-    a.asleep = comes
+    a.on_sleep = enqueue
     a.commit("a6")
     assert queued.answer().name == "late"
     assert a.objects.log[-1][0] == "put_if_absent"

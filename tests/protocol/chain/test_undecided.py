@@ -132,17 +132,17 @@ def _hold(gated: GatedStore, chain: Chain) -> tuple[Gate, threading.Thread]:
 class Garbling(MemoryStore):
     """The answer to the next create is lost, and something else answers the GET after it."""
 
-    next = False
+    garbles_next = False
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         created = super().put_if_absent(key, data)
-        if self.next:
+        if self.garbles_next:
             raise UnknownOutcomeError("the answer is lost")
         return created
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         data = super().get(key, start, end)
-        garbled, self.next = self.next, False
+        garbled, self.garbles_next = self.garbles_next, False
         return b"<html>Sign in</html>" if garbled else data
 
 
@@ -150,7 +150,7 @@ def test_bytes_that_cannot_be_read_leave_the_outcome_unknown() -> None:
     """They may be those of the process itself: the command is in the chain."""
     bucket = Garbling()
     with a_chain(bucket) as chain:
-        bucket.next = True
+        bucket.garbles_next = True
         with pytest.raises(UnknownOutcomeError, match=r"may exist: .* truncated or altered"):
             chain.submit(CreateTopic(topic("a")))
         with pytest.raises(TopicExistsError):

@@ -145,8 +145,8 @@ def test_a_reader_ends_what_it_has_watched_for_the_whole_timeout(store: Store, c
 def test_a_clock_that_jumps_ends_nothing_that_was_seen_to_begin(store: Store, clock: ManualClock) -> None:
     """On a local folder the storage's clock is that of the machine: it jumps, too."""
     inner = connection_of(store).counts.inner
-    offs = [0]
-    inner._clock = lambda: clock() + offs[0]  # type: ignore[attr-defined]
+    ahead_ms = [0]
+    inner._clock = lambda: clock() + ahead_ms[0]  # type: ignore[attr-defined]
     runtime = Runtime(inner._clock, lambda _: None, executor=InlineExecutor, monotonic=clock)  # type: ignore[attr-defined]
     watching = open_on(inner, runtime=runtime)
     watching.recover()
@@ -157,7 +157,7 @@ def test_a_clock_that_jumps_ends_nothing_that_was_seen_to_begin(store: Store, cl
     producer.flush()
     clock.advance(MINUTE // 2 - 1)
     watching.recover()
-    offs[0] = YEAR
+    ahead_ms[0] = YEAR
     assert watching.recover().aborted == ()
     clock.advance(MINUTE // 2)
     assert watching.recover().aborted == ()
@@ -260,13 +260,13 @@ def test_a_vacuum_measures_the_grace_period_on_the_storage(store: Store, clock: 
 @pytest.mark.parametrize("written", [True, False], ids=["by-this-version", "in-an-entry"])
 def test_a_time_after_the_year_9999_breaks_no_query(store: Store, clock: ManualClock, *, written: bool) -> None:
     """No database shows such a time; an entry of another writer may have it."""
-    far = wrong(store, clock, 10**18)
+    writer = wrong(store, clock, 10**18)
     if not written:
-        for chain in connection_of(far).chains:
+        for chain in connection_of(writer).chains:
             chain.now = lambda: 10**18  # type: ignore[method-assign]
-    with far.producer("p").transaction() as txn:
+    with writer.producer("p").transaction() as txn:
         txn.send("t", b"1", partition=0, timestamp=5)
-    touch_all(far)
+    touch_all(writer)
     reader = right(store, clock)
     assert len(reader.sql("SELECT * FROM t").fetchall()) == 1
     for view in ("snapshot", "batches", "producers", "transactions", "entries", "partitions"):

@@ -107,13 +107,13 @@ def test_delayed_commit_that_was_checked_at_the_head_is_refused() -> None:
 def test_pending_offset_of_the_old_topic_replaces_none_of_the_new_one() -> None:
     """One transaction has a pending offset of the new topic when the other one sends that of the old topic."""
     case = Recreated(committed=None)
-    new = case.store.producer("new")
-    new.begin_transaction()
-    new.send_offsets({T0: 3}, GROUP)
-    new.flush()
+    producer = case.store.producer("new")
+    producer.begin_transaction()
+    producer.send_offsets({T0: 3}, GROUP)
+    producer.flush()
     with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
         commit_old(case.stale, case.old, "1")
-    new.commit_transaction()
+    producer.commit_transaction()
     assert case.committed == 3
 
 

@@ -323,9 +323,9 @@ def test_waiting_reader_seldom_repeats_a_write_that_is_refused(store: Store, clo
         warnings.simplefilter("ignore", BlockedReadWarning)
         clock.advance(LATER_MS)
         assert consumer.poll(timeout=0.0) == []
-        once = len(writes)
+        first_writes = len(writes)
         assert consumer.poll(timeout=300.0) == []
-    assert 0 < once <= len(writes) <= 12 * once
+    assert 0 < first_writes <= len(writes) <= 12 * first_writes
     allowed.append(True)
     clock.advance(30_000)
     assert len(consumer.poll(timeout=0.0)) == len(WAITING)
@@ -365,10 +365,10 @@ def test_what_a_consumer_waits_for_costs_no_request(store: Store) -> None:
     assert (counts.snapshot() - before).requests == 0
 
 
-@pytest.mark.parametrize(("ask", "warnings"), [("beginning_offsets", 0), ("end_offsets", 1), ("lag", 1)])
-def test_only_what_ends_before_records_warns_of_them(store: Store, ask: str, warnings: int) -> None:
+@pytest.mark.parametrize(("method", "warnings"), [("beginning_offsets", 0), ("end_offsets", 1), ("lag", 1)])
+def test_only_what_ends_before_records_warns_of_them(store: Store, method: str, warnings: int) -> None:
     """The first offsets are the same with them and without them."""
     hold_back(store)
     consumer = store.consumer()
     consumer.assign([T0])
-    assert len(warned(getattr(consumer, ask))) == warnings
+    assert len(warned(getattr(consumer, method))) == warnings
