@@ -84,9 +84,9 @@ def _committer(partitions: int, idle: int = 0) -> Callable[[], float]:
         encode(
             Entry.model_construct(sequence=number, entry_id="e", writer_id="w", timestamp=0, previous="", events=events)
         )
-        took = time.process_time() - begin
+        seconds = time.process_time() - begin
         state, producer = decision.state, decision.result.producer
-        return took
+        return seconds
 
     return commit
 

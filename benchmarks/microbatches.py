@@ -126,7 +126,7 @@ def _txnstore(spark: SparkSession, place: _Place, rows: int, number: int, checkp
         store.checkpoint()  # So that it takes the same requests to open the store, whatever is in it.
     options = {"path": place.url, **storage(place.options)}
     source = spark.readStream.format("txnstore").options(**options).option("topic", "in")
-    frame = source.option("maxOffsetsPerTrigger", ROWS + 1).load().select("value").where(_kept(rows))
+    frame = source.option("maxOffsetsPerTrigger", ROWS + 1).load().select("value").where(_condition(rows))
     return _run(
         frame.writeStream.format("txnstore").options(**options).option("topic", "out"), place, number, checkpoint
     )
@@ -143,14 +143,14 @@ def _files(sink: str) -> Callable[[SparkSession, _Place, int, int, str], list[fl
             objects.put(f"in/{each:04}.parquet", body.getvalue())
         objects.close()
         source = spark.readStream.schema("value binary").option("maxFilesPerTrigger", 1)
-        frame = source.parquet(f"{place.spark_url}/in").where(_kept(rows))
+        frame = source.parquet(f"{place.spark_url}/in").where(_condition(rows))
         writer = frame.writeStream.format(sink).option("path", f"{place.spark_url}/out")
         return _run(writer, place, number, checkpoint)
 
     return run
 
 
-def _kept(rows: int) -> str:
+def _condition(rows: int) -> str:
     """The condition that keeps all rows of the source, or none: without rows to read there is no micro-batch."""
     return "length(value) > 0" if rows else "length(value) > 9"
 
@@ -189,12 +189,12 @@ def _results(name: str, costs: Mapping[str, _Costs | str]) -> Iterator[Result]:
     beside = f", Delta {delta.ms:.0f}" if isinstance(delta, _Costs) else f"; {delta}"
     detail = f"txnstore {ours.ms:.0f} ms, files {files.ms:.0f}{beside}"
     yield Result(f"Spark: micro-batch of {name}: ms over those of files", ours.ms / files.ms, 2.0, True, detail)
-    detail = f"txnstore {_said(ours)}; files {_said(files)}" + (
-        f"; Delta {_said(delta)}" if isinstance(delta, _Costs) else ""
+    detail = f"txnstore {_in_words(ours)}; files {_in_words(files)}" + (
+        f"; Delta {_in_words(delta)}" if isinstance(delta, _Costs) else ""
     )
     ratio = sum(ours.requests.values()) / sum(files.requests.values())
     yield Result(f"Spark: micro-batch of {name}: requests over those of files", ratio, 1.0, True, detail)
 
 
-def _said(costs: _Costs) -> str:
+def _in_words(costs: _Costs) -> str:
     return ", ".join(f"{count:.1f} {kind}" for kind, count in costs.requests.items() if count)

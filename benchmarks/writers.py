@@ -33,7 +33,7 @@ WARM_UP, SECONDS = 3.0, 10.0
 class Figures:
     """What some processes did together."""
 
-    took: list[list[float]]
+    durations: list[list[float]]
     entries: int
     conflicts: int
     gets: int
@@ -41,7 +41,7 @@ class Figures:
     @property
     def commits(self) -> int:
         """The commits of all of them."""
-        return sum(map(len, self.took))
+        return sum(map(len, self.durations))
 
     @property
     def puts(self) -> float:
@@ -51,11 +51,11 @@ class Figures:
     @property
     def share(self) -> float:
         """The commits of the slowest process over those of the fastest."""
-        return min(map(len, self.took)) / max(map(len, self.took))
+        return min(map(len, self.durations)) / max(map(len, self.durations))
 
     def quantile(self, share: float) -> float:
         """The seconds within which this share of the commits was done."""
-        waits = sorted(took for one in self.took for took in one)
+        waits = sorted(wait for durations in self.durations for wait in durations)
         return waits[int(share * len(waits))]
 
     def line(self) -> str:
@@ -85,8 +85,8 @@ def run() -> Iterator[Result]:
 
 def _measure(count: int, threads: int = 1) -> Figures:
     reports = beside_each_other(count, partial(write, threads=threads))
-    took, entries, conflicts, gets = zip(*reports, strict=True)
-    return Figures(list(took), sum(entries), sum(conflicts), sum(gets))
+    durations, entries, conflicts, gets = zip(*reports, strict=True)
+    return Figures(list(durations), sum(entries), sum(conflicts), sum(gets))
 
 
 def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> None:
@@ -104,10 +104,10 @@ def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> N
         return time.monotonic() - began
 
     def commit_until(end: float, producer: Producer) -> list[float]:
-        took = []
+        durations = []
         while time.monotonic() < end:
-            took.append(commit(producer))
-        return took
+            durations.append(commit(producer))
+        return durations
 
     commit(producers[0])  # Imports what the first commit needs.
     with ThreadPoolExecutor(threads) as pool:
@@ -116,7 +116,7 @@ def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> N
         begin = time.monotonic() + WARM_UP
         list(pool.map(partial(commit_until, begin), producers))
         before = store.metrics()
-        took = [each for one in pool.map(partial(commit_until, begin + SECONDS), producers) for each in one]
+        durations = [wait for waits in pool.map(partial(commit_until, begin + SECONDS), producers) for wait in waits]
         after = store.metrics()
     counts = (getattr(after, name) - getattr(before, name) for name in ("commits", "conflicts", "gets"))
-    pipe.send((took, *counts))
+    pipe.send((durations, *counts))

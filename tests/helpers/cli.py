@@ -48,11 +48,11 @@ class _Captured(_Stream):
     """The bytes that are written, as standard output is one: data need not be text."""
 
     def __init__(self, *, terminal: bool) -> None:
-        self._kept = io.BytesIO()
-        super().__init__(self._kept, terminal=terminal)
+        self._written = io.BytesIO()
+        super().__init__(self._written, terminal=terminal)
 
     def text(self) -> str:
-        return self._kept.getvalue().decode("utf-8", "backslashreplace")
+        return self._written.getvalue().decode("utf-8", "backslashreplace")
 
 
 def captured(*arguments: str, terminal: bool = False) -> Result:

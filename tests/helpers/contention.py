@@ -73,12 +73,12 @@ class Contention:
 
     def wait(self, part: float) -> float:
         """How many latencies a commit takes: a quantile."""
-        waits = sorted(took for writer in self.writers for took in writer.waits)
+        waits = sorted(wait for writer in self.writers for wait in writer.waits)
         return waits[int(part * len(waits))] / LATENCY
 
     def line(self) -> str:
         """All figures."""
-        waits = [took / LATENCY for writer in self.writers for took in writer.waits]
+        waits = [wait / LATENCY for writer in self.writers for wait in writer.waits]
         count = max(1, len(self.entries))
         return (
             f"{len(self.entries)} entries, {self.puts / count:.2f} PUTs and {self.gets / count:.1f} GETs each; "

@@ -78,16 +78,16 @@ with txnstore.open(root) as store:
 @contextmanager
 def suspended(root: Path, role: str, moment: str) -> Iterator[list[str]]:
     """A process that has suspended itself; it goes on after the block. Gives what it says then, line by line."""
-    said: list[str] = []
+    output: list[str] = []
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(root), role, moment], stdout=subprocess.PIPE, text=True
     )
     try:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), "it has ended instead"
-        yield said
+        yield output
         process.send_signal(signal.SIGCONT)
-        said += process.communicate(timeout=300)[0].splitlines()
+        output += process.communicate(timeout=300)[0].splitlines()
     finally:
         process.kill()
         process.communicate()
@@ -129,25 +129,25 @@ def values(root: Path) -> list[str]:
 
 def test_a_commit_under_a_name_that_was_deleted_is_not_acknowledged(root: Path) -> None:
     """The create succeeds, since the name is free again, and the entry is none of the chain."""
-    with suspended(root, "writer", "before") as said:
+    with suspended(root, "writer", "before") as output:
         assert forget(root)
-    assert said[0].startswith("unknown:")
-    assert "suspended" in said[0]
+    assert output[0].startswith("unknown:")
+    assert "suspended" in output[0]
     stored = values(root)
     assert stored[:5] == ["first", "day0", "day1", "day2", "day3"]
-    assert stored[5:] == (["sleeper"] if said[1] == "then committed" else []), said
+    assert stored[5:] == (["sleeper"] if output[1] == "then committed" else []), output
 
 
 def test_a_commit_that_was_written_before_its_entry_was_deleted_is_there_once(root: Path) -> None:
-    with suspended(root, "writer", "after") as said:
+    with suspended(root, "writer", "after") as output:
         assert forget(root)
-    assert said[-1] in ("committed", "then committed")
+    assert output[-1] in ("committed", "then committed")
     assert values(root) == ["first", "sleeper", "day0", "day1", "day2", "day3"]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_consumer_reads_on_at_the_head(root: Path, moment: str) -> None:
     """Its next entry was deleted, which is no end of the chain."""
-    with suspended(root, "reader", moment) as said:
+    with suspended(root, "reader", moment) as output:
         assert forget(root)
-    assert said[-1].split() == ["first", "day0", "day1", "day2", "day3"]
+    assert output[-1].split() == ["first", "day0", "day1", "day2", "day3"]

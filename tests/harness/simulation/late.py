@@ -35,7 +35,7 @@ class Straggler(PassingProducer):
         super().__init__(world, name)
         #: The registrations of the open transaction by chain, and those of ended ones, with their chain.
         self._open: dict[int, Append] = {}
-        self._kept: list[tuple[int, Append]] = []
+        self._ended: list[tuple[int, Append]] = []
 
     def open(self, process: Process, transactional_id: str) -> Producer:
         """Some instances take over a prepared transaction; :meth:`initialize` aborts it."""
@@ -53,9 +53,9 @@ class Straggler(PassingProducer):
         for chain, command in self._open.items():
             # Without topic ids, the markers of a commit may follow its data to a recreated topic: a duplicate.
             if outcome is Known.ABORTED or _names_topics(command):
-                self._kept.append((chain, command))
+                self._ended.append((chain, command))
         self.pause(self.rng.choice((100, 1_000, 20_000)))
-        for chain, command in self.rng.sample(self._kept, min(_AT_ONCE, len(self._kept))):
+        for chain, command in self.rng.sample(self._ended, min(_AT_ONCE, len(self._ended))):
             self._submit_late(process, chain, command)
         return outcome
 

@@ -101,7 +101,7 @@ def test_a_plan_takes_one_request_of_spark(
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "said"),
+    ("setting", "value", "warning"),
     [
         ("endpoint", "http://127.0.0.1:1", "Set spark.hadoop.fs.s3a.endpoint to "),
         ("secret.key", "wrong", "AccessDenied"),
@@ -114,10 +114,10 @@ def test_wrong_settings_take_the_other_road_with_a_warning(
     caplog: pytest.LogCaptureFixture,
     setting: str,
     value: str,
-    said: str,
+    warning: str,
 ) -> None:
     session.conf.set(f"fs.s3a.{setting}", value)
     frame = read(session, store.url, "events", storage_options=logged_options)
     assert not is_native(frame)
     assert frame.count() == 40
-    assert said in caplog.text
+    assert warning in caplog.text

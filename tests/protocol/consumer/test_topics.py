@@ -137,7 +137,7 @@ def test_commit_says_that_the_only_topic_was_deleted(
     store.delete_topic("t")
     if auto:
         consumer.close()
-        assert any(said.startswith("not committed: the topics were deleted: ") for said in warnings(caplog))
+        assert any(message.startswith("not committed: the topics were deleted: ") for message in warnings(caplog))
     else:
         with pytest.raises(UnknownTopicOrPartitionError, match="t-0"):
             consumer.commit()

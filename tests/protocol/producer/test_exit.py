@@ -59,9 +59,9 @@ def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: s
 
 
 def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -> None:
-    said = _run(tmp_path, "linger=3600", end="import shutil; shutil.rmtree(sys.argv[1])")
-    assert said.startswith(LOST)
-    assert "was deleted while it was in use" in said
+    output = _run(tmp_path, "linger=3600", end="import shutil; shutil.rmtree(sys.argv[1])")
+    assert output.startswith(LOST)
+    assert "was deleted while it was in use" in output
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -
 @pytest.mark.parametrize("end", ["producer.flush()", "producer.flush(); producer.send('t', b'x'); sys.exit(3)"])
 def test_open_transaction_is_aborted_when_the_interpreter_exits(tmp_path: Path, chains: int, end: str) -> None:
     """API-11: it would block readers until its timeout; another process reads what was committed after it at once."""
-    said = _run(tmp_path, "'id'", "producer.begin_transaction()", end, chains=chains)
-    assert said == f"{ABORTED}\n"
+    output = _run(tmp_path, "'id'", "producer.begin_transaction()", end, chains=chains)
+    assert output == f"{ABORTED}\n"
     with open_store(tmp_path / "store") as store:
         assert store.transaction("id").state is TxnState.COMPLETE_ABORT
         store.producer().send("t", b"next").result()
@@ -79,9 +79,9 @@ def test_open_transaction_is_aborted_when_the_interpreter_exits(tmp_path: Path, 
 
 def test_abort_that_fails_at_exit_is_no_loss_of_records_that_were_flushed(tmp_path: Path) -> None:
     end = "producer.flush(); import shutil; shutil.rmtree(sys.argv[1])"
-    said = _run(tmp_path, "'id'", "producer.begin_transaction()", end)
-    assert said.startswith(NOT_ABORTED)
-    assert "were not written" not in said
+    output = _run(tmp_path, "'id'", "producer.begin_transaction()", end)
+    assert output.startswith(NOT_ABORTED)
+    assert "were not written" not in output
 
 
 @pytest.mark.slow

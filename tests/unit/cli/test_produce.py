@@ -32,7 +32,7 @@ _LATER = "it is aborted at its timeout, a minute after it began"
 
 
 @pytest.mark.parametrize(
-    ("flushed", "committed", "writing", "reading", "said"),
+    ("flushed", "committed", "writing", "reading", "message"),
     [
         (False, False, None, None, "was aborted: none of its records is visible"),
         (True, False, None, None, "was aborted: none of its records is visible"),
@@ -42,7 +42,7 @@ _LATER = "it is aborted at its timeout, a minute after it began"
     ],
 )
 def test_interrupted_transaction_is_reported_as_its_chain_has_it(
-    flushed: bool, committed: bool, writing: StorageError | None, reading: StorageError | None, said: str
+    flushed: bool, committed: bool, writing: StorageError | None, reading: StorageError | None, message: str
 ) -> None:
     objects = _Failing()
     store = create_on(objects)
@@ -56,4 +56,4 @@ def test_interrupted_transaction_is_reported_as_its_chain_has_it(
     if committed:
         producer.commit_transaction()
     objects.writing, objects.reading = writing, reading
-    assert _end(store, producer, "job", _SentRecords(2)) == f"the transaction of 'job' {said}"
+    assert _end(store, producer, "job", _SentRecords(2)) == f"the transaction of 'job' {message}"

@@ -21,24 +21,24 @@ from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 @dataclass
 class SlowStore(MemoryStore):
-    """A store in memory whose requests take ``took`` ms of a manual clock."""
+    """A store in memory whose requests take ``duration_ms`` ms of a manual clock."""
 
     clock: ManualClock
-    took: int = 30
+    duration_ms: int = 30
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self.clock.advance(self.took)
+        self.clock.advance(self.duration_ms)
         return super().get(key, start, end)
 
     def put(self, key: str, data: bytes) -> None:
-        self.clock.advance(self.took)
+        self.clock.advance(self.duration_ms)
         super().put(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        self.clock.advance(self.took)
+        self.clock.advance(self.duration_ms)
         return super().put_if_absent(key, data)
 
 
@@ -51,9 +51,9 @@ def buckets(histogram: Histogram) -> dict[float, int]:
 def test_durations_fall_into_buckets_with_inclusive_bounds() -> None:
     clock = ManualClock(0)
     measured = Measurements(clock)
-    for took in (0, 1, 2, 3, 60_000, 60_001):
+    for duration_ms in (0, 1, 2, 3, 60_000, 60_001):
         began = clock()
-        clock.advance(took)
+        clock.advance(duration_ms)
         measured.add("get", began)
     (histogram,) = measured.durations().values()
     assert buckets(histogram) == {1.0: 2, 2.0: 1, 5.0: 1, 60_000.0: 1, float("inf"): 1}
@@ -103,7 +103,7 @@ def test_the_listener_gets_each_duration() -> None:
     clock = ManualClock(0)
     measured = Measurements(clock)
     durations: list[tuple[str, int]] = []
-    measured.listener = lambda kind, took: durations.append((kind, took))
+    measured.listener = lambda kind, duration_ms: durations.append((kind, duration_ms))
     measured.add("get", clock.advance(-7))
     measured.add("put", clock.advance(-3) - 3)
     assert durations == [("get", 0), ("put", 3)]

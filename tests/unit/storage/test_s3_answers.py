@@ -266,14 +266,14 @@ def test_error_says_what_the_server_said() -> None:
         response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
         return map_s3_error(ClientError(response, "PutObject"), kind, "bucket", URL, ("sesame",))
 
-    said = error(400, "InvalidArgument", "The encryption method specified by sesame is not supported")
-    assert str(said).startswith(
+    refusal = error(400, "InvalidArgument", "The encryption method specified by sesame is not supported")
+    assert str(refusal).startswith(
         "Cannot create s3://bucket/root/key: the server answered 400 InvalidArgument: "
         "The encryption method specified by *** is not supported."
     )
-    said = error(501, "NotImplemented", "Server side encryption specified but KMS is not configured")
-    assert type(said) is StorageRefusedError
-    assert "cannot encrypt as s3_additional_kwargs demands" in str(said)
+    refusal = error(501, "NotImplemented", "Server side encryption specified but KMS is not configured")
+    assert type(refusal) is StorageRefusedError
+    assert "cannot encrypt as s3_additional_kwargs demands" in str(refusal)
     for code in ("", "400"):
         assert "a server with TLS needs https://" in str(error(400, code, "Bad Request", Kind.READ))
 

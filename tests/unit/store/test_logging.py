@@ -31,7 +31,7 @@ def store() -> Store:
     return create_on(MemoryStore(), runtime=runtime(ManualClock()))
 
 
-def said(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[tuple[str, str]]:
+def messages_of(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[tuple[str, str]]:
     """The records of a level: logger below ``txnstore``, and message."""
     records = (record for record in caplog.records if record.levelno == level)
     return [(record.name.removeprefix("txnstore."), record.getMessage()) for record in records]
@@ -48,7 +48,7 @@ def test_open_says_where_how_much_and_how_long(caplog: pytest.LogCaptureFixture)
     create_on(objects, 2, runtime=runtime(ManualClock())).create_topic("t")
     caplog.clear()
     store = open_on(objects, read_only=True)
-    assert said(caplog) == [("connection", "store opened")]
+    assert messages_of(caplog) == [("connection", "store opened")]
     assert field(caplog, "store opened", "chains") == 2
     assert field(caplog, "store opened", "sequence") == store.snapshot().sequence > 0
     assert field(caplog, "store opened", "store_id") == store.store_id
@@ -68,7 +68,7 @@ def test_fencing_and_aborting_are_said(store: Store, caplog: pytest.LogCaptureFi
     new.begin_transaction()
     new.abort_transaction()
     store.fence_producers(["p"])
-    assert said(caplog) == [
+    assert messages_of(caplog) == [
         ("catalog.topics", "topic created"),
         ("producer.producer", "producer initialized; earlier instances are fenced"),
         ("producer.producer", "producer initialized; earlier instances are fenced"),
@@ -76,7 +76,7 @@ def test_fencing_and_aborting_are_said(store: Store, caplog: pytest.LogCaptureFi
         ("admin.transactions", "producers fenced by an administrator"),
     ]
     message = f"producer fenced by a newer instance, or expired: {fenced.value}"
-    assert said(caplog, logging.WARNING) == [("producer.sender", message)]
+    assert messages_of(caplog, logging.WARNING) == [("producer.sender", message)]
     assert field(caplog, message, "transactional_id") == "p"
 
 
@@ -94,7 +94,7 @@ def test_recovery_and_maintenance_are_said(caplog: pytest.LogCaptureFixture) -> 
     store.compact()
     clock.advance(8 * 86_400_000)
     store.vacuum(0)
-    messages = [message for _, message in said(caplog)]
+    messages = [message for _, message in messages_of(caplog)]
     assert messages == ["abandoned transaction ended", "recovered", "compacted", "expired", "vacuumed"]
     assert field(caplog, "recovered", "aborted") == 1
     assert field(caplog, "compacted", "aborted") == 1
@@ -114,10 +114,10 @@ def test_a_group_says_who_joins_and_leaves(store: Store, caplog: pytest.LogCaptu
     second.close()
     first.poll()
     assert field(caplog, "group rebalanced", "left") == [other]
-    assert ("consumer", "group left") in said(caplog)
+    assert ("consumer", "group left") in messages_of(caplog)
     caplog.clear()
     first.poll()
-    assert said(caplog) == []
+    assert messages_of(caplog) == []
 
 
 def test_commits_races_and_retries_are_said_at_debug(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_commits_races_and_retries_are_said_at_debug(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.DEBUG, "txnstore.chain")
     faults.plan = on(Fault.ERROR_BEFORE, "put_if_absent")
     store.create_topic("u")
-    assert [message for _, message in said(caplog, logging.DEBUG)] == [
+    assert [message for _, message in messages_of(caplog, logging.DEBUG)] == [
         "lost a race for an entry, deciding again",
         "committed",
     ]
