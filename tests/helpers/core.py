@@ -18,7 +18,7 @@ from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
-from txnstore.core.groups.commands import CommitOffsets, TxnOffsets, Watched
+from txnstore.core.groups.commands import CommitOffsets, ExpiredMembers, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import committed
@@ -79,7 +79,7 @@ class World:
         """The command of a process that has watched the group, with a right clock; unless the test says who expired."""
         now = max(self.now, self.state.timestamp)
 
-        def expired(name: str) -> Watched:
+        def expired(name: str) -> ExpiredMembers:
             members = self.state.groups.get(name, Group()).members.values()
             return tuple((member.member_id, member.seen_at) for member in members if member.expired(now))
 

@@ -47,7 +47,7 @@ GROUPS = (
     Mutant(
         "a commit without membership is accepted while a group has members",
         groups_membership.check_offset_commit,
-        "or expire_if_empty($draft, $name, $offsets.expired)):",
+        "or expire_if_none_live($draft, $name, $offsets.expired)):",
         "or True):",
         test=_GENERATIONS + "test_off_08_commit_without_membership",
     ),
@@ -173,7 +173,7 @@ GROUPS = (
     Mutant(
         "the offsets of a group with members are reset",
         groups_offsets._require_no_live_member,
-        "if not expire_if_empty($draft, $name, $expired):",
+        "if not expire_if_none_live($draft, $name, $expired):",
         "if False:",
         test=_MEMBERSHIP + "test_offsets_can_be_reset_only_without_members",
     ),

@@ -61,7 +61,7 @@ class GroupPosition:
         high_watermark: The offset of the next record that is appended.
         blocked: The committed records from ``end`` on, which wait for an open transaction and are not part of ``lag``;
             None if there are none.
-        pending: Whether an open transaction holds another offset.
+        pending: Whether an open transaction has a pending offset of the partition.
         member_id: The member that reads the partition, if one does.
     """
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry
-from txnstore.core.groups.commands import Watched
+from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.routing import chain_of_group
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction
@@ -206,7 +206,7 @@ class Ages:
 
     # Leases and timeouts ----------------------------------------------------------------------------------------------
 
-    def expired_members(self, states: Sequence[State], name: str) -> Watched:
+    def expired_members(self, states: Sequence[State], name: str) -> ExpiredMembers:
         """The members of a group whose leases are over, each with the time of the renewal that was watched.
 
         Args:

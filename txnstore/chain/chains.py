@@ -15,7 +15,7 @@ from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
 from txnstore.chain.past import Past, check_entries, check_timestamp
-from txnstore.core.groups.commands import Watched
+from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, SnapshotExpiredError
@@ -213,7 +213,7 @@ class Chains:
         results = self.concurrently(dict(enumerate(work)))
         return tuple(results[number] for number in range(len(work)))
 
-    def expired_members(self, group: str) -> Watched:
+    def expired_members(self, group: str) -> ExpiredMembers:
         """The members of a group whose leases are over, as this process measures; each with its watched renewal."""
         return self.ages.expired_members([chain.state for chain in self._chains], group)
 

@@ -107,6 +107,10 @@ class ConsumerGroup:
         return existing
 
     def _commit(self, items: tuple[GroupOffset, ...]) -> None:
+        """Commit offsets with the membership, if there is one; without offsets only check that the member exists.
+
+        A commit with the membership renews the lease.
+        """
         member = self.membership
         if items and not member.joined:
             self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
@@ -133,18 +137,20 @@ class ConsumerGroup:
     ) -> OffsetAndMetadata | None:
         """The committed position at the head of the chain, or None.
 
-        Abandoned transactions that hold offsets are ended, as Kafka's coordinator does.
+        Abandoned transactions with pending offsets are ended, as Kafka's coordinator does.
 
         Raises:
-            UnstableOffsetCommitError: An open transaction holds an offset.
+            UnstableOffsetCommitError: An open transaction has a pending offset.
         """
         chains = self._connection.view(refresh=False).chains
         view = self._connection.view(refresh={CATALOG, chain_of_group(self.name, chains)})
         group = view.groups.get(self.name)
-        holding = {each for each, offsets in group.pending.items() if strict or tp in offsets} if group else set[int]()
-        if require_stable and holding:
-            view = self._connection.view(refresh={chain_of_producer(each) for each in holding})
-            if self._connection.unblock(holding):
+        pending_in = (
+            {each for each, offsets in group.pending.items() if strict or tp in offsets} if group else set[int]()
+        )
+        if require_stable and pending_in:
+            view = self._connection.view(refresh={chain_of_producer(each) for each in pending_in})
+            if self._connection.unblock(pending_in):
                 view = self._connection.view(refresh=False)
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
 
@@ -181,6 +187,6 @@ class ConsumerGroup:
         try:
             if self._auto_commit_interval is not None:
                 self._commit_if_member()
-            self.membership.give_back()
+            self.membership.call_revoked()
         finally:
             self.membership.leave()

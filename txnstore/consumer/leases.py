@@ -99,7 +99,7 @@ class MemberLease:
             timer.stop()
 
     def joining(self) -> None:
-        """The member is about to join."""
+        """Note before a join that this process may have a member, so that the exit of the interpreter leaves it."""
         _OPEN.add(self)
 
     @property
@@ -121,14 +121,14 @@ class MemberLease:
         self._polled_at = self.connection.runtime.monotonic()
 
     def renewed(self, at: int) -> None:
-        """A command that was submitted at ``at`` (ms, monotonic) has renewed the lease."""
+        """Record that a command, submitted at ``at`` (ms, monotonic), has renewed the lease, and set the timer anew."""
         self._renewed_at = self._checked_at = at
         self._seen_at = -1
         self.overdue = False
         self._set_timer()
 
     def observed(self, member: Member) -> None:
-        """The chain has this member. If its ``seen_at`` is new, a commit in a transaction has renewed the lease.
+        """Record the member as the chain has it. A new ``seen_at``: a commit in a transaction has renewed the lease.
 
         The lease then counts from the last check, since the commit came after it.
         """
@@ -245,6 +245,7 @@ def _on_timer(lease: weakref.ref[MemberLease]) -> None:
         target.on_timer()
 
 
+#: The leases of this process whose member may be in the group: from before its join until it has left.
 _OPEN: weakref.WeakSet[MemberLease] = weakref.WeakSet()
 
 

@@ -301,8 +301,8 @@ class GroupMembership:
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def give_back(self) -> None:
-        """Call ``on_revoked`` with all partitions, which can still be committed; :meth:`leave` follows."""
+    def call_revoked(self) -> None:
+        """Call ``on_revoked`` with all partitions, which can still be committed; :meth:`leave` gives them back."""
         if self.joined and self._positions.assigned:
             self._call(self._options.on_revoked, sorted(self._positions.assigned))
 

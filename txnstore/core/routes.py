@@ -17,12 +17,12 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
+    ExpiredMembers,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
     TxnOffsets,
-    Watched,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
 from txnstore.core.log.model import NewBatch
@@ -214,7 +214,7 @@ def _chain_of_key(key: str, chains: int) -> int:
     return CATALOG
 
 
-def with_expired(command: Command, expired: Callable[[str], Watched]) -> Command:
+def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> Command:
     """The command with the members whose leases are over, if it depends on them.
 
     Args:
@@ -226,15 +226,15 @@ def with_expired(command: Command, expired: Callable[[str], Watched]) -> Command
             members = expired(command.group)
             return replace(command, expired=members) if members else command
         case CommitOffsets() | ResetOffsets():
-            return replace(command, offsets=_watched(command.offsets, expired))
+            return replace(command, offsets=_with_expired_members(command.offsets, expired))
         case Append() | EndTxn():
             # Without a membership, or with a generation, offsets in a transaction do not depend on who else is alive.
             if all(item.generation >= 0 or not (item.member_id or item.instance_id) for item in command.offsets):
                 return command
-            return replace(command, offsets=tuple(_watched(item, expired) for item in command.offsets))
+            return replace(command, offsets=tuple(_with_expired_members(item, expired) for item in command.offsets))
     return command
 
 
-def _watched(offsets: TxnOffsets, expired: Callable[[str], Watched]) -> TxnOffsets:
+def _with_expired_members(offsets: TxnOffsets, expired: Callable[[str], ExpiredMembers]) -> TxnOffsets:
     members = expired(offsets.group)
     return replace(offsets, expired=members) if members else offsets

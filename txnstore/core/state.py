@@ -48,7 +48,7 @@ class State:
         entry_hash: The SHA-256 of the last folded entry.
         timestamp: The time of the last folded entry, in ms; it never decreases.
         next_producer_id: The next producer id that the chain grants.
-        next_offset_position: The position of the next offset commit in the order of offset commits (OFF-11).
+        next_offset_position: The commit position of the next committed offset (OFF-11).
         topics: The catalog; outside of chain 0 copies of the topics that the chain needs.
         partitions: The partition logs that the chain leads.
         transactions: The transaction table, by transactional id.

@@ -97,16 +97,21 @@ def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str
 
 
 class _Sticky:
+    """One computation of the sticky assignor."""
+
     def __init__(self, subscriptions: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
         self._readers = subscriptions.readers_of_topics()
-        self._held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscriptions.topics}
+        #: The targets of each member so far, by member id.
+        self._targets: dict[str, set[TopicPartition]] = {member_id: set() for member_id in subscriptions.topics}
+        #: The partitions that have no owner, or one that no longer reads their topic.
         self._free: list[TopicPartition] = []
-        self._stays: dict[TopicPartition, str] = {}
+        #: The owner of each other partition, before this computation moves any.
+        self._kept_by: dict[TopicPartition, str] = {}
         for tp in subscriptions.all_partitions():
             owner = previous.get(tp)
-            if owner in self._held and tp.topic in subscriptions.topics[owner]:
-                self._held[owner].add(tp)
-                self._stays[tp] = owner
+            if owner in self._targets and tp.topic in subscriptions.topics[owner]:
+                self._targets[owner].add(tp)
+                self._kept_by[tp] = owner
             else:
                 self._free.append(tp)
 
@@ -114,10 +119,10 @@ class _Sticky:
         self._give_out_free()
         while self._relieve_one():
             pass
-        return {member_id: tuple(sorted(tps)) for member_id, tps in self._held.items()}
+        return {member_id: tuple(sorted(tps)) for member_id, tps in self._targets.items()}
 
     def _load(self, member_id: str) -> tuple[int, str]:
-        return len(self._held[member_id]), member_id
+        return len(self._targets[member_id]), member_id
 
     def _give_out_free(self) -> None:
         """Give each unowned partition to the reader with the fewest; those with the fewest readers first."""
@@ -130,56 +135,57 @@ class _Sticky:
                 heap = heaps[readers] = sorted(map(self._load, readers))
             while heap[0] != (least := self._load(heap[0][1])):
                 heapreplace(heap, least)
-            self._held[heap[0][1]].add(tp)
+            self._targets[heap[0][1]].add(tp)
 
     def _relieve_one(self) -> bool:
         """Move a partition away from the first member, from the one with the most on, where that is possible."""
-        loads = sorted(map(self._load, self._held), reverse=True)
+        loads = sorted(map(self._load, self._targets), reverse=True)
         return any(self._relieve(member_id, load - 2) for load, member_id in loads if load - 2 >= loads[-1][0])
 
     def _relieve(self, member_id: str, limit: int) -> bool:
         """Move a partition along a path to the nearest member that has at most ``limit``; whether there is one.
 
-        Breadth-first search: each member on the path passes one partition to the next one. Each move reduces the sum
-        of the squared loads, so the search ends; without such a path no assignment is more balanced.
+        Breadth-first search: each member on the path passes one partition to the next one. ``givers`` has for each
+        member that was reached the one before it on the path, and the partition that it would pass on. Each move
+        reduces the sum of the squared loads, so the search ends; without such a path no assignment is more balanced.
         """
-        came: dict[str, tuple[str, TopicPartition]] = {}
-        unseen = set(self._held)
+        givers: dict[str, tuple[str, TopicPartition]] = {}
+        unseen = set(self._targets)
         unseen.remove(member_id)
         waiting = deque([member_id])
         while waiting and unseen:
             giver = waiting.popleft()
-            for _, taker in sorted(map(self._load, self._takers(giver, unseen, came))):
-                if len(self._held[taker]) <= limit:
-                    self._hand_on(taker, member_id, came)
+            for _, taker in sorted(map(self._load, self._takers(giver, unseen, givers))):
+                if len(self._targets[taker]) <= limit:
+                    self._hand_on(taker, member_id, givers)
                     return True
                 waiting.append(taker)
         return False
 
-    def _takers(self, giver: str, unseen: set[str], came: dict[str, tuple[str, TopicPartition]]) -> list[str]:
+    def _takers(self, giver: str, unseen: set[str], givers: dict[str, tuple[str, TopicPartition]]) -> list[str]:
         """The unseen members that could take a partition of ``giver``; each is noted with the best such partition.
 
         That is one that ``giver`` did not have before, since it moves in any case, and of these the last.
         """
         best: dict[str, tuple[bool, TopicPartition]] = {}
-        for tp in self._held[giver]:
-            candidate = (self._stays.get(tp) != giver, tp)
+        for tp in self._targets[giver]:
+            candidate = (self._kept_by.get(tp) != giver, tp)
             best[tp.topic] = max(candidate, best.get(tp.topic, candidate))
         all_takers: list[str] = []
         for _, tp in sorted(best.values(), reverse=True):
             takers = unseen & self._readers[tp.topic]
-            came.update(dict.fromkeys(takers, (giver, tp)))
+            givers.update(dict.fromkeys(takers, (giver, tp)))
             unseen -= takers
             all_takers += takers
             if not unseen:
                 break
         return all_takers
 
-    def _hand_on(self, taker: str, first: str, came: Mapping[str, tuple[str, TopicPartition]]) -> None:
+    def _hand_on(self, taker: str, first: str, givers: Mapping[str, tuple[str, TopicPartition]]) -> None:
         while taker != first:
-            giver, tp = came[taker]
-            self._held[giver].remove(tp)
-            self._held[taker].add(tp)
+            giver, tp = givers[taker]
+            self._targets[giver].remove(tp)
+            self._targets[taker].add(tp)
             taker = giver
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.model import TopicPartition
 
-#: Members whose leases the caller has measured to be over: each id with the time of the renewal that was watched, in
-#: ms. A command removes those that have not renewed their leases since (``docs/design/0009-time.md``).
-Watched = tuple[tuple[str, int], ...]
+#: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
+#: caller knew. A command removes those that have not renewed their leases since (``docs/design/0009-time.md``).
+ExpiredMembers = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TxnOffsets:
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
-    expired: Watched = ()
+    expired: ExpiredMembers = ()
     catalog: int | None = None
 
 
@@ -63,15 +63,21 @@ class JoinGroup:
     assignor: str = "cooperative-sticky"
     session_timeout_ms: int = 45_000
     instance_id: str | None = None
-    expired: Watched = ()
+    expired: ExpiredMembers = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
-    ``owned`` are the partitions that the member reads; None: it releases none. ``topics`` and ``expired`` are as in
-    :class:`JoinGroup`; topics None: unchanged.
+    Attributes:
+        group: The group.
+        member_id: The id of the member.
+        owned: The partitions that the member still reads; it releases the held ones that are neither among these nor
+            among its targets. None: it releases none.
+        topics: As in :class:`JoinGroup`; None: unchanged.
+        instance_id: The name of a static member (KIP-345).
+        expired: The members whose leases are over.
     """
 
     group: str
@@ -79,7 +85,7 @@ class Heartbeat:
     owned: tuple[TopicPartition, ...] | None
     topics: tuple[tuple[str, int], ...] | None = None
     instance_id: str | None = None
-    expired: Watched = ()
+    expired: ExpiredMembers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class LeaveGroup:
     group: str
     member_id: str = ""
     instance_id: str | None = None
-    expired: Watched = ()
+    expired: ExpiredMembers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class DeleteGroup:
     """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
     group: str
-    expired: Watched = ()
+    expired: ExpiredMembers = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,13 +81,13 @@ def _with_group(state: State, name: str, group: Group) -> State:
 
 def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     group = state.groups.get(event.group, Group())
-    position = state.next_offset_position
+    commit_position = state.next_offset_position
     pending = event.producer_id != NO_PRODUCER
     offsets = group.pending.get(event.producer_id, Map()) if pending else group.offsets
     for item in event.offsets:
         value = OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
-        offsets = offsets.insert(item.tp, CommittedOffset(value, position, state.timestamp, item.topic_id))
-        position += 1
+        offsets = offsets.insert(item.tp, CommittedOffset(value, commit_position, state.timestamp, item.topic_id))
+        commit_position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
         # The fence keeps a late marker of an earlier transaction from ending these offsets.
@@ -96,7 +96,7 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     else:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
-    return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=position)
+    return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=commit_position)
 
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
@@ -111,7 +111,7 @@ def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
 
 
 def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
-    """The group after the end of a transaction; an offset never replaces one with a later position (OFF-11)."""
+    """The group after the end of a transaction; an offset never replaces one with a later commit position (OFF-11)."""
     if producer_id not in group.pending:
         return group
     offsets = group.offsets

@@ -4,8 +4,8 @@ A member joins, and renews its lease by heartbeats and offset commits. Every cha
 computes new targets and raises the generation, which fences offset commits of members that have not seen it (KIP-447).
 There is no barrier and no leader: a partition moves to its new owner when the old one has released it or has left; the
 other members continue to read. A lease is over when another process has measured that it was not renewed for its whole
-length: a later command of the group names the renewal that was watched, and has no effect on a member that has renewed
-its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
+length: a later command of the group names the newest renewal that this process knew, and has no effect on a member that
+has renewed its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
 from txnstore.core.groups.commands import (
+    ExpiredMembers,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     Membership,
     TxnOffsets,
-    Watched,
 )
 from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
 from txnstore.core.groups.model import Group, Member, PartitionHolder
@@ -47,7 +47,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
         raise InvalidConfigError(msg)
     if before is None:
         before = _static_member(group, command.instance_id)
-    removed = expire(draft, command.group, command.expired, but=before)
+    removed = expire(draft, command.group, command.expired, caller=before)
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -80,7 +80,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
     changed = topics != member.topics
     owned = {member.member_id: command.owned} if command.owned is not None else {}
     draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
-    if expire(draft, command.group, command.expired, but=member) or changed:
+    if expire(draft, command.group, command.expired, caller=member) or changed:
         _rebalance(draft, command.group, owned)
     else:
         _hand_over(draft, command.group, owned)
@@ -100,8 +100,8 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
         _rebalance(draft, command.group)
 
 
-def expire_if_empty(draft: Draft, name: str, expired: Watched) -> bool:
-    """Remove the members of a group if the leases of all of them are over; nothing if one is live.
+def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> bool:
+    """Remove all members of a group if the leases of all of them are over; none if one is live.
 
     Returns:
         Whether the group has no live member.
@@ -113,21 +113,27 @@ def expire_if_empty(draft: Draft, name: str, expired: Watched) -> bool:
     return True
 
 
-def expire(draft: Draft, name: str, watched: Watched, but: Member | None = None) -> bool:
-    """Remove the watched members that have not renewed their leases since, except for ``but``, whose command this is.
+def expire(draft: Draft, name: str, expired: ExpiredMembers, caller: Member | None = None) -> bool:
+    """Emit ``MemberLeft`` for the expired members that have not renewed their leases since, except for ``caller``.
+
+    Args:
+        draft: The draft.
+        name: The group.
+        expired: The members whose leases the caller has measured to be over.
+        caller: The member whose command this is: the command itself shows that it is alive.
 
     Returns:
-        Whether there were any; the remaining members need new targets then.
+        Whether any was removed; the caller then has to compute new targets for the others.
     """
-    caller = but.member_id if but is not None else ""
-    expired = [
+    caller_id = caller.member_id if caller is not None else ""
+    removed = [
         member
         for member in _members(_group(draft, name))
-        if (member.member_id, member.seen_at) in watched and member.member_id != caller
+        if (member.member_id, member.seen_at) in expired and member.member_id != caller_id
     ]
-    for member in expired:
+    for member in removed:
         draft.emit(MemberLeft(group=name, member_id=member.member_id, reason="expired"))
-    return bool(expired)
+    return bool(removed)
 
 
 def live_members(group: Group, now: int) -> list[Member]:
@@ -173,6 +179,7 @@ def require_member(group: Group, name: str, member_id: str, instance_id: str | N
 def check_offset_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> None:
     """Check the member id, static name and generation of an offset commit (KIP-447).
 
+    If it depends on whether the group has a live member, this also removes the members whose leases are all over.
     A commit without a membership is accepted in a transaction (OFF-08). A commit without a generation is accepted while
     the group has no live member, whatever its member id, as in Kafka's ``ClassicGroup.validateOffsetCommit``. Stricter
     than Kafka: a member cannot commit for a partition that another member holds, also with the newest generation; it
@@ -185,7 +192,7 @@ def check_offset_commit(draft: Draft, offsets: TxnOffsets, *, transactional: boo
     """
     name = offsets.group
     anonymous = not offsets.member_id and offsets.instance_id is None
-    if offsets.generation < 0 and ((transactional and anonymous) or expire_if_empty(draft, name, offsets.expired)):
+    if offsets.generation < 0 and ((transactional and anonymous) or expire_if_none_live(draft, name, offsets.expired)):
         return
     if offsets.generation < 0 and anonymous:
         msg = f"group {name!r} has members, so only a member can commit its offsets"
@@ -218,17 +225,24 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
 
 
 def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]] | None = None) -> None:
-    """Compute targets for all members in a new generation; partitions that no member holds move immediately."""
+    """Compute and emit targets for all members, in a new generation, and the held partitions that follow from them.
+
+    A target that no member holds is held by its member from now on; one that another member holds is awaited.
+    ``owned``: see :func:`_emit_rebalance`.
+    """
     group = _group(draft, name)
     members = _members(group)
     targets: dict[str, tuple[TopicPartition, ...]] = {}
     if members:
-        targets = assignor_of(members)(members, _previous(members))
+        targets = assignor_of(members)(members, _owners(members))
     _emit_rebalance(draft, name, max(group.generation, 0) + 1, targets, owned or {})
 
 
 def _hand_over(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
-    """Move released partitions to their new owners; targets and generation stay."""
+    """Emit the held partitions after a release: released ones go to the members whose targets they are.
+
+    Targets and generation stay. ``owned``: see :func:`_emit_rebalance`.
+    """
     group = _group(draft, name)
     targets = {member.member_id: member.target for member in _members(group)}
     _emit_rebalance(draft, name, group.generation, targets, owned)
@@ -241,10 +255,10 @@ def _emit_rebalance(
     targets: dict[str, tuple[TopicPartition, ...]],
     owned: dict[str, tuple[TopicPartition, ...]],
 ) -> None:
-    """Emit the new targets, and the held partitions that follow from them.
+    """Emit ``GroupRebalanced`` with the targets, and the held partitions that follow; nothing if nothing changes.
 
-    ``owned`` are the partitions that the calling member still reads. It releases its held partitions that are neither
-    among these nor among its targets; other members keep theirs.
+    ``owned`` has the partitions that the calling member still reads, under its id; empty: it releases none. It releases
+    its held partitions that are neither among these nor among its targets; other members keep theirs.
     """
     group = _group(draft, name)
     members = _members(group)
@@ -267,7 +281,7 @@ def _emit_rebalance(
         draft.emit(GroupRebalanced(group=name, generation=generation, members=changes))
 
 
-def _previous(members: Iterable[Member]) -> dict[TopicPartition, str]:
+def _owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
     """The member that has each partition as a target, or, where there is none, the member that holds it."""
     owners: dict[TopicPartition, str] = {}
     for member in members:

@@ -23,7 +23,8 @@ class CommittedOffset:
 
     Attributes:
         value: The offset and its metadata.
-        position: The position in the order of all offset commits of the chain: the later one wins (OFF-11).
+        position: The commit position: the number of this offset in the order of all offset commits of the chain. The
+            later one wins (OFF-11).
         committed_at: The time of the commit in ms.
         topic_id: The topic that was read; a topic that is created again under its name has another id (OFF-18).
     """

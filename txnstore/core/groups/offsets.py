@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets, Watched
+from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ExpiredMembers, ResetOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
-from txnstore.core.groups.membership import check_offset_commit, expire_if_empty, live_members
+from txnstore.core.groups.membership import check_offset_commit, expire_if_none_live, live_members
 from txnstore.core.groups.model import Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
 from txnstore.core.routing import CATALOG
@@ -34,8 +34,8 @@ OFFSETS_RETENTION_MS = 7 * 86_400_000
 MAX_OFFSET = 2**63 - 1
 
 
-class Known(Protocol):
-    """The part of a state that a lookup of committed offsets needs: a state of a chain, or a view of all chains."""
+class HasGroups(Protocol):
+    """What has groups: the state of a chain, or a view of all chains."""
 
     @property
     def groups(self) -> Mapping[str, Group]: ...
@@ -51,21 +51,21 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
     Raises:
         InvalidConfigError: A value has another type.
     """
-    position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    item = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     try:
         topic, partition = tp
     except (TypeError, ValueError):
         msg = f"the offsets of a group are given by TopicPartition, not by {tp!r}"
         raise InvalidConfigError(msg) from None
-    if not isinstance(position.metadata, str) or not is_unicode(position.metadata):
-        msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {position.metadata!r}"
+    if not isinstance(item.metadata, str) or not is_unicode(item.metadata):
+        msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {item.metadata!r}"
         raise InvalidConfigError(msg)
     return GroupOffset(
         topic=check_topic_name(topic),
         partition=check_integer(f"the partition of {topic!r}", partition),
-        offset=check_integer(f"the offset of {topic}-{partition}", position.offset),
-        metadata=position.metadata,
-        leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", position.leader_epoch),
+        offset=check_integer(f"the offset of {topic}-{partition}", item.offset),
+        metadata=item.metadata,
+        leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", item.leader_epoch),
     )
 
 
@@ -80,7 +80,10 @@ def commit_plain_offsets(draft: Draft, command: CommitOffsets) -> None:
 
 
 def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity | None = None) -> None:
-    """Commit offsets immediately, or as pending in the transaction of ``producer`` (OFF-02)."""
+    """Emit offsets that take effect immediately, or are pending in the transaction of ``producer`` (OFF-02).
+
+    Checks the membership first, which may remove expired members, and the topics. Without offsets it does nothing.
+    """
     if not offsets.offsets:
         return
     check_offset_commit(draft, offsets, transactional=producer is not None)
@@ -103,8 +106,8 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
     draft.emit(GroupDeleted(group=command.group))
 
 
-def _require_no_live_member(draft: Draft, name: str, expired: Watched, refused: str) -> None:
-    if not expire_if_empty(draft, name, expired):
+def _require_no_live_member(draft: Draft, name: str, expired: ExpiredMembers, refused: str) -> None:
+    if not expire_if_none_live(draft, name, expired):
         msg = f"group {name!r} has live members, so {refused}"
         raise GroupNotEmptyError(msg)
 
@@ -211,7 +214,7 @@ def _check_same_topic(topic: CatalogTopic, group: str, item: GroupOffset) -> Non
 
 
 def committed(
-    state: Known,
+    state: HasGroups,
     group: str,
     tp: TopicPartition,
     *,
@@ -265,5 +268,5 @@ def exists(group: Group | None) -> bool:
 
 
 def is_dead(group: Group, now: int) -> bool:
-    """Whether a group can be deleted: no live member, no committed and no pending offset (OFF-16)."""
+    """Whether an expiration deletes a group: no live member, no committed and no pending offset (OFF-16)."""
     return not group.offsets and not any(group.pending.values()) and not live_members(group, now)

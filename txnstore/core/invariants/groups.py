@@ -76,7 +76,7 @@ def free_partitions_are_given(state: State) -> Iterator[str]:
 
 
 def instance_names_unique(state: State) -> Iterator[str]:
-    """A static name has one member (KIP-345), and a group with members has a generation."""
+    """A static name has one member (KIP-345); also, a group with members has a generation of 1 or above."""
     for name, members in _groups(state):
         names = [member.instance_id for member in members if member.instance_id is not None]
         for instance_id in sorted({instance_id for instance_id in names if names.count(instance_id) > 1}):
@@ -92,11 +92,11 @@ def generations_never_go_back(before: State, after: State) -> Iterator[str]:
             continue  # A group that was deleted and created again has other members.
         if new.generation < old.generation and set(old.members) & set(new.members):
             yield f"group {name!r}: the generation went back from {old.generation} to {new.generation}"
-        if new.generation == old.generation and _slots(old) != _slots(new):
+        if new.generation == old.generation and _lasting_names(old) != _lasting_names(new):
             yield f"group {name!r}: the members changed in generation {new.generation}"
 
 
-def _slots(group: Group) -> set[str]:
+def _lasting_names(group: Group) -> set[str]:
     """The members, static ones by name: a static member is replaced without a rebalance."""
     return {member.instance_id or member.member_id for member in group.members.values()}
 
