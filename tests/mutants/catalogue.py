@@ -95,13 +95,13 @@ ONE_CHAIN = (
     ),
     Mutant(
         "the marker of one partition is not written",
-        transactions_rules.write_chain_markers,
+        transactions_rules.emit_markers,
         "for $tp in $decided.partitions:",
         "for $tp in $decided.partitions[:2]:",
     ),
     Mutant(
         "the markers of groups are not written",
-        transactions_rules.write_chain_markers,
+        transactions_rules.emit_markers,
         "for $group in $decided.groups:",
         "for $group in ():",
     ),

@@ -8,7 +8,7 @@ from txnstore.chain.chains import Chains
 from txnstore.coordinator import recovery
 from txnstore.coordinator.completion import Completions
 from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.coordinator import _has as has_all
+from txnstore.coordinator.coordinator import _has_added as has_all
 from txnstore.core import state as core_state
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.transactions import rules as transactions_rules
@@ -18,7 +18,7 @@ from txnstore.core.view import View
 _SEND_AHEAD = "    appended = self._append_ahead(command, coordinator_chain, others) if others else {}\n"
 _NAME_LAST = """\
     after = self._after(producer, coordinator_chain, others)
-    last = replace(command, batches=own.batches, offsets=own.offsets, after=after)
+    last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
     submit = self._submit if decided else self._submit_part
     try:
 """
@@ -64,14 +64,14 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a completion that no entry carries is not written",
-        Completions._finish_beside,
+        Completions._finish_with_next_entry,
         "$chain.commit_queued($queued)",
         "pass",
         test="protocol/chains/test_requests.py::test_a_transaction_across_chains",
     ),
     Mutant(
         "a completion that an entry has carried is waited for",
-        Completions._finish_beside,
+        Completions._finish_with_next_entry,
         "if not $queued.done:",
         "if True:",
         test="protocol/chains/test_requests.py"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.mutants.mutant import Mutant
 from txnstore.coordinator import copies
 from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.coordinator import _has as has_all
+from txnstore.coordinator.coordinator import _has_added as has_all
 from txnstore.core import fences, routes
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.groups import offsets as group_offsets
@@ -64,7 +64,7 @@ FENCES = (
     Mutant(
         "a partition is added to a prepared transaction without its coordinator",
         has_all,
-        "and $txn.held == NO_PRODUCER",
+        "and not $txn.is_prepared",
         "",
         test=_FENCES + "test_tpc_03_prepared_transaction_refuses_batches_in_all_chains",
     ),

@@ -1,4 +1,7 @@
-"""Descriptions of transactions and producers (KIP-664). Times are in milliseconds since the epoch."""
+"""What operators see of transactions and producers: the values that ``admin/transactions.py`` returns (KIP-664).
+
+Those of groups are in ``admin/groups.py``. Times are in milliseconds since the epoch.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from txnstore.core.transactions.model import TxnState
 
 @dataclass(frozen=True, slots=True)
 class OpenData:
-    """The open data of a transaction in a partition.
+    """The batches of an open transaction in a partition.
 
     Attributes:
         tp: The partition.
-        first_offset: Where the open data begins.
-        last_stable: The LSO, where ``read_committed`` readers stop.
+        first_offset: The offset of its first record.
+        last_stable: The LSO of the partition: that offset, or an earlier one if another transaction began before.
         high_watermark: The offset of the next record that is appended.
     """
 
@@ -37,13 +40,13 @@ class TransactionDescription:
         producer_id: The producer id.
         epoch: The epoch of the current or next transaction.
         timeout_ms: Milliseconds after which any process may abort it (``transaction.timeout.ms``).
-        started_at: When it began; None if none is open.
-        updated_at: When its state last changed.
-        prepared: Whether an external coordinator decides it, so that it has no timeout (KIP-939).
+        started_at: When the open or decided transaction began; None if there is none.
+        updated_at: When its record last changed.
+        prepared: Whether it waits for the decision of an external coordinator, so that it has no timeout (KIP-939).
         partitions: The partitions that take part; once the outcome is decided, those that still lack the marker.
         groups: The groups that take part; once the outcome is decided, those that still lack the marker.
-        versions: The last version that was committed for each scope of a job.
-        open: Its open data in each partition.
+        versions: The last version that was committed, for each scope of an idempotent job.
+        open: Its batches, in each partition that has any and lacks the marker.
     """
 
     transactional_id: str
@@ -70,8 +73,8 @@ class ProducerDescription:
         epoch: The epoch of its last batch or marker.
         last_sequence: The sequence of its last record; -1 if there is none in this epoch.
         last_timestamp: When it last appended.
-        first_offset: Where its open transaction begins, or None.
-        transactional_id: None for a producer without transactions, and for one whose id has expired.
+        first_offset: The first offset of its open transaction in the partition; None if none is open.
+        transactional_id: The id of the producer; None for one without transactions, and for one whose id has expired.
     """
 
     producer_id: int
@@ -84,18 +87,18 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A hanging transaction: open data of a partition, or pending offsets of a group (ADM-04).
+    """A hanging transaction in a partition, or in a group whose offsets are pending (ADM-04).
 
     Attributes:
-        tp: The partition; None for pending offsets.
+        tp: The partition; None for a group.
         producer_id: The producer id.
         epoch: Its epoch; -1 if it is not known.
-        first_offset: Where readers stop; None for pending offsets.
-        last_timestamp: When it was last written to.
-        transactional_id: The id of the producer, if it is known.
+        first_offset: The offset of its first record in the partition, at or after the LSO; None for a group.
+        last_timestamp: When the transaction was last written to.
+        transactional_id: The id of the producer; None if it is not known.
         reason: ``"unknown"``: no coordinator knows an open transaction of this producer with this partition or group.
             ``"late"``: it is long past its timeout. ``"expired"``: it is past its timeout, and readers wait for it.
-        group: The group whose offsets cannot be looked up (OFF-09); None for open data.
+        group: The group, whose pending offsets cannot be looked up (OFF-09); None for a partition.
     """
 
     tp: TopicPartition | None
@@ -116,8 +119,8 @@ class TransactionHistory:
         transactional_id: The id.
         steps: What happened, in order.
         complete: Whether the entries were read from the first one on.
-        deleted: The last entry of each chain whose history a vacuum has deleted; 0 without one.
-        limited: Whether the limit has left out entries that exist, of the time that was asked for.
+        deleted: For each chain, the last entry that a vacuum may have deleted; 0: none.
+        limited: Whether entries of the requested time were left out because of the limit on their number.
     """
 
     transactional_id: str

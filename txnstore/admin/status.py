@@ -12,7 +12,7 @@ from txnstore.chain.checkpoints import checkpoint
 from txnstore.connection import Connection
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import DECIDED
 from txnstore.core.view import View
 from txnstore.metrics import (
@@ -84,7 +84,7 @@ def _transactions(view: View, now: int) -> tuple[TransactionStatus, ...]:
             transactional_id=name,
             producer_id=txn.producer_id,
             state=txn.state.name,
-            prepared=txn.held != NO_PRODUCER,
+            prepared=txn.is_prepared,
             age=max(0, now - (txn.started_at if txn.started_at is not None else txn.updated_at)) / 1000,
             timeout=txn.timeout_ms / 1000,
         )

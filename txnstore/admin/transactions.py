@@ -23,7 +23,7 @@ from txnstore.core.blocked import blocked_partitions, known_transaction
 from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, chain_of_transactional_id
 from txnstore.core.transactions.commands import AbortTxn, DecidedTransaction, InitProducer, WriteMarkers
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
@@ -98,7 +98,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
         timeout_ms=txn.timeout_ms,
         started_at=txn.started_at,
         updated_at=txn.updated_at,
-        prepared=txn.held != NO_PRODUCER,
+        prepared=txn.is_prepared,
         partitions=tuple(partitions),
         groups=tuple(groups),
         versions=dict(sorted(txn.versions.items())),
@@ -181,9 +181,10 @@ def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> I
 
 
 def _reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) -> str | None:
-    """Why open data or pending offsets hang; None if they do not. ``txn``: the transaction that the coordinator knows.
+    """Why an open transaction hangs in a partition or group; None if it does not.
 
-    ``blocks``: whether readers wait for it, so that it hangs as soon as its timeout is over.
+    ``txn``: the transaction, if its coordinator knows it. ``blocks``: whether readers wait for it, so that it hangs as
+    soon as its timeout is over.
     """
     if txn is None:
         return "unknown"
@@ -273,11 +274,11 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
         # The marker takes the next epoch: this epoch must not append to the partition any more.
         connection.submit(_init_again(connection, txn))
-    orphan = DecidedTransaction(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
+    hanging = DecidedTransaction(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     coordinator_chain = home if 0 <= home < len(chains) else number
     chains[number].submit(
-        WriteMarkers(orphan, (coordinator_chain, view.states[coordinator_chain].sequence), copies_current=True)
+        WriteMarkers(hanging, (coordinator_chain, view.states[coordinator_chain].sequence), copies_current=True)
     )
     return True
 

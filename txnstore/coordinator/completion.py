@@ -63,10 +63,8 @@ class Completions:
         """Write the missing markers; returns the command that completes the transaction in the coordinator's chain."""
         coordinator_chain = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {coordinator_chain})
-        decision = (
-            coordinator_chain,
-            self._chains[coordinator_chain].state.sequence,
-        )  # The local state includes the decision.
+        # The state of this process is that of the decision, or a later one.
+        decision = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
         after = self._chains.concurrently(
             {number: partial(self._write_markers_in, number, decided, decision) for number in others}
         )
@@ -100,9 +98,10 @@ class Completions:
         transaction, or of any other command. If there is none within :data:`LINGER` seconds, an entry of its own does.
         """
         # One executor for both steps: that of a connection that is closed meanwhile, which waits for it.
-        self.in_background(decided.transactional_id, partial(self._finish_beside, decided, self._background()))
+        self.in_background(decided.transactional_id, partial(self._finish_with_next_entry, decided, self._background()))
 
-    def _finish_beside(self, decided: DecidedTransaction, background: Executor) -> None:
+    def _finish_with_next_entry(self, decided: DecidedTransaction, background: Executor) -> None:
+        """Write the missing markers, and queue the completion for the next entry; later write it if none came."""
         completion = self._write_markers(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
         queued = chain.enqueue(completion)

@@ -7,7 +7,7 @@ another stopped. A transaction inside its coordinator's chain is one entry. Acro
     coordinator's chain          other chains
     AddPartitions, AddOffsets
                                  batches, offsets      (in parallel, one entry per chain)
-    PREPARE, own markers                               the decision: a commit returns here
+    PREPARE, its markers                               the decision: a commit returns here
                                  markers               (in parallel, one entry per chain)
     COMPLETE
 """
@@ -30,7 +30,7 @@ from txnstore.core.groups.offsets import identified_in
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS, find_batch
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.maintenance import DropObjects, ForgetObjects
-from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routes import Part, chains_of, chains_of_command, joined, keys_by_chain, parts_of
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.state import State
@@ -109,11 +109,18 @@ class Coordinator:
         return submit_copying_topics(self._chains, number, command)
 
     def _submit_part(self, number: int, command: C) -> Any:
-        """Submit what a command has for one chain, with the ids of the topics of its offsets.
+        """Submit the part of a command that is for one chain, with the ids of the topics of its offsets.
 
-        Nothing of this command comes between the lookup and the entry: an own entry in the catalog's chain would make
-        the chain, which follows from it, refuse the lookup as outdated. Where another process's entry does, only this
-        part is repeated.
+        The ids are looked up here, last of all, because a lookup can be outdated before its part is written:
+
+        1. This process looks the ids up in the catalog's chain, as of entry *n*.
+        2. A later entry of the catalog's chain is written, by this command or by another process.
+        3. The chain of the group learns of that entry: one of its own entries follows from it (``State.seen``).
+        4. The part arrives. Its ids are of entry *n*, so the chain cannot tell whether they are of the newest topics,
+           and refuses them where they would replace other ids.
+
+        With the lookup last, no earlier entry of this command causes that. If an entry that is written meanwhile does,
+        the ids are looked up again, and only this part is repeated.
         """
         for _ in range(ATTEMPTS):
             checked, catalog = self._identify_topics(command)
@@ -152,11 +159,11 @@ class Coordinator:
         coordinator_chain = chain_of_producer(answer.producer.producer_id)
         after = (coordinator_chain, self._chains[coordinator_chain].state.sequence)
         command = FenceProducer(answer.producer, answer.partitions, answer.groups, after)
-        self._everywhere(command)
+        self._fence_in_all_chains(command)
         return answer.producer
 
     def _hold(self, command: HoldTxn) -> None:
-        """Prepare in the coordinator's chain, then close the transaction in its other chains (TPC-03).
+        """Prepare in the coordinator's chain, then in the other chains of the transaction (TPC-03).
 
         The call returns after that: a prepared transaction takes no more batches or offsets in any chain.
         """
@@ -170,8 +177,8 @@ class Coordinator:
         others = chains_of(txn, len(self._chains)) - {coordinator_chain}
         self._all({number: partial(self._submit, number, command_after) for number in sorted(others)}, happened=True)
 
-    def _everywhere(self, command: FenceProducer) -> None:
-        """Submit the same command to all its chains; the entry that it follows from is already stored."""
+    def _fence_in_all_chains(self, command: FenceProducer) -> None:
+        """Submit a fence to all its chains; the entry that granted the new epoch is already stored."""
         numbers = chains_of_command(command, len(self._chains))
         self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
 
@@ -185,27 +192,40 @@ class Coordinator:
             }
             return joined(parts, self._all(work, happened=False))
         coordinator_chain = chain_of_producer(producer.producer_id)
-        own = parts.get(coordinator_chain, Part())
+        coordinator_part = parts.get(coordinator_chain, Part())
         others = {number: part for number, part in parts.items() if number != coordinator_chain}
-        added, appended = self._add(producer, coordinator_chain, own, others)
+        added, appended = self._add_and_append(producer, coordinator_chain, coordinator_part, others)
         return joined(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
 
-    def _add(
-        self, producer: ProducerIdentity, coordinator_chain: int, own: Part, others: dict[int, Part]
+    def _add_and_append(
+        self, producer: ProducerIdentity, coordinator_chain: int, coordinator_part: Part, others: dict[int, Part]
     ) -> tuple[Added | None, tuple[Appended, ...]]:
-        """Add partitions and groups of other chains, and append the coordinator's own part; skipped if all are added.
+        """Add the partitions and groups of other chains to the transaction, and append the coordinator's part.
 
-        This fences a zombie in chains where it has written nothing (FEN-02): its epoch is refused here.
+        One entry of the coordinator's chain; none if the transaction has all of them and the part is empty. A zombie is
+        refused by this entry, so it writes nothing in chains that have not seen the newer epoch (FEN-02).
+
+        Args:
+            producer: The producer.
+            coordinator_chain: The chain of its coordinator.
+            coordinator_part: The part of the command for this chain.
+            others: The parts for other chains, by chain.
+
+        Returns:
+            The evidence that these chains need to accept their parts, and where the batches were appended. The evidence
+            is None only if there are no other parts, and the transaction is not open.
         """
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
         self.completions.wait_for(producer.transactional_id)
-        command = Append(producer, own.batches, own.offsets, partitions, groups, topic_ids=topic_ids)
+        command = Append(
+            producer, coordinator_part.batches, coordinator_part.offsets, partitions, groups, topic_ids=topic_ids
+        )
         added = self._added(coordinator_chain, command)
         if added is not None and self._is_old(added, others):
             added, command = None, replace(command, renews=True)
-        if added is not None and not (own.batches or own.offsets):
+        if added is not None and not (coordinator_part.batches or coordinator_part.offsets):
             return added, ()
         submit = partial(self._submit_part, coordinator_chain, command)
         while True:
@@ -213,17 +233,20 @@ class Coordinator:
             added = self._added(coordinator_chain, command)
             if added is not None or not others:
                 return added, appended
-            # Another process has ended the transaction since: the next attempt is refused.
+            # The entry has added them, so another process has ended the transaction since: the next attempt is refused.
 
     def _added(self, coordinator_chain: int, command: Append) -> Added | None:
-        """Evidence that the open transaction has the partitions and groups, as of an entry before its decision."""
+        """The evidence that the open transaction has the partitions and groups of an append; None if it lacks any.
+
+        Read from the state of this process: it is true as of that entry, which comes before the decision.
+        """
         state = self._chains[coordinator_chain].state
         txn = state.transactions.get(command.producer.transactional_id or "")
-        is_added = txn is not None and _has(txn, command)
+        is_added = txn is not None and _has_added(txn, command)
         return Added(coordinator_chain, state.sequence, state.timestamp) if is_added else None
 
     def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
-        """Whether chains may soon refuse the evidence for its age: the coordinator's chain was idle for hours."""
+        """Whether these chains may soon refuse the evidence as too old: the coordinator's chain was idle for hours."""
         now = max([self._runtime.clock(), *(self._chains[number].state.timestamp for number in chains)])
         return now - added.timestamp > MAX_ADDED_AGE_MS // 2
 
@@ -268,7 +291,7 @@ class Coordinator:
         producer = command.producer
         coordinator_chain = chain_of_producer(producer.producer_id)
         parts = parts_of(command, len(self._chains))
-        own = parts.get(coordinator_chain, Part())
+        coordinator_part = parts.get(coordinator_chain, Part())
         others = {number: part for number, part in parts.items() if number != coordinator_chain}
         self.completions.wait_for(producer.transactional_id)
         # A repeated end must return the answer of the first attempt, also if a topic is unknown by now:
@@ -284,7 +307,7 @@ class Coordinator:
                 raise
         appended = self._append_ahead(command, coordinator_chain, others) if others else {}
         after = self._after(producer, coordinator_chain, others)
-        last = replace(command, batches=own.batches, offsets=own.offsets, after=after)
+        last = replace(command, batches=coordinator_part.batches, offsets=coordinator_part.offsets, after=after)
         submit = self._submit if decided else self._submit_part
         try:
             ended: Ended = self.completions.when_free(producer, lambda: submit(coordinator_chain, last))
@@ -305,7 +328,7 @@ class Coordinator:
         """
         producer = command.producer
         try:
-            added, _ = self._add(producer, coordinator_chain, Part(), parts)
+            added, _ = self._add_and_append(producer, coordinator_chain, Part(), parts)
             return self._register(producer, added, parts)
         except StorageError:
             raise
@@ -356,9 +379,12 @@ class Coordinator:
         return tuple(key for number in sorted(answers) for key in answers[number])
 
     def _identify_topics(self, command: C) -> tuple[C, int | None]:
-        """The command with the topic ids of its offsets, which a group's chain does not know; and the catalog's entry.
+        """The command with the topic ids of its offsets, which the chain of a group does not know.
 
-        If the cached state of the catalog's chain refuses them, its head decides. None: the command has no offsets.
+        If the cached state of the catalog's chain refuses them, its head decides.
+
+        Returns:
+            The command, and the entry of the catalog's chain that the ids are as of; None: the command has no offsets.
 
         Raises:
             UnknownTopicOrPartitionError: A partition does not exist, or its topic was created again since it was read.
@@ -407,11 +433,11 @@ def _identified(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOff
     )
 
 
-def _has(txn: Transaction, command: Append) -> bool:
+def _has_added(txn: Transaction, command: Append) -> bool:
     """Whether the open transaction of the producer has all partitions and groups of an append, and is not prepared."""
     return (
         txn.state is TxnState.ONGOING
-        and txn.held == NO_PRODUCER
+        and not txn.is_prepared
         and (txn.producer_id, txn.epoch) == (command.producer.producer_id, command.producer.epoch)
         and txn.partitions.issuperset(command.partitions)
         and txn.groups.issuperset(command.groups)

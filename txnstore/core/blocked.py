@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import aborted_batches, is_open
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import Transaction
 from txnstore.core.view import View
 
@@ -96,7 +96,7 @@ def _blocked(view: View, tp: TopicPartition, start: int | None, end: int | None)
         transactional_id=txn.transactional_id if txn is not None else None,
         since=began if began is not None else _appended_at(log, last_stable),
         expires_at=txn.expires_at if txn is not None else None,
-        prepared=txn is not None and txn.held != NO_PRODUCER,
+        prepared=txn is not None and txn.is_prepared,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from txnstore.connection import Connection
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import check_offset
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidConfigError
 from txnstore.producer.futures import RecordFuture, TableFuture, TablePart
@@ -87,7 +87,7 @@ class Producer:
         # The command checks the range, with an error of its own.
         timeout_ms = check_milliseconds("transaction_timeout", transaction_timeout, least=None)
         two_phase = two_phase_commit or keep_prepared
-        command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared, two_phase=two_phase)
+        command = InitProducer(transactional_id, timeout_ms, keep_prepared=keep_prepared, two_phase=two_phase)
         identity: ProducerIdentity = connection.submit(command)
         self._connection = connection
         self._manager = TransactionManager(identity, None if two_phase or transactional_id is None else timeout_ms)
@@ -107,7 +107,7 @@ class Producer:
     def _take_over(self, connection: Connection) -> None:
         """Continue the transaction that an earlier instance has prepared, if there is one."""
         txn = connection.view(refresh=False).transactions.get(self.transactional_id or "")
-        if txn is not None and txn.held != NO_PRODUCER:
+        if txn is not None and txn.is_prepared:
             self._manager.take_over(PreparedTxn(txn.producer_id, txn.held))
 
     # Identity ---------------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def _transaction_rows(view: View) -> Iterator[Row]:
         yield (
             txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
             txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
-            txn.held != NO_PRODUCER, chain_of_transactional_id(txn.transactional_id, view.chains),
+            txn.is_prepared, chain_of_transactional_id(txn.transactional_id, view.chains),
         )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Straggler(PassingProducer):
         home = chain_of_producer(identity.producer_id)
         others = {chain: part for chain, part in parts.items() if chain != home}
         manager.partitions_added()
-        added, _ = connection.coordinator._add(identity, home, Part(), others)
+        added, _ = connection.coordinator._add_and_append(identity, home, Part(), others)
         return {
             chain: Append(identity, part.batches, part.offsets, added=added if chain != home else None)
             for chain, part in parts.items()

@@ -32,7 +32,6 @@ from tests.harness.simulation.sharing import Sharer, shared
 from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
 from txnstore.admin.transactions import abort_transaction
-from txnstore.core.model import NO_PRODUCER
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import TxnStoreError
 from txnstore.store import Store
@@ -151,5 +150,5 @@ def _look(world: World) -> Iterator[str]:
 def _decide_two_phase(store: Store) -> None:
     """Abort the transactions of external coordinators, which have no timeout: open and prepared ones (KIP-939)."""
     for txn in store._connection.view().transactions.values():
-        if txn.held != NO_PRODUCER or (txn.two_phase and txn.state is TxnState.ONGOING):
+        if txn.is_prepared or (txn.two_phase and txn.state is TxnState.ONGOING):
             abort_transaction(store._connection, txn.transactional_id)

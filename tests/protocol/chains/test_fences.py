@@ -76,7 +76,7 @@ def test_fen_02_takeover_fences_topics_unknown_to_chain(cluster: Cluster) -> Non
     tp = cluster.led_by(1)[0]
     evidence = added(cluster, tp)
     cluster.do(0, HoldTxn(cluster.identity))
-    grant = cluster.do(0, InitProducer(cluster.name, keep_held=True))
+    grant = cluster.do(0, InitProducer(cluster.name, keep_prepared=True))
     cluster.do(1, FenceProducer(grant.producer, grant.partitions, grant.groups, (0, cluster.states[0].sequence)))
     cluster.delete("t")
     topic: CatalogTopic = cluster.do(0, CreateTopic(CatalogTopic("t", "t-id-2", 4)))

@@ -28,7 +28,7 @@ class InitProducer:
         timeout_ms: The timeout of its transactions in ms. None: :data:`TIMEOUT_MS`, or the store's largest if that is
             less.
         expected: The (producer id, epoch) that the caller has and asks to bump (KIP-360).
-        keep_held: Keep a prepared transaction open under the new epoch (KIP-939).
+        keep_prepared: Keep a prepared transaction open under the new epoch (KIP-939).
         two_phase: Transactions of the id have no timeout; ``timeout_ms`` has no effect
             (``transaction.two.phase.commit.enable``).
         max_timeout_ms: The largest timeout that the store allows.
@@ -37,7 +37,7 @@ class InitProducer:
     transactional_id: str | None = None
     timeout_ms: int | None = None
     expected: tuple[int, int] | None = None
-    keep_held: bool = False
+    keep_prepared: bool = False
     two_phase: bool = False
     max_timeout_ms: int = MAX_TIMEOUT_MS
 
@@ -144,10 +144,11 @@ class CompleteTxn:
 
 @dataclass(frozen=True, slots=True)
 class DecidedTransaction:
-    """A decided transaction that must be completed in other chains.
+    """A decided transaction that is not completed: other chains may lack its markers.
 
-    ``partitions`` and ``groups`` are all of the transaction. Its markers carry the epoch ``epoch + 1`` (KIP-890).
-    ``topic_ids``: pairs of (topic, topic id) for topics of other chains, where the id is known.
+    ``partitions`` and ``groups`` are all of the transaction, those of the coordinator's chain too. Its markers carry
+    the epoch ``epoch + 1`` (KIP-890). ``topic_ids``: pairs of (topic, topic id) for topics of other
+    chains, where the id is known.
     """
 
     transactional_id: str

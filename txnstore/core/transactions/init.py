@@ -6,7 +6,7 @@ from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft
 from txnstore.core.transactions.commands import DecidedTransaction, InitProducer, KeptTransaction
 from txnstore.core.transactions.events import ProducerInitialized
-from txnstore.core.transactions.lookups import decided_of, fenced, following, is_last
+from txnstore.core.transactions.lookups import decided_of, fenced, is_previous_identity, next_id_and_epoch
 from txnstore.core.transactions.machine import check_transition
 from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
@@ -43,13 +43,13 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
         if granted is not None:
             # If an end has bumped the caller's epoch, that bump is the answer, and its transaction is completed.
             return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
-    if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
+    if command.keep_prepared and txn.state is TxnState.ONGOING and txn.is_prepared:
         return _keep(draft, command, txn)
     unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else decided_of(txn)
     if unfinished is not None:
         return unfinished
     txn = draft.state.transactions[transactional_id]
-    if command.expected is not None and is_last(txn, command.expected):
+    if command.expected is not None and is_previous_identity(txn, command.expected):
         # The end has already bumped the caller's epoch.
         return _grant(draft, command, txn.producer_id, txn.epoch)
     if txn.epoch >= MAX_EPOCH:
@@ -63,9 +63,9 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
     Raises:
         ProducerFencedError: The expected identity is neither the current one nor the one before it.
     """
-    if expected in {(txn.producer_id, txn.epoch), following(txn)}:
+    if expected in {(txn.producer_id, txn.epoch), next_id_and_epoch(txn)}:
         return None
-    if is_last(txn, expected):
+    if is_previous_identity(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
 

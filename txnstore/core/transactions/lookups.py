@@ -35,11 +35,11 @@ def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool
 
 
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
-    """The outcome of the transaction of this producer id and epoch; None if it is not decided or not the last one."""
+    """The outcome of the last decided transaction of the id; None if it is not of this producer id and epoch."""
     identity = (producer.producer_id, producer.epoch)
     if txn.state in DECIDED and identity == (txn.producer_id, txn.epoch):
         return DECIDED[txn.state]
-    return COMPLETED.get(txn.state) if is_last(txn, identity) else None
+    return COMPLETED.get(txn.state) if is_previous_identity(txn, identity) else None
 
 
 def decided_of(txn: Transaction) -> DecidedTransaction | None:
@@ -58,7 +58,7 @@ def decided_of(txn: Transaction) -> DecidedTransaction | None:
     )
 
 
-def takes_others(state: State, decided: DecidedTransaction) -> bool:
+def spans_chains(state: State, decided: DecidedTransaction) -> bool:
     """Whether other chains take part in the transaction."""
     return not (
         all(leads_partition(state, tp) for tp in decided.partitions)
@@ -77,7 +77,7 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
     if txn is None:
         msg = f"transactional id {producer.transactional_id!r} does not exist: it was never initialized, or has expired"
         raise InvalidPidMappingError(msg)
-    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == following(txn):
+    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == next_id_and_epoch(txn):
         raise still_ending(txn)
     if state.transactional_ids.get(producer.producer_id) != txn.transactional_id:
         msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
@@ -88,16 +88,16 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
     """The identity of the producer after its transaction is completed."""
     txn = state.transactions[producer.transactional_id or ""]
-    producer_id, epoch = following(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
+    producer_id, epoch = next_id_and_epoch(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
-def following(txn: Transaction) -> tuple[int, int]:
-    """The (producer id, epoch) that follows a decided transaction; (-1, -1) if it is not decided."""
+def next_id_and_epoch(txn: Transaction) -> tuple[int, int]:
+    """The (producer id, epoch) that a decided transaction grants to the next one; (-1, -1) if it is not decided."""
     return (txn.next_producer_id, txn.next_epoch) if txn.state in DECIDED else (NO_PRODUCER, NO_PRODUCER)
 
 
-def is_last(txn: Transaction, identity: tuple[int, int]) -> bool:
+def is_previous_identity(txn: Transaction, identity: tuple[int, int]) -> bool:
     """Whether this (producer id, epoch) is the one before the current one, whose requests may be retried."""
     producer_id, epoch = identity
     before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id

@@ -55,7 +55,8 @@ class Transaction:
         previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
         next_producer_id: While decided: the producer id after the completion.
         next_epoch: While decided: the epoch after the completion.
-        held: While prepared for an external coordinator (KIP-939): the epoch of its batches. It has no timeout then.
+        held: While it is prepared for an external coordinator (KIP-939), the epoch of its batches; else -1. A newer
+            instance that keeps the transaction raises ``epoch`` and leaves this one.
         partitions: The partitions of the transaction.
         groups: The groups of the transaction.
         topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
@@ -83,9 +84,14 @@ class Transaction:
     versions: Map[str, int] = field(default_factory=Map)
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether it waits for the decision of an external coordinator (KIP-939); it has no timeout then."""
+        return self.held != NO_PRODUCER
+
+    @property
     def data_epoch(self) -> int:
         """The epoch of the batches of the open transaction."""
-        return self.epoch if self.held == NO_PRODUCER else self.held
+        return self.held if self.is_prepared else self.epoch
 
     @property
     def timed_from(self) -> int | None:
@@ -93,7 +99,7 @@ class Transaction:
 
         A prepared transaction has none, and no transaction of an id with two-phase commit (TPC-02, KIP-939).
         """
-        timed = self.state is TxnState.ONGOING and self.held == NO_PRODUCER and not self.two_phase
+        timed = self.state is TxnState.ONGOING and not self.is_prepared and not self.two_phase
         return self.started_at if timed else None
 
     @property

@@ -29,7 +29,7 @@ from txnstore.core.log.appending import (
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe
 from txnstore.core.transactions.commands import (
@@ -54,11 +54,11 @@ from txnstore.core.transactions.lookups import (
     decided_of,
     earlier_outcome,
     fenced,
-    following,
     knows_version,
+    next_id_and_epoch,
     next_identity,
+    spans_chains,
     still_ending,
-    takes_others,
     transaction_of,
 )
 from txnstore.core.transactions.machine import check_transition
@@ -94,7 +94,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
     if txn.state is not TxnState.ONGOING:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
         raise InvalidTxnStateError(msg)
-    if txn.held == NO_PRODUCER:
+    if not txn.is_prepared:
         draft.emit(
             TxnHeld(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
         )
@@ -125,7 +125,9 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
 
 
 def join(draft: Draft, command: Append | EndTxn) -> None:
-    """Add partitions and groups to the transaction before their data (ADD-01), and the pending offsets (OFF-02).
+    """Emit the partitions and groups that are new to the transaction (ADD-01), then its pending offsets (OFF-02).
+
+    The batches of the command are appended by the caller, afterwards.
 
     Raises:
         ConcurrentTransactionsError: The previous transaction is not completed (ADD-05).
@@ -140,7 +142,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
     txn = draft.state.transactions[transactional_id]
     if txn.state in DECIDED:
         raise still_ending(txn)
-    if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
+    if txn.is_prepared and (command.batches or command.offsets or isinstance(command, Append)):
         msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
     joining = {batch.tp for batch in command.batches}
@@ -151,7 +153,9 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         renews = command.renews
         joining |= set(command.partitions)
         groups |= set(command.groups)
-        topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
+        topic_ids = {
+            name: topic_id for name, topic_id in command.topic_ids if topic_id not in txn.topic_ids.get(name, ())
+        }
     new, new_groups = sorted(joining - txn.partitions), sorted(groups - txn.groups)
     if new or topic_ids or renews or new_groups:
         check_transition(txn, TxnState.ONGOING)
@@ -219,7 +223,7 @@ def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     """The answer to a repeated end: that of the first attempt, with the next identity (TV2-02, TV2-03)."""
     producer = command.producer
-    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == following(txn):
+    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == next_id_and_epoch(txn):
         raise still_ending(txn)
     outcome = earlier_outcome(txn, command)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
@@ -255,12 +259,15 @@ def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
 def decide_end(
     draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES
 ) -> DecidedTransaction | None:
-    """Decide a transaction, write the markers of this chain, and complete it if no other chain takes part.
+    """Emit the decision of a transaction, the markers of this chain, and the completion if no other chain takes part.
 
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
     when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
 
-    ``last``: batches of the transaction that are recorded in the draft and not folded.
+    ``last``: see :func:`emit_markers`.
+
+    Returns:
+        The transaction, if its markers in other chains and its completion are still to be written; else None.
     """
     check_transition(txn, PREPARING[outcome])
     rotate = txn.epoch >= MAX_EPOCH
@@ -276,8 +283,8 @@ def decide_end(
     )
     decided = decided_of(draft.state.transactions[txn.transactional_id])
     assert decided is not None  # TxnPrepared is folded.
-    write_chain_markers(draft, decided, last)
-    if takes_others(draft.state, decided):
+    emit_markers(draft, decided, last)
+    if spans_chains(draft.state, decided):
         return decided
     complete(draft, decided)
     return None
@@ -303,7 +310,10 @@ def complete(draft: Draft, decided: DecidedTransaction) -> None:
 
 
 def _hold_foreign(draft: Draft, command: HoldTxn) -> None:
-    """Refuse further batches and offsets of a transaction that another chain coordinates; its epoch stays (TPC-03)."""
+    """Emit ``TxnHeld`` of a transaction that another chain coordinates: this chain then refuses its batches (TPC-03).
+
+    Offsets too, and its epoch stays. Nothing if the chain refuses them already.
+    """
     producer = command.producer
     current = draft.state.fences.get(producer.producer_id)
     if current is not None and (current.epoch > producer.epoch or (current.epoch == producer.epoch and current.held)):
@@ -317,7 +327,7 @@ def _hold_foreign(draft: Draft, command: HoldTxn) -> None:
 
 
 def write_markers(draft: Draft, command: WriteMarkers) -> None:
-    """Write the markers of a transaction that another chain decided (END-05).
+    """The rule of ``WriteMarkers``: end a transaction that another chain decided in this chain (END-05).
 
     Raises:
         UnknownTopicOrPartitionError: The chain does not know a topic of the transaction, and ``copies_current`` is not
@@ -329,7 +339,7 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
             msg = f"chain {draft.state.chain} does not know {tp}, so it cannot write a marker there"
             raise UnknownTopicOrPartitionError(msg)
     before = len(draft.events)
-    write_chain_markers(draft, command.decided)
+    emit_markers(draft, command.decided)
     if len(draft.events) > before:
         observe(draft, (command.after,))
 
@@ -342,11 +352,15 @@ def fence(draft: Draft, command: FenceProducer) -> None:
         _emit_fence(draft, producer.producer_id, producer.epoch, command.partitions, command.groups)
 
 
-def write_chain_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = NO_BATCHES) -> None:
-    """Write the markers of a transaction in the partitions and groups of this chain, unless they exist.
+def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = NO_BATCHES) -> None:
+    """End a transaction in this chain: emit what its partitions and groups here still lack.
 
-    A chain without any of its partitions and groups is fenced as well. ``last``: batches of the transaction that are
-    recorded in the draft and not folded.
+    That is a ``MarkerWritten`` for each partition and a ``GroupMarkerWritten`` for each group, or nothing if the chain
+    has them. In another chain than the coordinator's, these fence the producer; if there are none, a
+    ``ProducerFenced`` does.
+
+    ``last``: the last batch in each partition that is recorded in the draft and not folded; it is folded together with
+    the marker that follows it.
     """
     state = draft.state
     coordinated_here = not is_foreign(state, decided.producer_id)
@@ -388,7 +402,7 @@ def _marker_of(
 def _emit_fence(
     draft: Draft, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], groups: Iterable[str]
 ) -> None:
-    """Fence a producer in this chain; the event names the partitions and groups that the chain has."""
+    """Emit ``ProducerFenced``: it applies to the whole chain, and names those of the partitions and groups it leads."""
     state = draft.state
     existing = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
     led = [group for group in groups if leads_group(state, group)]
@@ -396,10 +410,10 @@ def _emit_fence(
 
 
 def _log_of(state: State, decided: DecidedTransaction, tp: TopicPartition) -> Partition | None:
-    """The log of a transaction's partition: that of a topic with an id that it names, or one with its open data.
+    """The log of a transaction's partition; None if this chain has none, or that of another topic of the name.
 
-    None in a chain that does not lead the partition: it has no log of it.
-    In the coordinator's own chain the name is enough: deleting a topic there removes it from the transactions.
+    The topic is the transaction's if the transaction names its id, or if the log has open data of the transaction. In
+    the coordinator's chain the name is enough: deleting a topic there removes it from the transactions.
     """
     partition = state.partitions.get(tp)
     if partition is None or not is_foreign(state, decided.producer_id):

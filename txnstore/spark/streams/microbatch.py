@@ -21,7 +21,7 @@ from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.offsets import committed
 from txnstore.core.model import ProducerIdentity, TopicPartition
-from txnstore.core.transactions.lookups import following, knows_version
+from txnstore.core.transactions.lookups import knows_version, next_id_and_epoch
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, ProducerFencedError
@@ -124,7 +124,7 @@ def identity_of_run(txn: Transaction | None, batch: MicroBatch) -> ProducerIdent
         return None
     if txn.state not in _COMMITTED or not batch.is_of_last_transaction(txn):
         raise overtaken(txn, batch)
-    producer_id, epoch = following(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
+    producer_id, epoch = next_id_and_epoch(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
