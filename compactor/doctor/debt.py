@@ -128,7 +128,7 @@ def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Fin
         document = decode(LatestDocument, key, hint)
     except (CorruptionError, UnsupportedFormatError) as error:
         return Finding("chains", "hint", Severity.WARN, str(error), "txnstore recover")
-    if checkpoint.own_hint(connection.keys, document) is not document:
+    if checkpoint.hint_of_this_store(connection.keys, document) is not document:
         message = f"{key} is a hint of the store {document.store_id}: the next checkpoint writes it again"
         severity = Severity.NOTE if state.sequence < CHECKPOINT_EVERY else Severity.WARN
         return Finding("chains", "hint", severity, message, "txnstore checkpoint")

@@ -105,11 +105,11 @@ class ChainRepairs:
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
             leftover = saved[hinted] is None and self._is_leftover(hinted, newest_sound, listed)
-        hint_document = checkpoint.hinted(self._names, self._chain, hint)
+        hint_document = checkpoint.decode_hint(self._names, self._chain, hint)
         hinted_checkpoint = saved.get(hint_document.sequence)
         conflict = ""
         if hinted_checkpoint is not None:
-            conflict = checkpoint.conflict(self._names, hint_document, hinted_checkpoint.state)
+            conflict = checkpoint.hint_mismatch(self._names, hint_document, hinted_checkpoint.state)
         damage = damage or conflict
 
         boundaries = read_boundaries(self._objects, self._names, self._chain, hinted_boundary)
@@ -213,7 +213,7 @@ class ChainRepairs:
             document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
             return None, 0, str(error)
-        if checkpoint.own_hint(self._names, document) is not document:
+        if checkpoint.hint_of_this_store(self._names, document) is not document:
             needed = heads or self._exists(CHECKPOINT_EVERY)
             return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""

@@ -1,4 +1,8 @@
-"""What a vacuum deletes besides segments: old checkpoints and index files."""
+"""Which checkpoints and index files a vacuum deletes, and which ones the history of a chain may begin with.
+
+Only chooses: ``vacuum.py`` deletes them, ``history.py`` has the boundaries and the entries, ``payloads.py`` the entries
+with inlined segments.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,32 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from txnstore.chain import keys
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS
 from txnstore.chain.checkpoints.index import may_need
-from txnstore.chain.keys import Keys
+from txnstore.chain.keys import Keys, checkpoint_sequence, index_range
 from txnstore.compactor.vacuum.history import ChainHistory
 from txnstore.connection import Connection
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 
 def older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
+    """The objects that were last written at this time or before, in milliseconds since the epoch."""
     return [item for item in items if item.modified_ms <= limit]
 
 
 @dataclass(frozen=True, slots=True)
 class OldCheckpoints:
-    """Checkpoints that newer ones replace, but for the one that the grace period begins with, and their index files.
+    """The checkpoints that are older than the newest ones and that nothing needs, and where the history may begin.
 
     Attributes:
-        old: All of them.
-        unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
-            look complete after its index files have been deleted.
-        remaining: The other heads and index files: those that the deleted ones are replaced by, and others.
-        candidates: For each chain the head of the checkpoint that its history may begin with; None without one.
-        latest: For each chain the last entry that its history can begin after, when that is old enough; 0 without one.
+        old: Their heads, of any age, and the index files that no remaining checkpoint names.
+        unneeded: Those of them to delete: they are older than the grace period. Heads come first, so that a checkpoint
+            does not look complete after its index files have been deleted.
+        remaining: All heads and index files but the unneeded ones. They replace these, so they are made durable first.
+        candidates: For each chain the head of the checkpoint that the next boundary may name; None without one.
+        latest: For each chain the last entry that a boundary may name, however old it is: that of the oldest checkpoint
+            that is kept regardless of its age; 0 without one.
     """
 
     old: list[ObjectInfo]
@@ -65,48 +70,57 @@ def old_checkpoints(connection: Connection, limit: int, histories: Sequence[Chai
     )
 
 
-def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: ChainHistory) -> OldCheckpoints:
-    """The checkpoints of a chain older than the newest complete ones, except the one that the hint names.
+def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: ChainHistory) -> OldCheckpoints:
+    """The old checkpoints of a chain.
 
-    The newest one that is older than the grace period is not among them, since the first snapshots of the grace period
-    are read from it, nor are those that the history needs. A checkpoint whose writer slept for longer than the grace
-    period, before it wrote the head, may lack index files: it is not complete, and readers ignore it.
+    Kept are, whatever their age:
+
+    - the newest complete ones (``KEPT_CHECKPOINTS``), and all that are newer than these;
+    - the one that the hint names;
+    - the newest complete one from before the grace period, from which its first snapshots are read;
+    - the one that the history begins with, or will begin with after the next boundary, and those that it needs.
+
+    A checkpoint is complete if all index files that its head names exist. One may lack some whose writer was suspended
+    for longer than the grace period before it wrote the head; readers ignore it.
     """
     chain = history.chain
-    listed = objects.list(names.checkpoints(chain))
-    heads = {number: item for item in listed if (number := keys.checkpoint_sequence(item.key)) is not None}
-    index = [item for item in listed if keys.index_range(item.key) is not None]
+    listed = objects.list(keys.checkpoints(chain))
+    heads = {number: item for item in listed if (number := checkpoint_sequence(item.key)) is not None}
+    index = [item for item in listed if index_range(item.key) is not None]
     index_keys = {item.key for item in index}
 
     def complete(sequences: Iterable[int]) -> Iterator[int]:
         for sequence in sorted(sequences, reverse=True):
-            named = checkpoint.named_files(objects, names, chain, sequence)
+            named = checkpoint.named_files(objects, keys, chain, sequence)
             if named is not None and index_keys.issuperset(named):
                 yield sequence
 
     newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
         return OldCheckpoints([], [], listed, [None], [0])
-    past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
-    begins = min(next(complete(history.before(heads)), 0), newest[-1])
-    needed = {history.hinted, next(complete(past), 0), begins} | history.needed(heads)
-    replaced = {sequence for sequence in heads if sequence < newest[-1]} - needed
-    remaining = heads.keys() - (replaced & past)
+    before_grace = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
+    candidate = min(next(complete(history.before(heads)), 0), newest[-1])
+    needed = {history.hinted, next(complete(before_grace), 0), candidate} | history.needed(heads)
+    unused = {sequence for sequence in heads if sequence < newest[-1]} - needed
+    remaining = heads.keys() - (unused & before_grace)
     unnamed = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
-    unneeded = [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)]
+    unneeded = [*(heads[sequence] for sequence in sorted(unused & before_grace)), *older(unnamed, limit)]
     deleted = {item.key for item in unneeded}
     return OldCheckpoints(
-        [*(heads[sequence] for sequence in sorted(replaced)), *unnamed],
+        [*(heads[sequence] for sequence in sorted(unused)), *unnamed],
         unneeded,
         [item for item in listed if item.key not in deleted],
-        [heads.get(begins)],
+        [heads.get(candidate)],
         [newest[-1]],
     )
 
 
 def _is_garbage(key: str, remaining: Iterable[int], newest: int) -> bool:
-    """Whether no kept checkpoint may name an index file, nor one that a writer is about to complete."""
-    covered = keys.index_range(key)
+    """Whether an index file is named by no remaining checkpoint, nor by one that a writer is about to complete.
+
+    A writer may be about to write the head of a checkpoint after ``newest``, so a file that ends later is needed.
+    """
+    covered = index_range(key)
     return (
         covered is not None and covered[1] <= newest and not any(may_need(sequence, *covered) for sequence in remaining)
     )

@@ -92,7 +92,7 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHi
 def _history(connection: Connection, chain: int, now: int, history_ms: int) -> ChainHistory:
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
-    hint = checkpoint.hinted(names, chain, read_if_there(objects, keys.latest(chain)))
+    hint = checkpoint.decode_hint(names, chain, read_if_there(objects, keys.latest(chain)))
     listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
     number = max([hint.boundary, *(number for number in listed if number is not None)])
     if missing := next((each for each in range(1, number) if each not in listed), None):

@@ -108,7 +108,7 @@ class ChainVerifier:
         """Verify the chain."""
         # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
         # hint is read first: it is written after the objects that it names.
-        self._hint = checkpoint.hinted(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
+        self._hint = checkpoint.decode_hint(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.chain.checkpoints.checkpoint import conflict, own_hint
+from txnstore.chain.checkpoints.checkpoint import hint_mismatch, hint_of_this_store
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
 from txnstore.chain.remains import other_store
@@ -106,7 +106,7 @@ IDENTITY = (
     ),
     Mutant(
         "a process believes the hint of another store",
-        own_hint,
+        hint_of_this_store,
         '$document.store_id in ("", $keys.store_id)',
         "True",
         test=f"{_OF_TWO}test_hint_of_another_store_is_ignored",
@@ -120,7 +120,7 @@ IDENTITY = (
     ),
     Mutant(
         "a checkpoint of another history is believed",
-        conflict,
+        hint_mismatch,
         '$hint.entry_hash in ("", $state.entry_hash)',
         "True",
         test=f"{_OF_TWO}test_hint_with_another_hash_is_another_history",

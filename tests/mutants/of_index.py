@@ -72,7 +72,7 @@ INDEX = (
     Mutant(
         "a writer believes forever that a shared file is there",
         Saver._save,
-        "if self._saves % _LOOK_EVERY == 0:",
+        "if self._saves % _LIST_EVERY == 0:",
         "if False:",
         test=f"{_INDEX}test_a_writer_notices_that_a_shared_file_is_gone",
     ),
@@ -80,7 +80,7 @@ INDEX = (
         "files count as stored although their checkpoint failed",
         Saver._save,
         "        self._objects.put($key, $data)",
-        "        self._stored = frozenset(names)\n        self._objects.put($key, $data)",
+        "        self._stored = frozenset(index_keys)\n        self._objects.put($key, $data)",
         test=f"{_INDEX}test_a_failed_file_is_written_with_the_next_checkpoint",
     ),
     Mutant(

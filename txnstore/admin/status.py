@@ -57,7 +57,7 @@ def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
     )
     # Another process may have written a checkpoint of entries after the view.
-    saved = {number: checkpoint.hinted(connection.keys, number, hints[number]).sequence for number in numbers}
+    saved = {number: checkpoint.decode_hint(connection.keys, number, hints[number]).sequence for number in numbers}
     return tuple(
         ChainStatus(state.chain, state.sequence, min(saved[state.chain], state.sequence)) for state in view.states
     )

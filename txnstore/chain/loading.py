@@ -79,7 +79,7 @@ class Loader:
         Raises:
             CorruptionError: The checkpoint belongs to another chain, or is of another entry than the hint names.
         """
-        hinted = checkpoint.hinted(self._keys, self._number, hint)
+        hinted = checkpoint.decode_hint(self._keys, self._number, hint)
         sequence = hinted.sequence
         self._boundaries.start(hinted.boundary)
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
@@ -89,12 +89,12 @@ class Loader:
         window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
-            self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
+            self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         newer = interval is not None and interval.result() is not None if later is None else bool(later.result())
         if newer or (sequence and saved is None):
             saved, window = self._newest() or saved, None
         if saved is not None:
-            self._check_hint(checkpoint.conflict(self._keys, hinted, saved.state))
+            self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         return Start(self._checked(saved), window, interval, hinted)
 
     def check(self, start: Start, state: State) -> bool:

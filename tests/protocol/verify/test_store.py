@@ -169,7 +169,7 @@ def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> 
     """OBJ-13: all hashes fit again, but this process has read other bytes, and the checkpoint was of other ones."""
     last, saved = (
         connection_of(store).view().sequence,
-        checkpoint.hinted(keys.KEYS, 0, connection_of(store).objects.get(keys.latest(0))).sequence,
+        checkpoint.decode_hint(keys.KEYS, 0, connection_of(store).objects.get(keys.latest(0))).sequence,
     )
     _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
     assert _violations(store.verify()) == [

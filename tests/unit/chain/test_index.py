@@ -49,7 +49,7 @@ TPS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 def small_groups() -> Iterator[None]:
     """Row groups and chunks of four batches, so that short lists have many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "_GROUP", 4)
+        patch.setattr(index, "_ROW_GROUP", 4)
         patch.setattr(batches, "_CHUNK", 4)
         yield
 
@@ -350,7 +350,7 @@ def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:
 
 def test_a_walk_through_all_partitions_decodes_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the rows: the decoded groups that are kept are few, and the order of a map is arbitrary."""
-    monkeypatch.setattr(index, "_KEPT", 1)
+    monkeypatch.setattr(index, "_CACHED_GROUPS", 1)
     objects = MemoryStore()
     with a_chain(objects) as chain:
         chain.submit(CreateTopic(topic("t", 39)))

@@ -36,7 +36,7 @@ KEPT_CHECKPOINTS = 2
 
 
 class Saved(NamedTuple):
-    """A checkpoint that was read: the state, and the logs at the ends of its index files."""
+    """A checkpoint that was read: its state, and its edges, from that before entry 1 to its own."""
 
     state: State
     edges: list[Edge]
@@ -52,27 +52,27 @@ def interval(state: State, every: int) -> int:
 
 
 def edge_of(state: State) -> Edge:
-    """The logs of a state."""
+    """The edge at the entry of a state."""
     return Edge(state.sequence, state.entry_hash, state.partitions)
 
 
 def encoded(
-    keys: Keys, chain: int, ends: Sequence[Edge], state: State, stored: Collection[str] = ()
+    keys: Keys, chain: int, edges: Sequence[Edge], state: State, stored: Collection[str] = ()
 ) -> Iterator[tuple[str, bytes]]:
     """The objects of a checkpoint, in the order in which they are written; each a key with its bytes.
 
     Args:
         keys: The keys of the store.
         chain: The number of the chain.
-        ends: The logs at the ends of its index files, from those before entry 1 to those of the state.
+        edges: The edges of the state, from that before entry 1 to its own: an index file lies between two neighbours.
         state: The state.
         stored: The keys of index files that exist already.
     """
-    for before, after in pairwise(ends):
+    for before, after in pairwise(edges):
         key = keys.index_file(chain, before.sequence, after.sequence)
         if key not in stored:
             yield key, encode_file(before, after)
-    head = encode(to_document(state, [end.sequence for end in ends[1:]]))
+    head = encode(to_document(state, [edge.sequence for edge in edges[1:]]))
     yield keys.checkpoint_head(chain, state.sequence), head
 
 
@@ -103,19 +103,19 @@ def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
         return None
 
 
-def hinted(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
-    """The document of the hint; its sequence number is 0 without a readable hint of this store."""
+def decode_hint(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
+    """The document of a hint; an empty one, of sequence number 0, if there is no readable hint of this store."""
     if hint is None:
         return LatestDocument()
     try:
-        return own_hint(keys, decode(LatestDocument, latest(chain), hint))
+        return hint_of_this_store(keys, decode(LatestDocument, latest(chain), hint))
     except CorruptionError as error:
         _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
         return LatestDocument()
 
 
-def own_hint(keys: Keys, document: LatestDocument) -> LatestDocument:
-    """The hint; an empty one for a hint of another store, which had this root before or whose files were copied here.
+def hint_of_this_store(keys: Keys, document: LatestDocument) -> LatestDocument:
+    """The hint, or an empty one if it is of another store, which had this root before or whose files were copied here.
 
     A hint of an older release does not say which store it is of, and is used: what it names is looked for among the
     objects of this store.
@@ -123,8 +123,8 @@ def own_hint(keys: Keys, document: LatestDocument) -> LatestDocument:
     return document if document.store_id in ("", keys.store_id) else LatestDocument()
 
 
-def conflict(keys: Keys, hint: LatestDocument, state: State) -> str:
-    """How the entry that a hint names differs from that of its checkpoint; empty if it does not."""
+def hint_mismatch(keys: Keys, hint: LatestDocument, state: State) -> str:
+    """How the entry hash in a hint differs from that in the checkpoint it names, as text; empty if it does not."""
     if state.sequence != hint.sequence or hint.entry_hash in ("", state.entry_hash):
         return ""
     entry = keys.entry(state.chain, state.sequence)
@@ -137,8 +137,8 @@ class Requested(NamedTuple):
     Attributes:
         objects: The object store.
         head: The head.
-        files: The index files that it most likely names, by key.
-        shared: The logs at the ends of index files that need not be read.
+        files: The index files that it should name, by key; if its head names others, they are requested then.
+        shared: The edges of another checkpoint; index files between those that both have need not be read.
     """
 
     objects: ObjectStore
@@ -161,14 +161,17 @@ def request(
     if not 0 < sequence < 2**63:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
-    ends = [0, *edge_numbers(sequence)]
-    files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(shared, ends)) - 1 :])]
+    numbers = [0, *edge_numbers(sequence)]
+    files = [keys.index_file(chain, *pair) for pair in pairwise(numbers[len(_shared(shared, numbers)) - 1 :])]
     return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, shared)
 
 
-def _shared(other: Sequence[Edge], ends: Sequence[int]) -> list[Edge]:
-    """The first edges of a checkpoint that are edges of ``other``, too; at least that before entry 1."""
-    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, ends, strict=False))
+def _shared(other: Sequence[Edge], numbers: Sequence[int]) -> list[Edge]:
+    """The first edges of a checkpoint, of those with these numbers, that are in ``other`` too.
+
+    At least the edge before entry 1, which all checkpoints have.
+    """
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(other, numbers, strict=False))
     return [edge for edge, _ in same] or [Edge()]
 
 
@@ -197,17 +200,17 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
         raise CorruptionError(msg)
     shared = _shared(requested.shared, [0, *document.index])
     names = _names(document, keys, chain)[len(shared) - 1 :]
-    ends = decoded_edges([IndexFile(name, requested.file(name)) for name in names], shared)
-    return _saved(document, ends, head_key)
+    edges = decoded_edges([IndexFile(name, requested.file(name)) for name in names], shared)
+    return _saved(document, edges, head_key)
 
 
-def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
+def _saved(document: HeadDocument, edges: list[Edge], key: str) -> Saved:
     """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
-    if (ends[-1].sequence, ends[-1].entry_hash) != (document.sequence, document.entry_hash):
+    if (edges[-1].sequence, edges[-1].entry_hash) != (document.sequence, document.entry_hash):
         msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
         raise CorruptionError(msg)
     try:
-        state = from_document(document, ends[-1].partitions)
+        state = from_document(document, edges[-1].partitions)
         # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
         missing = next(topics_own_their_partitions(state), None)
         for chain, _ in sorted_items(state.seen):
@@ -218,11 +221,11 @@ def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
         raise CorruptionError(f"{key} does not hold a state: {reason(error)}") from error
     if missing is not None:
         raise CorruptionError(f"{key} does not hold a state: {missing}")
-    return Saved(state, ends)
+    return Saved(state, edges)
 
 
 def decode_all(state: State) -> None:
-    """Decode all batches of a state that was read.
+    """Decode all batches of a state that was read from a checkpoint, and drop them: a check of its index files.
 
     Raises:
         CorruptionError: Some cannot be decoded.
@@ -246,7 +249,7 @@ def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
 
 
 def numbers(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[int]:
-    """The numbers of the checkpoints of later entries than ``after`` that have a head, in order; one list."""
+    """The numbers of the checkpoints of later entries than ``after`` that have a head, ascending. One LIST request."""
     start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
     sequences = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
     return sorted(number for number in sequences if number is not None and number > after)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 #: The factor between the numbers of entries that the files of a checkpoint cover. All edges but the last one of a
 #: checkpoint are multiples of it.
 FAN = 8
-#: The batches that are decoded together.
-_GROUP = 512
-#: The decoded groups of a file that are kept.
-_KEPT = 32
+#: The number of batches in a row group of an index file; they are decoded together.
+_ROW_GROUP = 512
+#: The number of decoded row groups of a file that stay in memory.
+_CACHED_GROUPS = 32
 
 _BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
@@ -48,9 +48,9 @@ Partitions: TypeAlias = "Map[TopicPartition, Partition]"
 
 
 class Edge(NamedTuple):
-    """The logs after an entry at which index files may end.
+    """An entry at which index files may end, with the logs after it.
 
-    ``entry_hash``: the hash of that entry. Of the logs only the batches count.
+    ``entry_hash``: the hash of that entry. Of the logs only the batches count. ``Edge()`` is the one before entry 1.
     """
 
     sequence: int = 0
@@ -87,7 +87,7 @@ class IndexDocument(Stored):
 
 
 def edge_numbers(sequence: int) -> list[int]:
-    """The entries at which the index files of a checkpoint may end, in order; the last one is its own."""
+    """The numbers of the edges of a checkpoint after the one before entry 1, ascending; the last one is its own."""
     sequences, unit = {sequence}, FAN
     while unit <= sequence:
         sequences.add(sequence - sequence % unit)
@@ -102,7 +102,7 @@ def may_need(sequence: int, after: int, until: int) -> bool:
 
 
 class KnownEdges:
-    """The logs at the edges of the newest known entry, as far as this process knows them."""
+    """The edges that a later checkpoint of a chain may need, as far as this process has passed them."""
 
     def __init__(self) -> None:
         #: In the order of their entries. Written under the lock of the chain that publishes a state, and replaced in
@@ -111,7 +111,7 @@ class KnownEdges:
         self._edges: tuple[Edge, ...] = ()
 
     def add(self, edge: Edge) -> None:
-        """Add the logs after an entry whose number is a multiple of :data:`FAN`; none was passed over."""
+        """Add the edge at the next multiple of :data:`FAN`, and drop those that no later checkpoint needs."""
         numbers = edge_numbers(edge.sequence)[:-1]
         self._edges = (*(earlier for earlier in self._edges if earlier.sequence in numbers), edge)
 
@@ -135,8 +135,8 @@ def encode_file(before: Edge, after: Edge) -> bytes:
     for tp, removed, added in _changes(before.partitions, after.partitions):
         earlier = before.partitions.get(tp)
         ranges = list(_removed_ranges(earlier.batches, removed)) if earlier is not None else []
-        cuts = [cut - len(rows) for cut in _cuts(len(rows), len(rows) + len(added))]
-        runs = [(added[first].base_offset, added[end - 1].limit) for first, end in pairwise(cuts)]
+        bounds = [bound - len(rows) for bound in _row_group_bounds(len(rows), len(rows) + len(added))]
+        runs = [(added[first].base_offset, added[end - 1].limit) for first, end in pairwise(bounds)]
         partitions.append(PartitionRows(tp, ranges, len(added), runs))
         rows += added
     data = _encode_rows(rows)
@@ -163,9 +163,9 @@ def _changes(before: Partitions, after: Partitions) -> Iterator[tuple[TopicParti
                 yield tp, removed, added
 
 
-def _cuts(first: int, limit: int) -> list[int]:
-    """Where the rows ``[first, limit)`` of a partition are cut: at the ends of row groups."""
-    return [first, *range(first - first % _GROUP + _GROUP, limit, _GROUP), limit] if first < limit else []
+def _row_group_bounds(first: int, limit: int) -> list[int]:
+    """The bounds of the runs of the rows ``[first, limit)``: each run is in one row group. No bounds without rows."""
+    return [first, *range(first - first % _ROW_GROUP + _ROW_GROUP, limit, _ROW_GROUP), limit] if first < limit else []
 
 
 def _removed_ranges(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iterator[tuple[int, int]]:
@@ -196,7 +196,7 @@ def _encode_rows(rows: Sequence[Batch]) -> bytes:
         pa.table(columns, schema=_schema()),
         sink,
         compression="zstd",
-        row_group_size=_GROUP,
+        row_group_size=_ROW_GROUP,
         use_dictionary=["format", "footer_sha256"],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         write_statistics=False,
@@ -244,7 +244,7 @@ class _Rows:
             # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
             file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata)
             table = file.read_row_group(group, use_threads=False)
-            if table.num_rows != min(_GROUP, self._number - group * _GROUP):
+            if table.num_rows != min(_ROW_GROUP, self._number - group * _ROW_GROUP):
                 raise ValueError(f"row group {group} has {table.num_rows} rows")
             columns = table.select(_COLUMNS).to_pydict()
             segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
@@ -279,7 +279,9 @@ class IndexFile:
             raise CorruptionError(msg)
         self._data = data
         #: The batches of a row group. It holds no reference to this object: a cycle would keep the bytes for long.
-        self.group = lru_cache(_KEPT)(_Rows(key, rows, sum(item.rows for item in self.document.partitions)).decode)
+        self.group = lru_cache(_CACHED_GROUPS)(
+            _Rows(key, rows, sum(item.rows for item in self.document.partitions)).decode
+        )
 
     def __reduce__(self) -> tuple[type[IndexFile], tuple[str, bytes]]:
         return IndexFile, (self.key, self._data)
@@ -301,7 +303,7 @@ class IndexFile:
 
     def _runs(self, first: int, limit: int, offsets: Sequence[tuple[int, int]]) -> list[StoredRun]:
         """The rows ``[first, limit)``, a run for each row group."""
-        rows = list(pairwise(_cuts(first, limit)))
+        rows = list(pairwise(_row_group_bounds(first, limit)))
         if len(rows) != len(offsets):
             msg = f"{self.key} is not a valid index file: {limit - first} rows of a partition are the runs {offsets}"
             raise CorruptionError(msg)
@@ -322,8 +324,8 @@ class StoredRun:
     __slots__ = ("_begin", "_end", "_file", "_group", "base_offset", "limit")
 
     def __init__(self, file: IndexFile, first: int, end: int, base_offset: int, limit: int) -> None:
-        self._file, self._group = file, first // _GROUP
-        self._begin, self._end = first - self._group * _GROUP, end - self._group * _GROUP
+        self._file, self._group = file, first // _ROW_GROUP
+        self._begin, self._end = first - self._group * _ROW_GROUP, end - self._group * _ROW_GROUP
         self.base_offset, self.limit = base_offset, limit
 
     def _batches(self) -> list[Batch]:

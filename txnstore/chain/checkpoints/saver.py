@@ -19,8 +19,9 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-#: After this many checkpoints the saver lists the index files that it shares again: an operator may have deleted one.
-_LOOK_EVERY = 16
+#: Every so often, in checkpoints, the saver checks by listing that the index files it does not write again still exist:
+#: an operator may have deleted one.
+_LIST_EVERY = 16
 
 
 class Saver:
@@ -56,9 +57,9 @@ class Saver:
         #: The newest state that waits for a checkpoint, and the edges of its index files; None if none waits.
         self._next: tuple[State, list[Edge]] | None = None
         #: The task that writes checkpoints in the background; None if none was begun, or the last one has ended.
-        #: Invariant: one at most is running, and it ends only when `_next` is None.
+        #: Invariant: one at most is running, and it edges only when `_next` is None.
         self._task: Future[None] | None = None
-        #: The logs at which index files may end. The chain writes it, while it publishes a state.
+        #: The edges of the chain so far. The chain adds them, while it publishes a state.
         self._edges = KnownEdges()
         #: The keys of the index files of the last checkpoint, which need not be written again. Written by the thread
         #: that writes a checkpoint; replaced in one step: a lost update costs a PUT of the same bytes.
@@ -72,31 +73,36 @@ class Saver:
         self._stored = frozenset(self._keys_of(saved.edges))
 
     def add_edge(self, state: State) -> None:
-        """Add the state of the chain whose number is the next multiple of ``FAN``: index files may end there."""
+        """Add an edge of the chain: the state after an entry whose number is the next multiple of ``FAN``."""
         self._edges.add(edge_of(state))
 
     def save(self, state: State) -> None:
-        """Write a checkpoint now."""
+        """Write a checkpoint in this thread.
+
+        Raises:
+            StorageError: An object of it could not be written. Index files may be; they are of no harm.
+        """
         self._save(state, self._edges.up_to(edge_of(state)))
 
-    def _save(self, state: State, ends: list[Edge]) -> None:
+    def _save(self, state: State, edges: list[Edge]) -> None:
+        """Write the index files that are not stored yet, then the head, then the hint, and count the checkpoint."""
         boundary = self._boundaries.number_at(state.sequence)
         if boundary is None:
             return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
-        names = self._keys_of(ends)
-        stored = self._stored.intersection(names)
-        if self._saves % _LOOK_EVERY == 0:
-            stored = frozenset(name for name in stored if self._objects.list(name))
+        index_keys = self._keys_of(edges)
+        stored = self._stored.intersection(index_keys)
+        if self._saves % _LIST_EVERY == 0:
+            stored = frozenset(key for key in stored if self._objects.list(key))
         self._saves += 1
-        for key, data in checkpoint.encoded(self._keys, self._number, ends, state, stored):
+        for key, data in checkpoint.encoded(self._keys, self._number, edges, state, stored):
             self._objects.put(key, data)
         self._objects.put(*checkpoint.hint_to(self._keys, state, boundary))
-        self._stored = frozenset(names)
+        self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
 
-    def _keys_of(self, ends: list[Edge]) -> list[str]:
-        """The keys of the index files that end there."""
-        pairs = pairwise(end.sequence for end in ends)
+    def _keys_of(self, edges: list[Edge]) -> list[str]:
+        """The keys of the index files between these edges."""
+        pairs = pairwise(edge.sequence for edge in edges)
         return [self._keys.index_file(self._number, after, until) for after, until in pairs]
 
     def save_later(self, state: State) -> None:
@@ -106,9 +112,9 @@ class Saver:
         next commit that reaches the interval tries again.
         """
         try:
-            ends = self._edges.up_to(edge_of(state))  # Before the chain goes on, which forgets some of them.
+            edges = self._edges.up_to(edge_of(state))  # Now: a later entry makes the chain forget some of them.
             with self._lock:
-                self._next = (state, ends)
+                self._next = (state, edges)
                 if self._task is not None and not self._task.done():
                     return
                 if self._background is not None:
@@ -127,9 +133,9 @@ class Saver:
                 if waiting is None:
                     self._task = None
                     return
-            state, ends = waiting
+            state, edges = waiting
             try:
-                self._save(state, ends)
+                self._save(state, edges)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
                 self._failed(state, error)
 
