@@ -42,7 +42,7 @@ class TransactionDescription:
         timeout_ms: Milliseconds after which any process may abort it (``transaction.timeout.ms``).
         started_at: When the open or decided transaction began; None if there is none.
         updated_at: When its record last changed.
-        prepared: Whether it waits for the decision of an external coordinator, so that it has no timeout (KIP-939).
+        prepared: Whether an external coordinator decides it, so that it has no timeout (KIP-939).
         partitions: The partitions that take part; once the outcome is decided, those that still lack the marker.
         groups: The groups that take part; once the outcome is decided, those that still lack the marker.
         versions: The last version that was committed, for each scope of an idempotent job.

@@ -275,8 +275,9 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
         # The marker takes the next epoch: this epoch must not append to the partition any more.
         connection.submit(_init_again(connection, txn))
     hanging = DecidedTransaction(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
-    number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
-    coordinator_chain = home if 0 <= home < len(chains) else number
+    number, coordinator_chain = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
+    if not 0 <= coordinator_chain < len(chains):
+        coordinator_chain = number  # No chain has granted this producer id.
     chains[number].submit(
         WriteMarkers(hanging, (coordinator_chain, view.states[coordinator_chain].sequence), copies_current=True)
     )

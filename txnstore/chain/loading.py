@@ -31,14 +31,15 @@ class Start(NamedTuple):
     Attributes:
         saved: The checkpoint to begin with; None: begin before entry 1.
         window: The entries after it, as far as they were read.
-        interval: The answer to a request for the entry that the first checkpoint is of, if there was no hint.
-        hinted: The document of the hint; an empty one if it is of another store.
+        first_due: Without a hint, the answer to a request for the entry that the first checkpoint of a small state is
+            of: if it exists, there should be a hint. None with a hint.
+        hint: The document of the hint; an empty one if it is of another store.
     """
 
     saved: Saved | None
     window: list[bytes | None] | None
-    interval: Future[bytes | None] | None
-    hinted: LatestDocument
+    first_due: Future[bytes | None] | None
+    hint: LatestDocument
 
 
 class Loader:
@@ -84,18 +85,18 @@ class Loader:
         self._boundaries.start(hinted.boundary)
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
         # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
-        interval = None if sequence else self._pool.submit(self._tail.get, self._every)
-        later = None if interval is not None else self._pool.submit(self._later, sequence)
+        first_due = None if sequence else self._pool.submit(self._tail.get, self._every)
+        later = None if first_due is not None else self._pool.submit(self._later, sequence)
         window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
-        newer = interval is not None and interval.result() is not None if later is None else bool(later.result())
+        newer = first_due is not None and first_due.result() is not None if later is None else bool(later.result())
         if newer or (sequence and saved is None):
             saved, window = self._newest() or saved, None
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
-        return Start(self._checked(saved), window, interval, hinted)
+        return Start(self._checked(saved), window, first_due, hinted)
 
     def check(self, start: Start, state: State) -> bool:
         """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
@@ -107,11 +108,11 @@ class Loader:
             CorruptionError: It does, or the entry that the hint names is another one.
             OvertakenError: The entries after ``state`` were deleted since they were looked for.
         """
-        if start.interval is not None and start.interval.result() is not None and state.sequence < self._every:
+        if start.first_due is not None and start.first_due.result() is not None and state.sequence < self._every:
             raise self._ends_before(state, f"entry {self._every} exists")
         if state.sequence == 0 and not self._is_empty(state):
             return False
-        hinted = start.hinted
+        hinted = start.hint
         if hinted.store_id and hinted.sequence > state.sequence:
             raise self._ends_before(state, f"{latest(self._number)} names the checkpoint of entry {hinted.sequence}")
         if hinted.entry_hash and (start.saved is None or start.saved.state.sequence < hinted.sequence):

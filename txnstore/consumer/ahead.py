@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from txnstore.consumer.fetcher import PolledRows
 from txnstore.consumer.flow import Flow
-from txnstore.consumer.subscription import Assignment
+from txnstore.consumer.subscription import AssignedPartition
 from txnstore.core.model import TopicPartition
 from txnstore.read.records import Record
 
@@ -16,7 +16,7 @@ from txnstore.read.records import Record
 class _Item:
     """A record, its flow, and the position of the flow after the record."""
 
-    part: Assignment
+    part: AssignedPartition
     flow: Flow
     record: Record
     after: int
@@ -38,7 +38,7 @@ class Ahead:
         assigned: The partitions of the consumer.
     """
 
-    def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, Assignment]) -> None:
+    def __init__(self, polled: Iterable[PolledRows], assigned: Mapping[TopicPartition, AssignedPartition]) -> None:
         items: list[_Item] = []
         first: dict[Flow, int] = {}
         last: dict[Flow, int] = {}

@@ -22,7 +22,7 @@ from txnstore.consumer.fetcher import PolledRows, Poller
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
-from txnstore.consumer.subscription import Assignment, Positions, Reset, ResetPolicy, parse_reset
+from txnstore.consumer.subscription import AssignedPartition, Positions, Reset, ResetPolicy, parse_reset
 from txnstore.core.blocked import BlockedPartition
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import Isolation, TopicPartition
@@ -326,7 +326,7 @@ class Consumer:
             lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
         )
 
-    def _lag(self, view: View, part: Assignment) -> int:
+    def _lag(self, view: View, part: AssignedPartition) -> int:
         end = view.find_partition(part.tp).read_limit(self.isolation)
         return max(0, end - self._positions.locate(view, part).position)
 
@@ -609,7 +609,7 @@ class Consumer:
             warn_blocked(self._connection, self._poller.blocked(view))
         return view
 
-    def _assigned(self, partition: Pair) -> Assignment:
+    def _assigned(self, partition: Pair) -> AssignedPartition:
         self._open()
         tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
@@ -629,7 +629,7 @@ class Consumer:
             else [tp for tp in self.assignment() if view.partition(tp) is not None]
         )
 
-    def _these(self, partitions: Iterable[Partitions]) -> list[Assignment]:
+    def _these(self, partitions: Iterable[Partitions]) -> list[AssignedPartition]:
         self._open()
         return [self._assigned(tp) for tp in self._named(partitions)]
 

@@ -67,7 +67,7 @@ def parse_reset(value: object) -> Reset | timedelta:
 
 
 @dataclass(slots=True)
-class Assignment:
+class AssignedPartition:
     """One partition of a consumer.
 
     Attributes:
@@ -139,12 +139,12 @@ class Positions:
         self.isolation = isolation
         self.group = group
         self.reset = reset
-        self.assigned: dict[TopicPartition, Assignment] = {}
+        self.assigned: dict[TopicPartition, AssignedPartition] = {}
         self.changes = 0
         self.topics: tuple[str, ...] | None = None
         self.shared = False
         #: Partitions with a position that polls read when the group assigns them (again); none is in ``assigned``.
-        self._suspended: dict[TopicPartition, Assignment] = {}
+        self._suspended: dict[TopicPartition, AssignedPartition] = {}
         #: The number of partitions of each subscribed topic when it was subscribed to: later partitions are ``late``.
         self._subscribed_counts: dict[str, int] = {}
         #: Id and number of partitions of each existing topic of ``topics``, when ``assigned`` was last computed.
@@ -361,7 +361,7 @@ class Positions:
                 pending.append(tp)
         return pending
 
-    def locate(self, view: View, part: Assignment) -> Flow:
+    def locate(self, view: View, part: AssignedPartition) -> Flow:
         """The flow of a partition, at a position inside the log.
 
         Raises:
@@ -369,7 +369,7 @@ class Positions:
         """
         return self._locate(view, part, view.find_topic(part.tp.topic), view.find_partition(part.tp))
 
-    def _locate(self, view: View, part: Assignment, topic: CatalogTopic, partition: Partition) -> Flow:
+    def _locate(self, view: View, part: AssignedPartition, topic: CatalogTopic, partition: Partition) -> Flow:
         if part.topic_id is None:
             part.topic_id = topic.topic_id
         elif topic.topic_id != part.topic_id:
@@ -390,7 +390,7 @@ class Positions:
             part.flow.seek(self._end(view, part, partition, self.reset))
         return part.flow
 
-    def _beginning(self, view: View, part: Assignment, partition: Partition) -> int:
+    def _beginning(self, view: View, part: AssignedPartition, partition: Partition) -> int:
         if isinstance(part.begin, Reset):
             part.origin = self._end(view, part, partition, part.begin)
             return part.origin
@@ -409,7 +409,7 @@ class Positions:
             raise OffsetOutOfRangeError(msg)
         return self._end(view, part, partition, Reset.EARLIEST if part.late else self.reset)
 
-    def _end(self, view: View, part: Assignment, partition: Partition, which: Reset | timedelta) -> int:
+    def _end(self, view: View, part: AssignedPartition, partition: Partition, which: Reset | timedelta) -> int:
         if isinstance(which, timedelta):
             offset = self._first_since(view, part.tp, which)
             return offset if offset is not None else partition.read_limit(self.isolation)
@@ -440,9 +440,9 @@ class Positions:
         return self._projections[key]
 
 
-def _assignment(view: View, tp: TopicPartition) -> Assignment:
+def _assignment(view: View, tp: TopicPartition) -> AssignedPartition:
     topic = view.topics.get(tp.topic)
-    return Assignment(tp, topic.topic_id if topic is not None else None)
+    return AssignedPartition(tp, topic.topic_id if topic is not None else None)
 
 
 def _partitions(view: View, topics: Iterable[str]) -> list[TopicPartition]:

@@ -107,6 +107,7 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> li
 
 
 def _end(coordinator: Coordinator, txn: Transaction) -> None:
+    """Complete a decided transaction, or abort an open one, unless its producer has ended it meanwhile."""
     decided = decided_of(txn)
     if decided is not None:
         coordinator.completions.finish(decided)

@@ -15,7 +15,7 @@ from txnstore.consumer.flow import Flow
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import MemberLease
 from txnstore.consumer.membership import GroupMembership
-from txnstore.consumer.subscription import Assignment, Positions
+from txnstore.consumer.subscription import AssignedPartition, Positions
 from txnstore.core.model import TopicPartition
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -110,7 +110,7 @@ def test_second_interrupt_while_positions_are_restored_skips_no_record(
         consumer.close()
         return interrupter.struck
 
-    restoring = places(Poller.all_or_nothing, Poller.restore, Assignment.move, Flow.drop)
+    restoring = places(Poller.all_or_nothing, Poller.restore, AssignedPartition.move, Flow.drop)
     assert len(list(everywhere(restoring, attempt))) > 10
 
 

@@ -209,7 +209,7 @@ def test_late_imports_run_in_another_thread() -> None:
 
 #: The dataclasses that change; all others are frozen.
 CHANGING = {
-    *("App", "Assignment", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched"),
+    *("App", "AssignedPartition", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched"),
     "PendingCommand",
     *(
         "Polling",

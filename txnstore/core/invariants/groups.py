@@ -107,7 +107,7 @@ def _groups(state: State) -> Iterator[tuple[str, list[Member]]]:
             yield name, [group.members[member_id] for member_id in sorted(group.members)]
 
 
-#: The invariants of a state.
+#: The invariants of a state that are reported last; ``check.py`` lists all of them, in the order of the report.
 GROUP_INVARIANTS = (
     partitions_have_one_holder,
     targets_cover_what_is_read,

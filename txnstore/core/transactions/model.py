@@ -55,8 +55,8 @@ class Transaction:
         previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
         next_producer_id: While decided: the producer id after the completion.
         next_epoch: While decided: the epoch after the completion.
-        held: While it is prepared for an external coordinator (KIP-939), the epoch of its batches; else -1. A newer
-            instance that keeps the transaction raises ``epoch`` and leaves this one.
+        held: Once it is prepared for an external coordinator (KIP-939), until its completion: the epoch of its batches;
+            else -1. A newer instance that keeps the transaction raises ``epoch`` and leaves this one.
         partitions: The partitions of the transaction.
         groups: The groups of the transaction.
         topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
@@ -85,7 +85,7 @@ class Transaction:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it waits for the decision of an external coordinator (KIP-939); it has no timeout then."""
+        """Whether it was prepared for an external coordinator (KIP-939); true until its completion."""
         return self.held != NO_PRODUCER
 
     @property
