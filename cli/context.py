@@ -100,7 +100,8 @@ class App:
     @contextmanager
     def progress(self, activity: str) -> Iterator[None]:
         """Show what the command does and what it has read and written so far, if the block takes long."""
-        counted, before = self.counted, self.counted.snapshot() if self.counted is not None else None
+        counted = self.counted
+        before = counted.snapshot() if counted is not None else None
 
         def detail() -> str:
             if counted is None or before is None:

@@ -139,8 +139,8 @@ def delete_records(
     if not starts:
         return {}
     view = connection.view()
-    blocking = {producer_id for tp in starts for producer_id in view.find_partition(tp).open_txns}
-    blocking |= {producer_id for tp in starts if (log := view.log(tp)) is not None for producer_id in log.open_txns}
+    logs = [log for tp in starts for log in (view.find_partition(tp), view.log(tp)) if log is not None]
+    blocking = {producer_id for log in logs for producer_id in log.open_txns}
     if not dry_run and connection.unblock(blocking):
         view = connection.view(refresh=False)
     planned = {tp: _checked(view, tp, offset) for tp, offset in starts.items()}

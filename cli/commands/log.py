@@ -87,7 +87,8 @@ def _read(connection: Connection, chain: int, number: int) -> Entry:
     from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 
-    key, of = connection.keys.entry(chain, number), f" in chain {chain}" if len(connection.chains) > 1 else ""
+    key = connection.keys.entry(chain, number)
+    of = f" in chain {chain}" if len(connection.chains) > 1 else ""
     first = connection.chains[chain].boundaries.last().sequence
     if number <= first:
         msg = f"the history{of} begins after entry {first}; earlier ones are deleted by vacuums"

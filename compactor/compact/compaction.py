@@ -299,7 +299,8 @@ def _unchanged(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
 def _with_cleans(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
     """The result with the cleans of the partition."""
     for item in cleans:
-        added, removed = item.done.added, item.plan.removed if item.done.changed else ()
+        added = item.done.added
+        removed = item.plan.removed if item.done.changed else ()
         sizes = [sum(batch.segment.size for batch in batches) for batches in (added, removed)]
         result = replace(
             result,

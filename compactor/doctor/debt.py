@@ -22,7 +22,7 @@ from txnstore.core.blocked import blocked_partitions
 from txnstore.core.groups.membership import holders
 from txnstore.core.groups.model import Group
 from txnstore.core.log.visibility import aborted_batches
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
@@ -168,12 +168,12 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
     for part in blocked_partitions(view):
         waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
     now = connection.runtime.clock()
-    findings = [
-        finding
-        for state in view.states
-        for name in sorted(state.transactions)
-        if (finding := _transaction(connection, state, state.transactions[name], waiting, now))
-    ]
+    findings = []
+    for state in view.states:
+        for _, txn in sorted_items(state.transactions):
+            finding = _transaction(connection, state, txn, waiting, now)
+            if finding:
+                findings.append(finding)
     for item in find_hanging(connection):
         if item.reason != "unknown":
             continue

@@ -157,15 +157,13 @@ class ChainVerifier:
 
     def _check_entries_in_use(self, state: State) -> None:
         """Check the entries of before the last boundary that exist because segments in them are in use."""
-        in_use = sorted(
-            {
-                place.object
-                for _, log in sorted_items(state.partitions)
-                for batch in log.batches
-                if isinstance(place := batch.segment.place, InEntry) and place.sequence <= self._first
-            }
+        places = (
+            (batch.segment.place for _, log in sorted_items(state.partitions) for batch in log.batches)
             if self._first
             else ()
+        )
+        in_use = sorted(
+            {place.object for place in places if isinstance(place, InEntry) and place.sequence <= self._first}
         )
         for key, data in zip(in_use, self._pool.map(partial(read_if_there, self._objects), in_use), strict=True):
             if data is None:

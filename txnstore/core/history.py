@@ -171,7 +171,9 @@ class _StepBuilder:
 
     def _initialized(self, entry: Happened, event: ProducerInitialized) -> Iterator[TransactionStep]:
         granted = (event.producer_id, event.epoch)
-        before = self._current or ((event.producer_id, event.epoch - 1) if event.epoch else None)
+        before = self._current
+        if before is None and event.epoch:
+            before = (event.producer_id, event.epoch - 1)
         bumped = event.last_epoch != NO_PRODUCER  # The current instance bumped its own epoch (KIP-360): no fencing.
         if before is not None and before != granted and not bumped:
             yield _step("FENCED", entry, before)

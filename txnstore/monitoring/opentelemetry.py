@@ -66,11 +66,13 @@ class _Reporter:
 
     def _listener(self, url: str) -> Callable[[str, int], None]:
         """Records each duration in the histogram of its kind."""
-        targets = {
-            kind: (histogram, {"store": url, **({durations.label: kind} if durations.label is not None else {})})
-            for durations, histogram in self._histograms
-            for kind in durations.kinds
-        }
+        targets = {}
+        for durations, histogram in self._histograms:
+            for kind in durations.kinds:
+                attributes = {"store": url}
+                if durations.label is not None:
+                    attributes[durations.label] = kind
+                targets[kind] = (histogram, attributes)
 
         def listen(kind: str, took_ms: int) -> None:
             histogram, attributes = targets[kind]

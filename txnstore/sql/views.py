@@ -82,7 +82,8 @@ def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate) -
     groups: dict[tuple[bool, int, bool], list[Slice]] = {}
     for part in parts:
         explicit = part.batch.segment.explicit_offsets
-        kind = (explicit, 0 if explicit else part.tp.partition // width, _is_whole_file(part))
+        block = 0 if explicit else part.tp.partition // width
+        kind = (explicit, block, _is_whole_file(part))
         groups.setdefault(kind, []).append(part)
     if not groups:
         return _empty(schema)

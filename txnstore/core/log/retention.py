@@ -104,7 +104,8 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
     # Most segments have one batch; to look through the log for others would decode all of it.
     shared = not all(batch.alone for batch in removed)
-    named, dropped = {batch.segment.key for batch in after.batches} if shared else set[str](), state.dropped
+    named = {batch.segment.key for batch in after.batches} if shared else set[str]()
+    dropped = state.dropped
     for batch in removed:
         if batch.segment.key not in named:
             dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)

@@ -230,7 +230,8 @@ class _Frames:
             "_timestamp": lambda: self._timestamp(of_file("default_ms"), explicit=explicit),
         }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
-        names, everything = self._schema.names, [] if explicit else [field.name for field in stored]
+        names = self._schema.names
+        everything = [] if explicit else [field.name for field in stored]
         rest = len(names) - len(everything)
         chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
         return frame.selectExpr(

@@ -74,8 +74,14 @@ def _endpoint(location: Location) -> str | None:
     """The endpoint that txnstore uses; None for that of AWS."""
     options = location.storage_options
     client = options.get("client_kwargs")
-    configured = options.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, dict) else None)
-    return configured or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+    of_client = client.get("endpoint_url") if isinstance(client, dict) else None
+    return (
+        options.get("endpoint_url")
+        or of_client
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+        or None
+    )
 
 
 def _host(endpoint: str) -> str:

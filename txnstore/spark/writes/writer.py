@@ -62,7 +62,8 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_location(options.location) as connection:
-            self._only, self._ignored = options.topic, IGNORED if options.ignore_system_columns else ()
+            self._only = options.topic
+            self._ignored = IGNORED if options.ignore_system_columns else ()
             self._topics = find_topics(connection, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
             self._job = jobs.begin(connection, options.transactional_id, options.versions, ids)
