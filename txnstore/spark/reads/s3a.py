@@ -75,13 +75,8 @@ def _endpoint(location: Location) -> str | None:
     options = location.storage_options
     client = options.get("client_kwargs")
     of_client = client.get("endpoint_url") if isinstance(client, dict) else None
-    return (
-        options.get("endpoint_url")
-        or of_client
-        or os.environ.get("AWS_ENDPOINT_URL_S3")
-        or os.environ.get("AWS_ENDPOINT_URL")
-        or None
-    )
+    of_environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return options.get("endpoint_url") or of_client or of_environment or None
 
 
 def _host(endpoint: str) -> str:
