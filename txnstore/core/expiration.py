@@ -45,7 +45,7 @@ class Expire:
     transactional_id_ms: int = 7 * 86_400_000
     offsets_ms: int = 7 * 86_400_000
     oldest: tuple[int, int, int] | None = None
-    decided: frozenset[int] = frozenset()
+    decided: tuple[int, ...] = ()
 
     def limits(self, now: int) -> tuple[int, int, int]:
         """The times of the chain up to which unused state expires, at the time ``now`` (ms) of the chain.
@@ -140,14 +140,14 @@ def is_due(state: State, command: Expire, now: int) -> bool:
     return next(_due(begin_entry(state, now), command), None) is not None
 
 
-def decided_producers(states: Iterable[State]) -> frozenset[int]:
+def decided_producers(states: Iterable[State]) -> tuple[int, ...]:
     """The producer ids of the transactions that are decided and not completed (:attr:`Expire.decided`).
 
     Args:
         states: The chains in a closed cut: the decision is in it if one of its markers is.
     """
-    return frozenset(
-        txn.producer_id for state in states for _, txn in items_of(state.transactions) if txn.state in DECIDED
+    return tuple(
+        txn.producer_id for state in states for _, txn in sorted_items(state.transactions) if txn.state in DECIDED
     )
 
 
@@ -190,14 +190,15 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
     )
 
 
-def _idle_fences(state: State, limit: int, decided: frozenset[int]) -> list[int]:
+def _idle_fences(state: State, limit: int, decided: Iterable[int]) -> list[int]:
     """Fences last raised or confirmed at ``limit`` or before, of producers without open data or pending offsets here.
 
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
     markers of earlier ones, so it is kept. That of a ``decided`` transaction, whatever chain has decided it, shows a
     repeated completion that its markers are written.
     """
-    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit} - decided
+    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
+    idle.difference_update(decided)
     for _, partition in items_of(state.partitions) if idle else ():
         idle.difference_update(partition.open_txns)
     for _, group in items_of(state.groups) if idle else ():

@@ -59,11 +59,16 @@ def shared(world: World, store: Store) -> Iterator[str]:
 def _claims(bucket: Bucket, chain: int) -> Iterator[str]:
     """What is wrong with the claims in the entries of a chain.
 
-    A claim ends by the times of the chain, or after its length by the clock of the storage.
+    A claim ends by the times of the chain, or after its length by the clock of the storage. Before a gap the history
+    was deleted, and with it the ends of claims.
     """
     held: dict[TopicPartition, tuple[str, int, int]] = {}
+    following = 1
     for item in bucket.list(keys.entries(chain)):
         entry = decode_entry(item.key, bucket.get(item.key))
+        if entry.sequence != following:
+            held = {}
+        following = entry.sequence + 1
         for event in entry.events:
             if isinstance(event, PartitionsReleased):
                 held = {tp: claim for tp, claim in held.items() if claim[0] != event.owner}
