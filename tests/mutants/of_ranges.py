@@ -15,6 +15,20 @@ _ALL = _VERIFY + "test_all_of_a_segment_that_is_read_by_ranges_is_compared"
 
 RANGES = (
     Mutant(
+        "a segment that is read whole is not compared with the checksums of its blocks",
+        ranged.RangedObject.check_whole,
+        "self._compare($blocks, 0, memoryview($data)[: self.body])",
+        "pass",
+        test=_RANGED + "test_each_altered_byte_of_a_whole_read_is_noticed",
+    ),
+    Mutant(
+        "a verification compares no hash of a segment that it reads whole",
+        reader.open_slice,
+        "$data = fetch($objects, $part.tp, $segment, hashed=$hashed)",
+        "$data = fetch($objects, $part.tp, $segment)",
+        test=_VERIFY + "test_deep_verification_compares_the_hash_of_a_segment_that_is_read_whole",
+    ),
+    Mutant(
         "the checksum of a block is not compared",
         blocks.Blocks.damaged,
         "if zlib.crc32($block) != self.sums[($start + $at) // self.size]:",

@@ -38,7 +38,7 @@ STORAGE = (
     Mutant(
         "a create that finds its name taken flushes only the last folder",
         LocalStore.put_if_absent,
-        "self._ensure_folder(os.path.dirname($path))",
+        "self._flush_folders($path)",
         "pass",
         test=_LOCAL + "test_create_of_a_taken_name_writes_nothing",
     ),

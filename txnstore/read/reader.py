@@ -25,6 +25,7 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatch
 from txnstore.read.ranged import (
     DAMAGE,
     HashedSegment,
+    RangedObject,
     RangedSegment,
     SegmentNotFoundError,
     has_footer,
@@ -251,7 +252,7 @@ def open_slice(
     if projection.reads_ranges(part) or (in_parts and has_footer(segment)):
         file = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
     else:
-        data = fetch(objects, part.tp, segment)
+        data = fetch(objects, part.tp, segment, hashed=hashed)
         try:
             file = open_segment(data, segment.format)
         except DAMAGE as error:
@@ -285,8 +286,10 @@ def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.
     return pa.concat_tables(tables) if tables else projection.schema.empty_table()
 
 
-def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
-    """Fetch the bytes of a segment, and check their size and hash.
+def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> bytes:
+    """Fetch the bytes of a segment, and check them: by their hash, or those of a large one by its checksums of blocks.
+
+    ``hashed``: check also a large one by its hash.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
@@ -296,6 +299,9 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
         start = segment.place.first_byte
         end = start + segment.size
         data = objects.get(segment.object, start, end) if segment.is_range else objects.get(segment.key)
+        if has_footer(segment) and not hashed:
+            RangedObject(objects, tp, segment).check_whole(data)
+            return data
         if not segment.inlined:
             verify_checksum(name, data, segment.sha256, segment.size)
             return data

@@ -90,7 +90,7 @@ class Blocks:
         """The bytes of the blocks that hold the bytes ``[start, end)``."""
         return start // self.size * self.size, min(self.limit, -(-end // self.size) * self.size)
 
-    def damaged(self, start: int, data: bytes) -> tuple[int, int] | None:
+    def damaged(self, start: int, data: bytes | memoryview) -> tuple[int, int] | None:
         """The range of the first block whose bytes do not have its checksum; None if all have.
 
         Args:

@@ -332,13 +332,17 @@ def _compact(table: pa.Table) -> pa.Table:
     return table
 
 
-def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:
-    """Raise :class:`CorruptionError` if the bytes differ from the size and hash that the chain recorded."""
-    length = len(data)
+def check_size(key: str, length: int, size: int) -> None:
+    """Raise :class:`CorruptionError` if an object has not the ``size`` in bytes that the chain recorded."""
     if length < size:
         raise CorruptionError(f"{key} is truncated: it has {length:,} bytes; expected {size:,}")
     if length > size:
         raise CorruptionError(f"{key} is too long: it has {length:,} bytes; expected {size:,}")
+
+
+def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:
+    """Raise :class:`CorruptionError` if the bytes differ from the size and hash that the chain recorded."""
+    check_size(key, len(data), size)
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise CorruptionError(f"{key} was altered: its SHA-256 is {digest}; expected {sha256}")

@@ -9,6 +9,7 @@ from txnstore.connection import Connection, open_to_read
 from txnstore.errors import StorageRefusedError, StoreNotFoundError
 from txnstore.spark.options import Location
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.probe import probe_once
 from txnstore.storage.registry import open_store
 
 #: The number of connections that a process caches.
@@ -30,7 +31,8 @@ def open_location(location: Location) -> Connection:
     """
     connection = open_reader(location)
     try:
-        connection.check_storage()
+        # Without what an earlier process remembers: that the user may write is to be seen before the tasks begin.
+        probe_once(connection.objects, connection.runtime.new_id)
     except StorageRefusedError as error:
         msg = f"{error} {_ADVICE}"
         raise StorageRefusedError(msg) from error.__cause__

@@ -142,10 +142,10 @@ def method_of(objects: ObjectStore, name: str) -> Callable[..., Any] | None:
 def unwrapped(objects: ObjectStore) -> ObjectStore:
     """The store below wrappers that only count, repeat or remember requests.
 
-    These have an attribute ``transparent``. Any other wrapper, such as one that injects faults, is returned itself: it
-    must see every request.
+    Their classes have an attribute ``transparent``. Any other wrapper, such as one that injects faults, is returned
+    itself: it must see every request.
     """
-    store: ObjectStore = next(layer for layer in layers(objects) if not getattr(layer, "transparent", False))
+    store: ObjectStore = next(layer for layer in layers(objects) if not getattr(type(layer), "transparent", False))
     return store
 
 

@@ -203,8 +203,7 @@ class LocalStore:
         # A call that lost flushes, too: the caller goes on to depend on the object that exists, whose writer may have
         # failed to flush it, and may be an earlier attempt of this caller.
         if not created:
-            with suppress(FileNotFoundError):  # The object is deleted again, with its folder: flushing the name tells.
-                self._ensure_folder(os.path.dirname(path))
+            self._flush_folders(path)
             self._sync_content(path)
         self._sync_name(path)
         return created
@@ -381,6 +380,15 @@ class LocalStore:
         if stat.S_ISDIR(status.st_mode):
             raise StorageRefusedError(f"Cannot create {path}: a folder has this name.")
         return True
+
+    def _flush_folders(self, path: str) -> None:
+        """Flush the names of the folders of an object, unless this store has."""
+        try:
+            self._ensure_folder(os.path.dirname(path))
+        except FileNotFoundError:
+            pass  # The object is deleted again, with its folder: the flush of its name reports that.
+        except OSError as error:
+            raise map_sync_error(error, path) from error
 
     def _link(self, path: str, data: bytes) -> bool:
         """Write the bytes to a temporary file, and give it the name; False if another writer was faster."""

@@ -79,8 +79,8 @@ def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = ""
 
     The check looks through wrappers that are transparent (:func:`~txnstore.storage.base.unwrapped`). It recognizes a
     store by its ``identity`` attribute, which those that inject faults pass on; one without it is probed every time.
-    What another process of the user has probed is not probed again for a week (:mod:`~txnstore.storage.proofs`), but
-    for a local folder, whose probe costs no request.
+    What another process of the user has probed is not probed again for a week (:mod:`~txnstore.storage.proofs`) if the
+    class of the store has an attribute ``remote``: the probe of a local folder costs no request.
 
     Args:
         store: The store to probe.
@@ -95,7 +95,7 @@ def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = ""
     if isinstance(backend, LocalStore):
         probe(store, ids, racers=_RACERS_LOCAL)
         backend.check_names()
-    elif identity is None or not store_id:
+    elif identity is None or not store_id or not getattr(type(backend), "remote", False):
         probe(store, ids)
     elif not is_proven(identity, store_id, now):
         probe(store, ids)

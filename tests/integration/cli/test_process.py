@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +21,7 @@ import txnstore
 from tests.harness.exits import PROGRAMS, STATUS, exits
 from tests.helpers.cli import ROOT, finished, process
 from tests.helpers.connections import connection_of
+from txnstore.runtime import Runtime
 
 ENGINES = ["boto3", "botocore", "duckdb", "fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "s3fs"]
 
@@ -178,6 +182,7 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str, ending: sign
         assert running.stderr is not None
         running.stdin.write("a\n")
         _wait_for_producer(url)
+        _wait_until_read(running.stdin)  # An interrupt before the transaction begins has nothing to abort.
         running.send_signal(ending)
         lines = [line for line in running.stderr.read().splitlines() if line]
     end = "terminated" if ending is signal.SIGTERM else "interrupted"
@@ -230,6 +235,15 @@ def _wait_for_producer(url: str) -> None:
     with txnstore.open(url, read_only=True) as store:
         while "job" not in connection_of(store).view().transactions:
             connection_of(store).runtime.sleep(0.01)
+
+
+def _wait_until_read(pipe: IO[str]) -> None:
+    """Return when the process has read all that was written to its standard input."""
+    unread, runtime = bytearray(b"?"), Runtime()
+    while any(unread):
+        runtime.sleep(0.01)
+        unread = bytearray(4)
+        fcntl.ioctl(pipe, termios.FIONREAD, unread)
 
 
 def test_records_are_sent_as_they_arrive(url: str) -> None:

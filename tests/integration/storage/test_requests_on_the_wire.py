@@ -21,8 +21,9 @@ pytestmark = pytest.mark.s3
 
 @pytest.fixture
 def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[Store]:
-    # Its clock stands still: no request is due because a test takes long on a busy machine.
-    standing = Runtime(monotonic=lambda: 0)
+    # Its clocks stand still: no request is due because a test takes long on a busy machine.
+    now = Runtime().clock()
+    standing = Runtime(clock=lambda: now, monotonic=lambda: 0)
     with txnstore.create(f"{s3_bucket_url}/events", storage_options=logged_options, runtime=standing) as store:
         store.create_topic("in")
         store.create_topic("out", partitions=4)

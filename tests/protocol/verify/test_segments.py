@@ -13,6 +13,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.verification import _violations, sample_store
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
+from txnstore.read import ranged
 from txnstore.segment import blocks
 from txnstore.segment.codec import encode as encode_segment
 from txnstore.segment.schema import HEADERS, HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
@@ -71,6 +72,17 @@ def test_all_of_a_segment_that_is_read_by_ranges_is_compared(
         objects.put(key, bytes(data))
         assert store.scan("t", partitions=[0]).to_table().num_rows >= 6, "no reader needs them"
     assert _violations(store.verify(deep=True)) == ([] if wrong is None else [("segment_content", key)])
+
+
+def test_deep_verification_compares_the_hash_of_a_segment_that_is_read_whole(
+    store: Store, small_ranges: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers compare the checksums of its blocks, which are right (OBJ-13)."""
+    monkeypatch.setattr(ranged, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(ranged, "SMALL_BYTES", 1 << 20)
+    key = _replace_first(store, [0, 1, 3, 4, 6, 7], [1_000] * 6, wrong_hash=True)
+    assert store.scan("t", partitions=[0]).to_table().num_rows >= 6
+    assert _violations(store.verify(deep=True)) == [("segment_content", key)]
 
 
 def test_a_footer_that_was_read_before_is_verified_as_it_is_stored(store: Store, small_ranges: None) -> None:

@@ -22,7 +22,7 @@ from txnstore.errors import CorruptionError
 from txnstore.read import readahead
 from txnstore.read.ranged import PartialFile, RangedObject, forget_footers, has_footer, reads_ranges
 from txnstore.read.readahead import one_ahead
-from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
+from txnstore.read.reader import Projection, fetch, is_missing, open_slice, read_slice
 from txnstore.read.shares import Share, read_share
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
@@ -149,6 +149,33 @@ def test_each_altered_byte_that_is_read_is_found(objects: CountingStore) -> None
         else:
             with pytest.raises(CorruptionError, match=r"segment segment of t-0 was altered: its bytes [\d,]+ to"):
                 fetched(objects, part)
+
+
+def test_each_altered_byte_of_a_whole_read_is_noticed(objects: CountingStore) -> None:
+    """By the checksums of blocks, and of the footer; a verification compares the hash of all bytes."""
+    encoded = encode(table(), row_group_rows=GROUP)
+    segment = stored(objects, encoded).batch.segment
+    footer = encoded.size - (encoded.footer_size or 0)
+    assert fetch(objects, T0, segment) == encoded.data
+    for number, place in enumerate([*random.Random(8).sample(range(encoded.size), 60), 0, footer - 1, footer]):
+        damaged = bytearray(encoded.data)
+        damaged[place] ^= 1 << number % 8
+        objects.put("segment", bytes(damaged))
+        what = "the footer of segment segment of t-0" if place >= footer else "segment segment of t-0"
+        how = "its SHA-256 is" if place >= footer else r"its bytes [\d,]+ to"
+        with pytest.raises(CorruptionError, match=f"^{what} was altered: {how}"):
+            fetch(objects, T0, segment)
+        with pytest.raises(CorruptionError, match=r"^segment segment of t-0 was altered: its SHA-256 is"):
+            fetch(objects, T0, segment, hashed=True)
+
+
+@pytest.mark.parametrize(("change", "problem"), [(-1, "is truncated"), (1, "is too long")])
+def test_whole_read_of_another_size_is_damage(objects: CountingStore, change: int, problem: str) -> None:
+    encoded = encode(table(), row_group_rows=GROUP)
+    segment = stored(objects, encoded).batch.segment
+    objects.put("segment", (encoded.data + b"x")[: encoded.size + change])
+    with pytest.raises(CorruptionError, match=problem):
+        fetch(objects, T0, segment)
 
 
 @pytest.mark.parametrize("size", [0, -1, "size + 1", 2**62])

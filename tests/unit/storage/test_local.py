@@ -230,6 +230,15 @@ def test_create_of_a_taken_name_writes_nothing(store: LocalStore, monkeypatch: p
         store.put_if_absent("a/b", b"2")
 
 
+def test_create_of_a_taken_name_reports_a_failing_flush_of_its_folders(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_if_absent("a/b/c", b"1")
+    Flushes(monkeypatch, lambda path: path == f"{store.root}/a")
+    with pytest.raises(UnknownOutcomeError, match="survives a crash"):
+        LocalStore(store.root).put_if_absent("a/b/c", b"2")
+
+
 def test_claim_is_won_only_when_its_name_is_flushed(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """OBJ-02: after a flush that failed our bytes are visible, and a power cut may still take them."""
     store.put_if_absent("a/old", b"1")

@@ -179,6 +179,7 @@ class Remote(MemoryStore):
     """Storage of another machine."""
 
     identity = "remote:bucket by user"
+    remote = True
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         self.creates = getattr(self, "creates", 0) + 1
@@ -255,3 +256,17 @@ def test_unsafe_storage_is_not_remembered(cache: Path) -> None:
         with pytest.raises(UnsafeStorageError):
             probe_once(Unsafe(), ids, store_id="id")
     assert not cache.exists()
+
+
+def test_faulty_wrapper_of_a_folder_is_always_probed(cache: Path, tmp_path: Path) -> None:
+    """It passes on the identity of what it wraps, and is no storage that another process has seen."""
+    folder = FaultStore(LocalStore(tmp_path / "store"), on(Fault.LOST_RESPONSE, "delete", times=0))
+    assert folder.identity == LocalStore(tmp_path / "store").identity
+    probe_once(folder, ids, store_id="id")
+    assert not cache.exists()
+
+
+def test_relative_cache_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert proofs.proof_of("a", "b").parent == tmp_path / ".cache" / "txnstore" / "probed"

@@ -16,6 +16,7 @@ from fsspec.asyn import sync
 
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.s3 import client as s3_client
+from txnstore.storage.s3.store import S3Store
 
 NOWHERE = {"key": "one", "secret": "two", "endpoint_url": "http://127.0.0.1:9"}
 
@@ -136,3 +137,15 @@ def test_a_session_of_the_user_is_kept(parsed: Counter[str], connect: Any) -> No
     session.user_agent_name = "of the user"
     assert connect(session=session).session.user_agent_name == "of the user"
     assert s3_client._LOADERS == {}
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_ROLE_ARN"])
+def test_another_server_or_user_of_the_environment_is_another_identity(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What was probed through one gateway says nothing of another one with the same bucket."""
+    identities = set[str]()
+    for value in ("http://127.0.0.1:1", "http://127.0.0.1:2"):
+        monkeypatch.setenv(name, value)
+        identities.add(S3Store("bucket").identity)
+    assert len(identities) == 2

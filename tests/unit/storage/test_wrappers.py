@@ -10,10 +10,12 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
+from txnstore.storage.base import ObjectStore, unwrapped
 from txnstore.storage.counting import CountingStore, StoreCounts
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
@@ -239,3 +241,19 @@ def test_lock_held_at_a_fork_is_unlocked_in_the_child() -> None:
     holder.join()
     with pickle.loads(pickle.dumps(lock)).own:
         pass
+
+
+def test_wrapper_that_passes_on_all_attributes_is_not_looked_through() -> None:
+    """It may do anything with a request, such as inject a fault, whatever it says of the store that it wraps."""
+
+    class Forwards:
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+    memory = MemoryStore()
+    wrapped = cast("ObjectStore", Forwards(CountingStore(memory)))
+    assert unwrapped(CountingStore(memory)) is memory
+    assert unwrapped(wrapped) is wrapped

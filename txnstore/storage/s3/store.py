@@ -32,6 +32,12 @@ PAGE_KEYS = 1000
 
 T = TypeVar("T")
 
+#: The variables that choose the server and the user where the options do not.
+_IDENTIFYING = (
+    "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN",
+)  # fmt: skip
+
 
 class S3Store:
     """An :class:`~txnstore.storage.base.ObjectStore` in an S3 bucket, below a prefix.
@@ -50,6 +56,9 @@ class S3Store:
         InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL; or there is no such
             ``transport``.
     """
+
+    #: Its probe costs requests, so other processes remember it (:mod:`txnstore.storage.proofs`).
+    remote = True
 
     def __init__(self, bucket: str, prefix: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
         self.bucket = bucket
@@ -86,7 +95,7 @@ class S3Store:
         user = [
             *(self._options.get(name) for name in ("key", "username", "profile", "anon")),
             client.get("aws_access_key_id"),
-            *(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")),
+            *(os.environ.get(name) for name in _IDENTIFYING),
         ]
         return f"{self.url} at {endpoint} by {user}"
 
