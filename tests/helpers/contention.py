@@ -11,10 +11,11 @@ import itertools
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
-from txnstore.chain.turns import Turns
+from txnstore.chain.turns import Turns, Wait
 
 LATENCY = 1000.0
 
@@ -26,12 +27,21 @@ Steps = Generator[tuple[str, float], Any, Any]
 class Writer:
     """One writer, and what it has done.
 
-    ``think``: returns how long it pauses before its next commit. ``dies``: when it makes no further commit.
+    Attributes:
+        think: Returns how long it pauses before its next commit.
+        begins: When it opens the store.
+        dies: When it stops, whatever it does; a request that is under way still acts.
+        suspended: From when to when it does nothing, as a process that is stopped or swapped out.
+        distance: How many times the latency of the others its requests take.
+        waits: How long each of its commits took.
     """
 
     name: str
     think: Callable[[random.Random], float] = lambda _: 0.0
+    begins: float = 0.0
     dies: float = float("inf")
+    suspended: tuple[float, float] = (float("inf"), float("inf"))
+    distance: float = 1.0
     folded: int = 0
     waits: list[float] = field(default_factory=list)
 
@@ -53,14 +63,15 @@ class Contention:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.entries: list[str] = []
-        self.puts = self.gets = 0
+        self.puts = self.gets = self._begun = 0
 
     # The figures ------------------------------------------------------------------------------------------------------
 
     def run(self, latencies: float) -> Contention:
-        """Run for so many latencies."""
-        for writer in self.writers:
-            self._resume(self._work(writer), None)
+        """Run until so many latencies after the beginning."""
+        for writer in self.writers[self._begun :]:
+            self._begun += 1
+            self._resume(writer, self._work(writer), None)
         while self._events and self._events[0][0] < latencies * LATENCY:
             self.now, _, event = heapq.heappop(self._events)
             event()
@@ -72,9 +83,9 @@ class Contention:
         return min(counts) / max(counts)
 
     def wait(self, part: float) -> float:
-        """How many latencies a commit takes: a quantile."""
+        """How many latencies a commit takes: a quantile; 1: the longest."""
         waits = sorted(wait for writer in self.writers for wait in writer.waits)
-        return waits[int(part * len(waits))] / LATENCY
+        return waits[min(int(part * len(waits)), len(waits) - 1)] / LATENCY
 
     def line(self) -> str:
         """All figures."""
@@ -89,8 +100,9 @@ class Contention:
 
     def _work(self, writer: Writer) -> Steps:
         turns = Turns(writer.name)
-        yield ("sleep", self._rng.random() * 2 * LATENCY)
-        while self.now < writer.dies:
+        yield ("sleep", writer.begins + self._rng.random() * 2 * LATENCY)
+        yield from self._look(writer, turns, 4, head=True)
+        while True:
             yield ("sleep", writer.think(self._rng))
             began = self.now
             if self._upload:
@@ -105,7 +117,6 @@ class Contention:
             yield from self._wait(writer, turns, losses)
             began, number = self.now, writer.folded
             if (yield ("put", number)):
-                self.entries.append(writer.name)
                 yield ("answer", 0)
                 writer.folded += 1
                 turns.won(number + 1, began, self.now)
@@ -126,7 +137,7 @@ class Contention:
             yield ("sleep", wait.pause)
             if wait.ahead and (yield from self._look(writer, turns, wait.ahead, head=not wait.polls)):
                 continue
-            if not wait.polls or not (yield from self._poll(writer, turns, wait.polls, wait.overlap)):
+            if not wait.polls or not (yield from self._poll(writer, turns, wait)):
                 return
 
     def _look(self, writer: Writer, turns: Turns, ahead: int, *, head: bool) -> Steps:
@@ -141,21 +152,38 @@ class Contention:
                 turns.record_read(self.now, head=count < ahead)
                 return writer.folded > before
 
-    def _poll(self, writer: Writer, turns: Turns, milliseconds: float, overlap: int) -> Steps:
-        apart = turns.latency / overlap
-        count = max(1, round(milliseconds / apart) - overlap + 1)
-        for number in range(count):  # Each acts a quarter of a latency after the one before it.
+    def _poll(self, writer: Writer, turns: Turns, wait: Wait) -> Steps:
+        apart = turns.latency / wait.overlap
+        count = max(1, round(wait.polls / apart) - wait.overlap + 1)
+        before, known, target = writer.folded, writer.folded, writer.folded + wait.target
+        for number in range(count):  # Each acts a part of a latency after the one before it.
             yield ("get", 0) if number == 0 else ("later", apart)
-            self.gets += number > 0
-            if len(self.entries) > writer.folded:
-                self.gets += min(overlap - 1, count - number - 1)
-                self._fold(writer, turns, writer.folded + 1)
+            self.gets += (number > 0) + (number < wait.target - 1)
+            if known == before + number < target - 1 and len(self.entries) > known:
+                known += 1
+            flying = min(wait.overlap - 1, count - number - 1)
+            if len(self.entries) >= target:
+                self.gets += flying
                 yield ("answer", 0)
+                if known < target - 1:  # One before it was written too late for its request.
+                    self._fold(writer, turns, known)
+                    yield from self._look(writer, turns, target - known, head=False)
+                    return True
+                self._fold(writer, turns, target)
                 turns.record_read(self.now, fresh=number > 0)
                 return True
-            turns.record_read(self.now, head=True)
+            if known == before + number < target - 1:  # One before it does not exist.
+                self.gets += flying
+                self._fold(writer, turns, known)
+                yield ("answer", 0)
+                turns.record_read(self.now)
+                return writer.folded > before
+            if wait.target == 1:
+                turns.record_read(self.now, head=True)
+        self._fold(writer, turns, known)
         yield ("answer", 0)
-        return False
+        turns.record_read(self.now)
+        return writer.folded > before
 
     def _fold(self, writer: Writer, turns: Turns, limit: int) -> None:
         for number in range(writer.folded, limit):
@@ -164,19 +192,32 @@ class Contention:
 
     # Time -------------------------------------------------------------------------------------------------------------
 
-    def _half(self) -> float:
-        return LATENCY * self._rng.lognormvariate(0, self._spread) / 2
+    def _half(self, writer: Writer) -> float:
+        return writer.distance * LATENCY * self._rng.lognormvariate(0, self._spread) / 2
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
-    def _resume(self, steps: Steps, value: object) -> None:
+    def _resume(self, writer: Writer, steps: Steps, value: object) -> None:
         """Take the next step of a writer, and come back when the storage acts, or the answer has arrived."""
-        try:
-            kind, arg = steps.send(value)
-        except StopIteration:
+        if self.now >= writer.dies:
             return
-        delay = arg if kind in ("sleep", "later") else self._half()
+        stops, goes_on = writer.suspended
+        if stops <= self.now < goes_on:
+            self._at(goes_on, lambda: self._resume(writer, steps, value))
+            return
+        kind, arg = steps.send(value)
+        delay = arg if kind in ("sleep", "later") else self._half(writer)
         self.puts += kind == "put"
         self.gets += kind == "get"
-        self._at(self.now + delay, lambda: self._resume(steps, kind == "put" and int(arg) == len(self.entries)))
+        act = (
+            partial(self._put, writer, steps, int(arg)) if kind == "put" else partial(self._resume, writer, steps, None)
+        )
+        self._at(self.now + delay, act)
+
+    def _put(self, writer: Writer, steps: Steps, number: int) -> None:
+        """The storage creates an entry, or not: also that of a writer which is dead or suspended by now."""
+        won = number == len(self.entries)
+        if won:
+            self.entries.append(writer.name)
+        self._resume(writer, steps, won)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from txnstore.chain.tail import Tail
-from txnstore.chain.turns import Turns
+from txnstore.chain.turns import Turns, Wait
 from txnstore.core.state import State
 from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
@@ -51,7 +51,7 @@ class Pacing:
                 self._runtime.sleep(wait.pause / 1000)
             if wait.ahead and self._look(newest(), wait.ahead, to_the_head=not wait.polls):
                 continue
-            if not wait.polls or not self._poll(newest, wait.polls, wait.overlap):
+            if not wait.polls or not self._poll(newest, wait):
                 return
 
     def _now(self) -> float:
@@ -64,36 +64,63 @@ class Pacing:
         self._turns.record_read(self._now(), head=newest.sequence != until)
         return newest.sequence > state.sequence
 
-    def _poll(self, newest: Callable[[], State], milliseconds: float, overlap: int) -> bool:
-        """Poll the next entry with overlapping GETs; returns whether it was written meanwhile.
+    def _poll(self, newest: Callable[[], State], wait: Wait) -> bool:
+        """Poll an entry with overlapping GETs; returns whether there was a new entry, this one or one before it.
 
         The first ones are spread over a latency; from then on, each answer is followed by the next GET. They are
-        counted, so that the end does not depend on a clock.
+        counted, so that the end does not depend on a clock. With each of the first ones goes a GET of an entry before.
         """
-        state, apart = newest(), self._turns.latency / overlap
-        unsent = max(1, round(milliseconds / apart) - overlap + 1)  # The last one is answered when the time is over.
-        flying: deque[Future[bytes | None]] = deque()
+        state, apart = newest(), self._turns.latency / wait.overlap
+        target = state.sequence + wait.target
+        unsent = max(1, round(wait.polls / apart) - wait.overlap + 1)  # The last one is answered when the time is over.
+        flying, before = deque[Future[bytes | None]](), list[Future[bytes | None]]()
         answers = 0
         while unsent or flying:
-            if len(flying) == overlap or not unsent:
-                if self._arrived(flying.popleft(), state, fresh=answers > 0):
+            if len(flying) == wait.overlap or not unsent:
+                data = _answer(flying.popleft())
+                if data is not None:
+                    self._arrived(state, [*map(_answer, before), data], target, fresh=answers > 0)
                     return True
                 answers += 1
-            if newest().sequence > state.sequence:
+                if wait.target == 1:
+                    self._turns.record_read(self._now(), head=True)
+                elif answers < wait.target and _answer(before[answers - 1]) is None:
+                    break  # The chain is not as far as it seemed.
+            if newest().sequence >= target:
                 return True  # A reader of this process has read it.
             if unsent:
-                flying.append(self._tail.request(state.sequence + 1))
+                if len(before) < wait.target - 1:
+                    before.append(self._tail.request(state.sequence + len(before) + 1))
+                flying.append(self._tail.request(target))
                 unsent -= 1
-                if unsent and not answers and len(flying) < overlap:
+                if unsent and not answers and len(flying) < wait.overlap:
                     self._runtime.sleep(apart / 1000)
-        return False
+        return bool(before) and self._arrived(state, [*map(_answer, before)], target - 1)
 
-    def _arrived(self, answer: Future[bytes | None], state: State, *, fresh: bool) -> bool:
-        """Whether a GET has returned the entry after ``state``, which is then published."""
-        data = None
-        with suppress(StorageError):  # A GET that failed is as good as none; CorruptionError is no StorageError.
-            data = answer.result()
-        if data is not None:
-            self._publish(self._tail.fold(state, data))
-        self._turns.record_read(self._now(), head=data is None, fresh=fresh and data is not None)
-        return data is not None
+    def _arrived(self, state: State, found: list[bytes | None], last: int, *, fresh: bool = False) -> bool:
+        """Publish the entries after ``state`` that GETs have returned; returns whether there was one.
+
+        Args:
+            state: The state before them.
+            found: The entries up to ``last``; None for one that did not exist.
+            last: The last one of them.
+            fresh: Whether the last one did not exist shortly before.
+        """
+        known = state.sequence
+        for data in found:
+            if data is None:
+                break
+            state = self._tail.fold(state, data)
+            self._publish(state)
+        if state.sequence < last and found[-1] is not None:  # One before it was written after its GET.
+            state = self._tail.follow(state, self._publish, last - state.sequence, until=last)
+            fresh = False
+        self._turns.record_read(self._now(), fresh=fresh)
+        return state.sequence > known
+
+
+def _answer(request: Future[bytes | None]) -> bytes | None:
+    """What a GET has returned; a GET that failed is as good as none."""
+    with suppress(StorageError):  # CorruptionError is no StorageError.
+        return request.result()
+    return None

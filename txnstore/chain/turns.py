@@ -2,8 +2,9 @@
 
 A writer that loses a race for a slot has spent a PUT and a GET, and tries again with a state that is as old as before:
 under contention most PUTs are lost, and the winner wins again. The newest entries show which writers are active, so
-they need no other communication to go one after the other, in the cyclic order of their ids. Nothing depends on this
-order but time and money: a conditional create decides each slot. See docs/design/0020-turns.md.
+they need no other communication to go one after the other: the least recently served is next. A writer that is not
+among them joins where it sees an entry as early as the next writer does. Nothing depends on this but time and money: a
+conditional create decides each slot. See docs/design/0020-turns.md.
 
 All times are in milliseconds of one monotonic clock. If that clock jumps, a writer waits for too long or not long
 enough, within bounds.
@@ -15,18 +16,22 @@ from collections import deque
 from dataclasses import dataclass
 
 #: This many latencies after a writer has read an entry, the turn that follows is unused: the next writer in order takes
-#: it; the one after that waits for another half of a latency, and so on.
-PATIENCE, STAGGER = 3.0, 0.5
+#: it; the one after that waits for another half of a latency, and so on, up to the eighth.
+PATIENCE, STAGGER, _STAGGERED = 3.0, 0.5, 8
 #: The writers of a chain contend while it has an entry at least every ``IDLE`` latencies.
 IDLE = 6.0
 #: A writer sleeps until this many entries before its turn, and then polls.
 EARLY = 2.5
-#: How many GETs of one entry overlap for the next writer in order, which sees the entry a quarter of a latency after it
-#: exists at the latest, and for those after it.
-NEXT, SOON = 4, 2
-#: A writer outside the order looks at the head before its PUT, unless it has in the last part of a latency.
+#: How many GETs of one entry overlap for a writer outside the order; for the next one in order, which sees the entry a
+#: quarter of a latency after it exists at the latest; and for those after it.
+JOIN, NEXT, SOON = 6, 4, 2
+#: A writer outside the order polls no entry that is further ahead, and for no longer than so many latencies.
+_FURTHEST, _LONGEST_POLL = 5, 6.0
+#: Two entries are at least this part of a latency apart: a writer reads the first one before it begins the second.
+_APART = 0.9
+#: A look at the head is that old at most when a writer outside the order PUTs, in latencies.
 FRESH = 0.6
-#: The number of entries that are kept.
+#: The most writers and times that are kept.
 KEPT = 128
 #: A latency is never taken for longer than this, nor for several times the one before it: an outage is none.
 _LONGEST_MS, _GROWTH = 1000.0, 4.0
@@ -43,15 +48,18 @@ class Wait:
     Attributes:
         pause: Milliseconds.
         ahead: The number of entries to read after the pause; 0: none.
-        polls: The time in ms for which to poll the next entry, unless one has been read; 0: not at all, the look is at
-            the head.
+        polls: The time in ms for which to poll an entry, unless one has been read; 0: not at all, the look is at the
+            head.
         overlap: The number of these GETs in flight.
+        target: Which entry after the known ones to poll. Those before it, which exist most likely, are requested on the
+            way; if one of them does not, the polls end.
     """
 
     pause: float = 0.0
     ahead: int = 0
     polls: float = 0.0
     overlap: int = 1
+    target: int = 1
 
 
 #: Read what is new, to the head.
@@ -68,10 +76,10 @@ class Turns:
     def __init__(self, writer: str) -> None:
         self._writer = writer
         # The committing thread alone writes these fields, and any thread that reads entries appends to `_undated`.
-        #: The writers of the newest entries, and the time at which each was written, as estimated; oldest first.
-        self._entries: deque[tuple[str, float]] = deque(maxlen=KEPT)
-        #: The number of the newest entries that follow each other and are this writer's.
-        self._own = 0
+        #: The order: the writers that have used each of their turns, the least recently served first.
+        self._order: list[str] = []
+        #: When the newest entries were written, as estimated; oldest first.
+        self._times: deque[float] = deque(maxlen=KEPT)
         #: Entries that are not dated yet: their numbers and writers, in any order, and some twice.
         self._undated: deque[tuple[int, str]] = deque(maxlen=KEPT)
         #: The number of the newest dated entry. Invariant: it never decreases.
@@ -102,27 +110,39 @@ class Turns:
         new = {number: writer for number, writer in list(self._undated) if number > self._newest}
         self._undated.clear()
         if new:
-            since = now if fresh or self._read_at is None else min(self._read_at, now)
             if self._read_at is not None:  # The age of what a process finds when it opens the store is not known.
-                step = (now - since) / (len(new) + 1)
+                since = max(self._read_at, self._times[-1] + _APART * self.latency) if self._times else self._read_at
+                step = max(0.0, now - since) / (len(new) if fresh else len(new) + 1)
                 for at, number in enumerate(sorted(new), 1):
-                    self._entries.append((new[number], since + step * at))
-                    self._own = self._own + 1 if new[number] == self._writer else 0
+                    self._serve(new[number], min(since, now) + step * at)
             self._newest, self._newest_at = max(new), now
         if head or fresh:
             self._head_at = now
         self._read_at = now
 
+    def _serve(self, writer: str, at: float) -> None:
+        """An entry was written: its writer is the last one in order, and those before it have let their turns pass.
+
+        The entry of a writer outside the order takes nobody's turn.
+        """
+        if self._times and at - self._times[-1] > IDLE * self.latency:
+            self._order.clear()
+        if writer in self._order:
+            del self._order[: self._order.index(writer) + 1]
+        self._order.append(writer)
+        del self._order[:-KEPT]
+        self._times.append(at)
+
     def won(self, sequence: int, began: float, now: float) -> None:
         """An entry of this writer was created by a PUT that began at ``began``."""
+        self._measure(now - began)
         self.record(sequence, self._writer)
         self.record_read(now, fresh=True)
-        self._measure(now - began)
 
     def lost(self, began: float, now: float) -> None:
         """A PUT that began at ``began`` has lost its slot, and a GET has returned the entry there."""
-        self.record_read(now)
         self._measure((now - began) / 2)
+        self.record_read((began + now) / 2)  # When the PUT acted, the entry existed.
 
     def _measure(self, took: float) -> None:
         latency = self.latency
@@ -138,63 +158,46 @@ class Turns:
             now: The time.
             losses: The number of PUTs of this commit that were lost.
         """
-        self.record_read(now)
-        alone = self._own >= len(self._entries)  # Most chains have one writer: the search for others is left out.
-        members = set[str]() if alone else self._members(now)
-        if not members - {self._writer}:  # No other writer is active, as far as known.
-            return LOOK if losses > 1 and self._is_behind(now) else None
-        place = self._place(members)
-        patience = (PATIENCE + STAGGER * (place - 1)) * self.latency
-        remaining = self._newest_at + patience - now
+        if self._undated or self._read_at is None:
+            self.record_read(now)
+        busy = bool(self.latency) and now - self._newest_at <= IDLE * self.latency
+        contended = busy and self._order not in ([], [self._writer])
+        if contended and self._writer not in self._order:
+            return self._join(now)
+        place = self._order.index(self._writer) if contended else 0
+        patience = (PATIENCE + STAGGER * min(place - 1, _STAGGERED)) * self.latency
+        remaining = min(self._newest_at + patience - now, patience)
         if place == 0 or remaining <= 0:
-            outside = self._writer not in members
-            return LOOK if (outside or losses >= _LOSSES) and self._is_behind(now) else None
-        polls = min(remaining, patience)
+            return LOOK if losses >= (_LOSSES if contended else 2) and self._is_behind(now) else None
         if place == 1:
-            return Wait(polls=polls, overlap=NEXT)
-        pause = self._entries[-1][1] + (place - EARLY) * self._interval(len(members)) - now
+            return Wait(polls=remaining, overlap=NEXT)
+        pause = self._times[-1] + (place - EARLY) * self._interval() - now
         if pause <= 0:
-            return Wait(polls=polls, overlap=SOON)
-        return Wait(min(pause, _LONGEST_PAUSE_MS), place, polls, SOON)
+            return Wait(polls=remaining, overlap=SOON)
+        return Wait(min(pause, _LONGEST_PAUSE_MS), place, remaining, SOON)
+
+    def _join(self, now: float) -> Wait | None:
+        """The steps of a writer outside the order: it PUTs when it sees an entry as early as the next one in order.
+
+        One that has lost is behind: while it reads an entry, the next one is written. So it polls the first entry that
+        does not exist yet when the request arrives, and reads those before it meanwhile.
+        """
+        if not self._is_behind(now):
+            return None
+        interval = self._interval()
+        arrives = now + self.latency  # When the answer to the first request arrives; entries are dated by answers.
+        target = min(1 + max(0, int((arrives - self._times[-1]) / interval)), _FURTHEST)
+        polls = self._times[-1] + (target + 1) * interval + self.latency / 2 - now
+        return Wait(polls=min(polls, _LONGEST_POLL * self.latency), overlap=JOIN, target=target) if polls > 0 else LOOK
 
     def _is_behind(self, now: float) -> bool:
         """Whether it is too long ago that this process saw the head."""
         return not 0 <= now - self._head_at <= FRESH * self.latency
 
-    def _members(self, now: float) -> set[str]:
-        """The writers in the order: those that have used each of their turns since their last entry."""
-        if not self.latency:
-            return set()
-        active, later = list[str](), now
-        for writer, at in reversed(self._entries):
-            if later - at > IDLE * self.latency:
-                break
-            active.append(writer)
-            later = at
-        members = set[str]()
-        last = ""
-        for writer in reversed(active):
-            # Every turn between the two was passed over, because its writer did not use it.
-            members = {one for one in members if one == last or not _is_between(last, one, writer)} | {writer}
-            last = writer
-        return members
-
-    def _place(self, members: set[str]) -> int:
-        """How many members have their turns before this writer: those between the last writer and this one."""
-        last = self._entries[-1][0]
-        return sum(_is_between(last, one, self._writer) for one in members)
-
-    def _interval(self, members: int) -> float:
+    def _interval(self) -> float:
         """The time between two of the last entries, in a round of turns; within bounds, because an average lags."""
-        newest = list(self._entries)[-members - 1 :]
+        newest = list(self._times)[-len(self._order) - 1 :]
         if len(newest) < 2:
             return self.latency
-        mean = (newest[-1][1] - newest[0][1]) / (len(newest) - 1)
+        mean = (newest[-1] - newest[0]) / (len(newest) - 1)
         return min(max(mean, 0.8 * self.latency), 2 * self.latency)
-
-
-def _is_between(last: str, one: str, writer: str) -> bool:
-    """Whether the turn of ``one`` is after that of ``last`` and before the next one of ``writer``, in cyclic order."""
-    if last < writer:
-        return last < one < writer
-    return one > last or one < writer

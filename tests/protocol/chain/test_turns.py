@@ -9,10 +9,11 @@ import pytest
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers import keys
-from tests.helpers.keys import FixedRuntime
+from tests.helpers.keys import FixedRuntime, entry_sequence
 from tests.helpers.shell import topic
 from txnstore.chain.chain import Chain
 from txnstore.chain.group_commit import QueuedCommand
+from txnstore.chain.turns import JOIN
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -110,6 +111,43 @@ def test_polls_that_fail_do_not_fail_the_commit(pair: tuple[Process, Process]) -
     a.faults.plan = on(Fault.ERROR_BEFORE, "get")
     assert "get" in a.commit("a6")
     assert "a6" in a.chain.state.topics
+
+
+def test_a_writer_that_has_lost_in_a_quiet_chain_puts_again_at_once(clock: ManualClock) -> None:
+    """It looks for the entries that a busy chain would have by now, finds none, and polls no longer."""
+    bucket = MemoryStore(clock=clock)
+    a, b = Process(bucket, clock), Process(bucket, clock)
+    a.commit("a")
+    kinds = b.commit("b")
+    assert kinds.count("put_if_absent") == 2
+    assert JOIN < kinds.count("get") <= 2 * JOIN
+
+
+def test_an_entry_that_a_poll_has_missed_is_read_with_the_one_after_it(
+    pair: tuple[Process, Process], clock: ManualClock
+) -> None:
+    """The newcomer has lost entry 9, and entry 10 exists; those up to the one that it polls come in the midst of it."""
+    a, b = pair
+    newcomer = Process(a.faults, clock)
+    a.commit("a4")
+    asked: list[str] = []
+
+    def others_commit(_: int, operation: str, key: str) -> None:
+        if operation != "get":
+            return
+        asked.append(key)
+        if key == keys.entry(0, 9):
+            b.commit("b4")
+        elif key > keys.entry(0, 11) and keys.entry(0, 11) in asked:
+            newcomer.faults.plan = lambda *_: None
+            for number in range((entry_sequence(key) or 0) - 10):
+                a.commit(f"more{number}")
+
+    newcomer.faults.plan = others_commit
+    newcomer.commit("c")
+    assert "c" in a.chain.refresh().topics
+    assert {"b4", "more0", "more1"} <= set(newcomer.chain.state.topics)
+    assert newcomer.chain.metrics.conflicts == 1
 
 
 def test_commands_that_come_during_a_wait_share_the_entry(pair: tuple[Process, Process]) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.helpers.contention import LATENCY, Contention, Writer
-from txnstore.chain.turns import LOOK, NEXT, PATIENCE, SOON, Turns, Wait
+from txnstore.chain.turns import JOIN, LOOK, NEXT, PATIENCE, SOON, Turns, Wait
 
 A, B, C, D = "aaa", "bbb", "ccc", "ddd"
 
@@ -63,9 +63,9 @@ def test_without_a_measured_latency_there_are_no_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "next_one"), [("abcd", A), ("abcda", B), ("abcdab", C), ("abcdabc", D), ("abcabcabc", A)]
+    ("entries", "next_one"), [("abcd", A), ("abcda", B), ("abcdab", C), ("dacb", D), ("dacbd", A), ("abcabcabc", A)]
 )
-def test_turns_go_in_cyclic_order_after_the_last_writer(entries: str, next_one: str) -> None:
+def test_the_least_recently_served_is_next(entries: str, next_one: str) -> None:
     now = len(entries) * 100
     waits = {writer: turns_of(writer, entries).next(now, 0) for writer in sorted({letter * 3 for letter in entries})}
     assert in_turn(waits) == [next_one]
@@ -105,11 +105,39 @@ def test_writers_of_a_quiet_chain_are_not_waited_for() -> None:
     assert turns_of(C, "abcabc", every=1000).next(6000 + 100, 0) is None
 
 
-def test_a_writer_outside_the_order_has_its_place_and_looks_before_its_put() -> None:
-    outside = turns_of("bbx", "abab")
-    assert outside.next(400, 0) is None  # It has just seen the head.
-    assert outside.next(470, 0) == LOOK
-    assert turns_of("bbx", "aba").next(300, 0) == Wait(polls=300, overlap=NEXT)  # After a it is the turn of b.
+def test_a_writer_outside_the_order_puts_when_it_sees_an_entry_as_early_as_the_next_one() -> None:
+    outside = turns_of("new", "abab")
+    assert outside.next(400, 0) is None
+    assert outside.next(470, 0) is not None  # By now the next one in order has begun its PUT.
+
+
+def test_a_writer_that_has_lost_polls_the_first_entry_that_does_not_exist_yet() -> None:
+    """An entry every 100 ms: when the first GET is answered, the entries 5 and 6 exist."""
+    outside = turns_of("new", "abab")
+    wait = outside.next(570, 1)
+    assert wait is not None
+    assert (wait.pause, wait.target, wait.overlap) == (0, 3, JOIN)
+    assert wait.polls >= 300 + 400 - 570  # Entry 7, one interval late.
+    slower = turns_of("new", "abab", every=190).next(4 * 190 + 170, 1)
+    assert slower is not None
+    assert slower.target == 2
+
+
+def test_the_entry_of_a_newcomer_takes_nobodys_turn() -> None:
+    """Writer d comes between a and b, who has lost a PUT and needs no other turn."""
+    assert turns_of(B, "abcabcad").next(800, 1) is None
+    assert turns_of(C, "abcabcad").next(800, 0) == Wait(polls=PATIENCE * 100, overlap=NEXT)
+    assert turns_of(D, "abcabcadbca").next(1100, 0) is None
+
+
+def test_an_entry_is_not_dated_before_its_writer_can_have_read_the_one_before_it() -> None:
+    """So a lost race at entry 5 shows how far the chain is by now: entry 7 is the one to poll."""
+    outside = turns_of("new", "abab")
+    outside.record(5, A)
+    outside.lost(405, 605)  # Its GET came back 205 ms after entry 4.
+    wait = outside.next(605, 1)
+    assert wait is not None
+    assert wait.target == 3
 
 
 def test_a_wait_is_bounded_whatever_the_clock_does() -> None:
@@ -141,6 +169,67 @@ def one(latencies: int = 500, **more: bool) -> int:
     return len(Contention(writers(1, 0), 0, **more).run(latencies).entries)
 
 
+def first_commits(incumbents: int, seeds: range, newcomers: int = 1, **more: object) -> list[float]:
+    """How many latencies the first commits of newcomers take, sorted, in a chain whose writers have their order.
+
+    ``more``: of :class:`Contention`, or of the newcomers.
+    """
+    of_chain = {name: more.pop(name) for name in ("upload", "spread") if name in more}
+    firsts = list[float]()
+    for seed in seeds:
+        begin = (60 + 10 * incumbents) * LATENCY
+        old, new = writers(incumbents, seed), writers(newcomers, seed + 1000, begins=begin, **more)
+        many = Contention(old + new, seed, **of_chain)  # type: ignore[arg-type]
+        for until in range(0, 1000, 10):
+            if all(one.waits for one in many.run(until).writers):
+                break
+        firsts += [one.waits[0] / LATENCY if one.waits else 1000 for one in new]
+    return sorted(firsts)
+
+
+@pytest.mark.parametrize("upload", [False, True], ids=["in-entry", "upload"])
+@pytest.mark.parametrize("spread", [0.3, 0.05], ids=["jitter", "even"])
+@pytest.mark.parametrize(("incumbents", "median", "longest"), [(4, 12, 40), (8, 16, 40), (16, 20, 60)])
+def test_a_newcomer_among_busy_writers_joins_soon(
+    incumbents: int, median: float, longest: float, upload: bool, spread: float
+) -> None:
+    firsts = first_commits(incumbents, range(16), upload=upload, spread=spread)
+    assert firsts[8] <= median, firsts
+    assert firsts[-1] <= longest, firsts
+
+
+@pytest.mark.parametrize(("upload", "median", "longest"), [(True, 12, 24), (False, 20, 60)], ids=["upload", "in-entry"])
+def test_a_newcomer_joins_a_lone_writer(upload: bool, median: float, longest: float) -> None:
+    """The lone one sends no GET and makes no pause, so they race on equal terms."""
+    firsts = first_commits(1, range(16), upload=upload)
+    assert firsts[8] <= median, firsts
+    assert firsts[-1] <= longest, firsts
+
+
+@pytest.mark.parametrize("upload", [False, True], ids=["in-entry", "upload"])
+def test_newcomers_that_begin_together_join_one_after_the_other(upload: bool) -> None:
+    firsts = first_commits(4, range(8), newcomers=4, upload=upload)
+    assert firsts[len(firsts) // 2] <= 16, firsts
+    assert firsts[-1] <= 50, firsts
+
+
+def test_a_newcomer_that_is_near_the_storage_does_not_lock_out_the_others() -> None:
+    some = [*writers(4, 8), *writers(1, 9, begins=60 * LATENCY, distance=0.5)]
+    many = Contention(some, 8).run(500)
+    assert many.share() > 0.5, many.line()
+
+
+def test_a_writer_that_was_suspended_joins_again() -> None:
+    some = writers(4, 10)
+    some[0].suspended = (100.3 * LATENCY, 160 * LATENCY)
+    before = len(Contention(some, 10).run(160).entries)
+    some = writers(4, 10)
+    some[0].suspended = (100.3 * LATENCY, 160 * LATENCY)
+    many = Contention(some, 10).run(160 + 40)
+    assert some[0].name in many.entries[before:], many.line()
+    assert len(many.entries) > 1.1 * one(200), many.line()
+
+
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_many_writers_are_faster_than_one_and_none_starves(count: int, seed: int) -> None:
@@ -150,6 +239,7 @@ def test_many_writers_are_faster_than_one_and_none_starves(count: int, seed: int
     assert many.puts < 1.3 * len(many.entries), many.line()
     assert many.share() > 0.6, many.line()
     assert many.wait(0.99) < 4 * count, many.line()
+    assert many.wait(1) < 30, many.line()
 
 
 def test_sixteen_writers_are_as_fast_as_one() -> None:
