@@ -155,32 +155,32 @@ class Contention:
     def _poll(self, writer: Writer, turns: Turns, wait: Wait) -> Steps:
         apart = turns.latency / wait.overlap
         count = max(1, round(wait.polls / apart) - wait.overlap + 1)
-        before, known, target = writer.folded, writer.folded, writer.folded + wait.target
+        before, newest, target = writer.folded, writer.folded, writer.folded + wait.target
         for number in range(count):  # Each acts a part of a latency after the one before it.
             yield ("get", 0) if number == 0 else ("later", apart)
             self.gets += (number > 0) + (number < wait.target - 1)
-            if known == before + number < target - 1 and len(self.entries) > known:
-                known += 1
+            if newest == before + number < target - 1 and len(self.entries) > newest:
+                newest += 1
             flying = min(wait.overlap - 1, count - number - 1)
             if len(self.entries) >= target:
                 self.gets += flying
                 yield ("answer", 0)
-                if known < target - 1:  # One before it was written too late for its request.
-                    self._fold(writer, turns, known)
-                    yield from self._look(writer, turns, target - known, head=False)
+                if newest < target - 1:  # One before it was written too late for its request.
+                    self._fold(writer, turns, newest)
+                    yield from self._look(writer, turns, target - newest, head=False)
                     return True
                 self._fold(writer, turns, target)
                 turns.record_read(self.now, fresh=number > 0)
                 return True
-            if known == before + number < target - 1:  # One before it does not exist.
+            if newest == before + number < target - 1:  # One before it does not exist.
                 self.gets += flying
-                self._fold(writer, turns, known)
+                self._fold(writer, turns, newest)
                 yield ("answer", 0)
                 turns.record_read(self.now)
                 return writer.folded > before
             if wait.target == 1:
                 turns.record_read(self.now, head=True)
-        self._fold(writer, turns, known)
+        self._fold(writer, turns, newest)
         yield ("answer", 0)
         turns.record_read(self.now)
         return writer.folded > before

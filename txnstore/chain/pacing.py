@@ -97,26 +97,26 @@ class Pacing:
                     self._runtime.sleep(apart / 1000)
         return bool(before) and self._arrived(state, [*map(_answer, before)], target - 1)
 
-    def _arrived(self, state: State, found: list[bytes | None], last: int, *, fresh: bool = False) -> bool:
+    def _arrived(self, state: State, entries: list[bytes | None], last: int, *, fresh: bool = False) -> bool:
         """Publish the entries after ``state`` that GETs have returned; returns whether there was one.
 
         Args:
             state: The state before them.
-            found: The entries up to ``last``; None for one that did not exist.
+            entries: The entries up to ``last``; None for one that did not exist.
             last: The last one of them.
             fresh: Whether the last one did not exist shortly before.
         """
-        known = state.sequence
-        for data in found:
+        before = state.sequence
+        for data in entries:
             if data is None:
                 break
             state = self._tail.fold(state, data)
             self._publish(state)
-        if state.sequence < last and found[-1] is not None:  # One before it was written after its GET.
+        if state.sequence < last and entries[-1] is not None:  # One before it was written after its GET.
             state = self._tail.follow(state, self._publish, last - state.sequence, until=last)
             fresh = False
         self._turns.record_read(self._now(), fresh=fresh)
-        return state.sequence > known
+        return state.sequence > before
 
 
 def _answer(request: Future[bytes | None]) -> bytes | None:
