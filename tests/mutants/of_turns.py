@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.chain import pacing
 from txnstore.chain.chain import Chain
 from txnstore.chain.pacing import Pacing, _answer
 from txnstore.chain.turns import Turns
 
 TURNS = (
+    Mutant(
+        "the entry that a newcomer polls is folded after those that were requested on the way only",
+        pacing.Pacing._poll,
+        "[None] * (wait.target - 1 - len($before))",
+        "[]",
+        test="protocol/chain/test_turns.py::test_polls_of_a_newcomer_fold_each_entry_once",
+    ),
     Mutant(
         "a writer that lets its turn pass stays in the order",
         Turns._serve,

@@ -79,7 +79,9 @@ class Pacing:
             if len(flying) == wait.overlap or not unsent:
                 data = _answer(flying.popleft())
                 if data is not None:
-                    self._arrived(state, [*map(_answer, before), data], target, fresh=answers > 0)
+                    # The polls may be over before all entries on the way to this one were requested.
+                    unread = [None] * (wait.target - 1 - len(before))
+                    self._arrived(state, [*map(_answer, before), *unread, data], fresh=answers > 0)
                     return True
                 answers += 1
                 if wait.target == 1:
@@ -95,24 +97,23 @@ class Pacing:
                 unsent -= 1
                 if unsent and not answers and len(flying) < wait.overlap:
                     self._runtime.sleep(apart / 1000)
-        return bool(before) and self._arrived(state, [*map(_answer, before)], target - 1)
+        return bool(before) and self._arrived(state, [*map(_answer, before)])
 
-    def _arrived(self, state: State, entries: list[bytes | None], last: int, *, fresh: bool = False) -> bool:
+    def _arrived(self, state: State, entries: list[bytes | None], *, fresh: bool = False) -> bool:
         """Publish the entries after ``state`` that GETs have returned; returns whether there was one.
 
         Args:
             state: The state before them.
-            entries: The entries up to ``last``; None for one that did not exist.
-            last: The last one of them.
+            entries: The entries that follow it, in order; None for one that was not read, or did not exist then.
             fresh: Whether the last one did not exist shortly before.
         """
-        before = state.sequence
+        before, last = state.sequence, state.sequence + len(entries)
         for data in entries:
             if data is None:
                 break
             state = self._tail.fold(state, data)
             self._publish(state)
-        if state.sequence < last and entries[-1] is not None:  # One before it was written after its GET.
+        if state.sequence < last and entries[-1] is not None:  # The last one exists, and so do those before it by now.
             state = self._tail.follow(state, self._publish, last - state.sequence, until=last)
             fresh = False
         self._turns.record_read(self._now(), fresh=fresh)

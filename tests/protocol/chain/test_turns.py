@@ -13,7 +13,7 @@ from tests.helpers.keys import FixedRuntime, entry_sequence
 from tests.helpers.shell import topic
 from txnstore.chain.chain import Chain
 from txnstore.chain.group_commit import QueuedCommand
-from txnstore.chain.turns import JOIN
+from txnstore.chain.turns import JOIN, Wait
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -164,3 +164,24 @@ def test_commands_that_come_during_a_wait_share_the_entry(pair: tuple[Process, P
     assert queued.answer().name == "late"
     assert a.objects.log[-1][0] == "put_if_absent"
     assert a.chain.metrics.commands == a.chain.metrics.commits + 1
+
+
+@pytest.mark.parametrize("target", range(1, 6))
+@pytest.mark.parametrize("ahead", range(8))
+@pytest.mark.parametrize("polls", [1.0, 20.0, 45.0, 200.0])
+def test_polls_of_a_newcomer_fold_each_entry_once(clock: ManualClock, target: int, ahead: int, polls: float) -> None:
+    """However many requests the time of the polls allows, and however far the head is, beyond the entry polled too."""
+    bucket = MemoryStore(clock=clock)
+    newcomer, other = Process(bucket, clock), Process(bucket, clock)
+    newcomer.chain.refresh()
+    for number in range(ahead):
+        other.commit(f"t{number}")
+    newcomer.chain._turns.latency = float(PUT)
+    pacing, before = newcomer.chain._pacing, newcomer.chain.state.sequence
+    published = pacing._poll(lambda: newcomer.chain.state, Wait(polls=polls, overlap=JOIN, target=target))
+    state = newcomer.chain.state
+    assert published is (state.sequence > before) is (ahead > 0)
+    assert state.sequence <= before + min(ahead, target)
+    assert len(state.topics) == state.sequence - before
+    if polls == 200.0:  # Long enough for all entries on the way.
+        assert state.sequence == before + min(ahead, target)
