@@ -25,6 +25,10 @@ PROCESSES = {4: 1.2, 8: 1.2, 16: 1.0}
 CROWD, THREADS = 4, 8
 #: The records of a commit do not fit into an entry.
 VALUE = os.urandom(64 * 1024)
+#: The median of a newcomer's first commit in latencies, at most, by the number of busy writers.
+NEWCOMERS = {4: 12, 8: 24}
+#: The newcomers of a measurement, one after the other.
+FIRST_COMMITS = 5
 #: The writers find their order before the measurement begins.
 WARM_UP, SECONDS = 3.0, 10.0
 
@@ -76,6 +80,11 @@ def run() -> Iterator[Result]:
         yield Result(f"{name}: conditional PUTs per commit", crowded.puts, 1.3, True, "")
         yield Result(f"{name}: slowest / fastest process", crowded.share, 0.7, False, "")
         yield Result(f"{name}: p99 in latencies", crowded.quantile(0.99) / LATENCY, 4 * count, True, "")
+    for count, most in NEWCOMERS.items():
+        waits = sorted(_newcomers(count))
+        detail = f"longest {waits[-1]:.1f}; with the grant of its producer id, which is an entry, too"
+        name = f"a newcomer's first commit among {count} writers, in latencies"
+        yield Result(name, waits[len(waits) // 2], most, True, detail)
     alone, crowd = _measure(1, THREADS), _measure(CROWD, THREADS)
     detail = f"{crowd.line()}; one process with {THREADS} threads: {alone.line()}"
     ratio, name = crowd.commits / one.commits, f"{CROWD} processes with {THREADS} threads each"
@@ -87,6 +96,34 @@ def _measure(count: int, threads: int = 1) -> Figures:
     reports = beside_each_other(count, partial(write, threads=threads))
     durations, entries, conflicts, gets = zip(*reports, strict=True)
     return Figures(list(durations), sum(entries), sum(conflicts), sum(gets))
+
+
+def _newcomers(count: int) -> list[float]:
+    """How long a newcomer waits for its first entry among busy writers, in latencies."""
+    *_, waits = beside_each_other(count + 1, partial(_write_or_join, count))
+    return [wait / LATENCY for wait in waits]
+
+
+def _write_or_join(count: int, address: Any, number: int, pipe: Connection) -> None:
+    """The process after the ``count`` writers: newcomers, each with a connection of its own; sends their waits in s."""
+    if number < count:
+        write(address, number, pipe)
+        return
+    with open_on(FarStore(address)) as store, store.producer("imports") as producer:
+        producer.begin_transaction()
+        producer.send("t", VALUE, partition=0)
+        producer.commit_transaction()
+    pipe.send("ready")
+    pipe.recv()
+    time.sleep(WARM_UP)
+    waits = []
+    for newcomer in range(FIRST_COMMITS):
+        with open_on(FarStore(address)) as store:
+            began = time.monotonic()
+            store.producer(f"newcomer-{newcomer}").close()
+            waits.append(time.monotonic() - began)
+        time.sleep(0.5)
+    pipe.send(waits)
 
 
 def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> None:
