@@ -22,7 +22,7 @@ _TOPICS = "unit/catalog/test_topics.py::"
 
 STORAGE = (
     Mutant(
-        "a proof of a storage counts for ever",
+        "a proof of a storage does not expire",
         proofs.is_proven,
         "< VALID_MS",
         "< 10**20",

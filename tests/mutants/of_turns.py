@@ -35,7 +35,7 @@ TURNS = (
         Turns._serve,
         "self._order.append($writer)",
         "self._order[:] = [*self._order[1:], $writer]",
-        test="unit/chain/test_turns.py::test_the_entry_of_a_newcomer_takes_nobodys_turn",
+        test="unit/chain/test_turns.py::test_the_entry_of_a_newcomer_takes_no_turn_of_another_writer",
     ),
     Mutant(
         "a newcomer PUTs although the next writer has begun its PUT",

@@ -123,7 +123,7 @@ class Turns:
     def _serve(self, writer: str, at: float) -> None:
         """An entry was written: its writer is the last one in order, and those before it have let their turns pass.
 
-        The entry of a writer outside the order takes nobody's turn.
+        The entry of a writer outside the order leaves the others their places.
         """
         if self._times and at - self._times[-1] > IDLE * self.latency:
             self._order.clear()

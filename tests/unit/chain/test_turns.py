@@ -123,7 +123,7 @@ def test_a_writer_that_has_lost_polls_the_first_entry_that_does_not_exist_yet() 
     assert slower.target == 2
 
 
-def test_the_entry_of_a_newcomer_takes_nobodys_turn() -> None:
+def test_the_entry_of_a_newcomer_takes_no_turn_of_another_writer() -> None:
     """Writer d comes between a and b, who has lost a PUT and needs no other turn."""
     assert turns_of(B, "abcabcad").next(800, 1) is None
     assert turns_of(C, "abcabcad").next(800, 0) == Wait(polls=PATIENCE * 100, overlap=NEXT)
