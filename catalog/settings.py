@@ -3,8 +3,8 @@
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
 whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
-target size of a compaction. ``segment.format``, ``inline.bytes`` and ``pack.bytes`` exist only in txnstore. Source:
-Kafka's ``LogConfig`` and ``TopicConfig``.
+target size of a compaction. ``segment.format``, ``inline.bytes`` and ``segment.own.bytes`` exist only in txnstore.
+Source: Kafka's ``LogConfig`` and ``TopicConfig``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from txnstore.core.log.model import TimestampType
 from txnstore.errors import InvalidConfigError
 from txnstore.segment.codec import COMPRESSIONS, check_format
 
@@ -24,7 +25,7 @@ _INT_MAX = 2**31 - 1
 #: All processes that follow the chain read its entries, so large ones would cost all readers.
 _INLINE_MAX = 1 << 20
 #: Much larger segments are read by parts, for which they have to be objects.
-_PACK_MAX = 4 << 20
+_OWN_MAX = 4 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -175,15 +176,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes"),
     Setting(
         "inline.bytes",
-        32 << 10,
+        64 << 10,
         _integer(0, _INLINE_MAX),
         "up to this size, all records of a commit are written into its entry of the chain; 0: never",
     ),
     Setting(
-        "pack.bytes",
+        "segment.own.bytes",
         256 << 10,
-        _integer(0, _PACK_MAX),
-        "a flush uploads its batches below this size in one object, a pack; 0: each in one of its own",
+        _integer(0, _OWN_MAX),
+        "a flush uploads its batches below this size together, in one segment; 0: each in one of its own",
     ),
     Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
     Setting(
@@ -195,6 +196,8 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+#: Names of earlier releases, which topics may have.
+_BY_NAME["pack.bytes"] = _BY_NAME["segment.own.bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +216,11 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _LONG_MAX
     min_cleanable_dirty_ratio: float = 0.5
-    message_timestamp_type: str = "CreateTime"
+    message_timestamp_type: TimestampType = "CreateTime"
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
-    inline_bytes: int = 32 << 10
-    pack_bytes: int = 256 << 10
+    inline_bytes: int = 64 << 10
+    segment_own_bytes: int = 256 << 10
     segment_format: str = "parquet"
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)
@@ -238,7 +241,7 @@ class TopicConfig:
             except ValueError as error:
                 raise InvalidConfigError(f"{name} must be {error}, not {mapping[name]!r}") from error
             values[setting.attribute] = value
-            explicit[name] = _text(value)
+            explicit[setting.name] = _text(value)
         config = cls(**values, explicit=explicit)
         config._check_together()
         return config

@@ -13,7 +13,7 @@ from txnstore.coordinator.copies import unknown_if_partial
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
-from txnstore.core.log.retention import new_log_start, plan_retention, size_of
+from txnstore.core.log.retention import new_log_start, plan_retention
 from txnstore.core.log.visibility import count_records
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -171,7 +171,7 @@ def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
     log = view.log(tp) or Partition()
     deleted = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
     records = count_records(log, log.log_start, start)
-    return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(map(size_of, deleted)))
+    return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(batch.size for batch in deleted))
 
 
 def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = False) -> dict[TopicPartition, int]:

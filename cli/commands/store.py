@@ -57,8 +57,7 @@ def info(app: App) -> None:
     with app.connect() as connection:
         view = connection.view(refresh=False)
         batches = [batch for partition in view.partitions.values() for batch in partition.batches]
-        sizes = {batch.segment.key: batch.segment.size for batch in batches}
-        stored = sum(sizes.values())
+        stored = sum(batch.size for batch in batches)
         app.out.record(
             {
                 "url": connection.url,
@@ -73,7 +72,7 @@ def info(app: App) -> None:
                 "records": sum(
                     count_records(log, log.log_start, log.high_watermark) for log in view.partitions.values()
                 ),
-                "segments": len(sizes),
+                "segments": len({batch.segment.key for batch in batches}),
                 "bytes": stored if app.out.as_json else size(stored),
                 "transactional_ids": len(view.transactions),
                 "open_transactions": sum(txn.started_at is not None for txn in view.transactions.values()),

@@ -85,14 +85,13 @@ def _summaries(view: View) -> list[dict[str, Any]]:
     for topic in view.sorted_topics():
         partitions = [partition for _, partition in view.partitions_of(topic.name)]
         batches = [batch for partition in partitions for batch in partition.batches]
-        sizes = {batch.segment.key: batch.segment.size for batch in batches}
         rows.append(
             {
                 "topic": topic.name,
                 "partitions": topic.partitions,
                 "records": sum(count_records(log, log.log_start, log.high_watermark) for log in partitions),
-                "segments": len(sizes),
-                "bytes": sum(sizes.values()),
+                "segments": len({batch.segment.key for batch in batches}),
+                "bytes": sum(batch.size for batch in batches),
                 "typed": topic.schema is not None,
                 "key": topic.key,
             }

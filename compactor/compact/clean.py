@@ -26,7 +26,7 @@ from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.memory import Memory
 from txnstore.compactor.compact.newest import NewestByKey, Offsets
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.model import Batch
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError
@@ -85,9 +85,9 @@ class CleanProjection(Projection):
         self._stamped = stamped
         self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
 
-    def needs(self, segment: Segment) -> list[str]:
-        """The columns to decode from a segment."""
-        return [*super().needs(segment), *([HORIZON_FIELD.name] if segment.key in self._stamped else [])]
+    def needs(self, batch: Batch) -> list[str]:
+        """The columns to decode from the segment of a batch."""
+        return [*super().needs(batch), *([HORIZON_FIELD.name] if batch.segment.key in self._stamped else [])]
 
     def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
         """Convert decoded rows to :attr:`rows`."""

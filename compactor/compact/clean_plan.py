@@ -45,7 +45,7 @@ class CleanPlan:
     @property
     def removed_bytes(self) -> int:
         """The size of the segments that the clean replaces, in bytes."""
-        return sum(batch.segment.size for batch in self.removed)
+        return sum(batch.size for batch in self.removed)
 
     @property
     def aborted(self) -> int:
@@ -93,7 +93,7 @@ def plan_clean(
         batch for batch in partition.batches.overlapping(partition.log_start, limit) if batch.limit <= limit
     )
     dirty = [batch for batch in removed if batch.limit > partition.first_dirty_offset]
-    total, dirty_bytes = sum(map(_bytes, removed)), sum(map(_bytes, dirty))
+    total, dirty_bytes = (sum(batch.size for batch in batches) for batches in (removed, dirty))
     is_aborted = aborted_batches(partition)
     sources = tuple(
         Slice(tp, batch, max(partition.log_start, batch.base_offset), batch.limit)
@@ -144,8 +144,8 @@ def plan_past_hw(
     plans = []
     for run in filter(None, runs):
         new = [batch for batch in run if not batch.segment.explicit_offsets and batch.segment.key not in settled]
-        dirty = sum(map(_bytes, new))
-        ratio = dirty / sum(map(_bytes, run))
+        dirty = sum(batch.size for batch in new)
+        ratio = dirty / sum(batch.size for batch in run)
         sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
         if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
             start = run[0].base_offset
@@ -177,8 +177,3 @@ class SettledSegments:
         if remaining:
             self._keys[tp] = remaining
         return remaining
-
-
-def _bytes(batch: Batch) -> float:
-    """The part of its segment that a batch takes: the batches of several partitions may share one."""
-    return batch.segment.size * batch.records / batch.segment.rows

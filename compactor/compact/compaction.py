@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -22,10 +22,12 @@ from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.released import is_released
 from txnstore.core.log.retention import with_log_start
 from txnstore.core.log.sums import ConservedSums
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
 from txnstore.runtime import Runtime
@@ -165,7 +167,7 @@ class _Compaction:
         view = connection.view(refresh=False) if retained.partitions and not dry_run else view
         results = self._clean(self._logs(view, topics, retained), targets)
         view = connection.view(refresh=False) if results and not dry_run else view
-        results = self._merge(self._logs(view, topics, retained), targets, self._emptied(view), results)
+        results = self._merge(self._logs(view, topics, retained), targets, view, results)
         if self._options.expire and not dry_run:
             expire_due(connection.chains, connection.runtime.clock())
         report = CompactionReport(tuple(results.values()), dry_run, retained)
@@ -205,11 +207,6 @@ class _Compaction:
         selected = self._options.partitions
         return [tp for tp in _partitions(topic) if selected is None or tp in selected]
 
-    def _emptied(self, view: View) -> set[str]:
-        """The entries and packs with segments that no batch names any more."""
-        emptied = self._connection.keys.emptied
-        return {key for name in view.dropped if (key := emptied(name)) is not None}
-
     def _clean(self, logs: list[TopicLog], targets: Mapping[str, int]) -> dict[TopicPartition, PartitionCompaction]:
         """Clean the partitions that are due; the results of these."""
         cleans = clean(self._connection, logs, targets, self._options, self._failures, self._engine)
@@ -219,7 +216,7 @@ class _Compaction:
         self,
         logs: list[TopicLog],
         targets: Mapping[str, int],
-        emptied: Collection[str],
+        view: View,
         cleaned: Mapping[TopicPartition, PartitionCompaction],
     ) -> dict[TopicPartition, PartitionCompaction]:
         """Merge segments, but not where a clean failed; returns the results of the cleans and merges."""
@@ -229,7 +226,14 @@ class _Compaction:
                 topic,
                 tp,
                 log,
-                plan_merges(tp, log, targets[topic.name], options.min_segments, topic_writer(topic).config, emptied),
+                plan_merges(
+                    tp,
+                    log,
+                    targets[topic.name],
+                    options.min_segments,
+                    topic_writer(topic).config,
+                    partial(is_released, view.states[chain_of_partition(tp, view.chains)]),
+                ),
             )
             for topic, tp, log in logs
             if tp not in self._failures.uncleaned
@@ -292,7 +296,7 @@ def _log_of(view: View, topic: CatalogTopic, tp: TopicPartition) -> Partition | 
 
 def _unchanged(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
     """The result of a compaction that does nothing to a partition."""
-    sizes = [batch.segment.size for batch in partition.batches]
+    sizes = [batch.size for batch in partition.batches]
     return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
 
 
@@ -301,7 +305,7 @@ def _with_cleans(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> 
     for item in cleans:
         added = item.done.added
         removed = item.plan.removed if item.done.changed else ()
-        sizes = [sum(batch.segment.size for batch in batches) for batches in (added, removed)]
+        sizes = [sum(batch.size for batch in batches) for batches in (added, removed)]
         result = replace(
             result,
             segments_after=result.segments_after + len(added) - len(removed),
@@ -347,7 +351,7 @@ def _with_merge(
     except CompactionConflictError as error:
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
-    return _with_replacement(result, plan, len(added), sum(batch.segment.size for batch in added))
+    return _with_replacement(result, plan, len(added), sum(batch.size for batch in added))
 
 
 def _with_replacement(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:

@@ -7,14 +7,14 @@ dropped without being read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.ages import period
-from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition
 
@@ -59,12 +59,12 @@ class MergePlan:
     @property
     def source_bytes(self) -> int:
         """The size of the sources in bytes."""
-        return sum(source.batch.segment.size for source in self.sources)
+        return sum(source.batch.size for source in self.sources)
 
     @property
     def removed_bytes(self) -> int:
         """The size of all removed segments in bytes, including aborted ones."""
-        return sum(batch.segment.size for batch in self.removed)
+        return sum(batch.size for batch in self.removed)
 
     @property
     def aborted(self) -> int:
@@ -78,7 +78,7 @@ def plan_merges(
     target_bytes: int,
     min_segments: int = 2,
     config: TopicConfig | None = None,
-    emptied: Collection[str] = (),
+    released: Callable[[Segment], bool] = lambda _: False,
 ) -> list[MergePlan]:
     """Plan the replacements of a compaction of a partition.
 
@@ -90,17 +90,17 @@ def plan_merges(
         target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
         min_segments: The minimum number of committed segments of a merge, at least 2.
         config: The settings of its topic: a merge joins no records that the retention deletes at very different times,
-            and where nothing is to be inlined, or packed, it writes even one such segment to an object of its own.
-            None: all defaults.
-        emptied: The entries and packs with segments that nothing refers to any more. The others in them are written to
-            objects of their own, so that a vacuum can delete these.
+            and where nothing is to be inlined, or to share a segment, it writes even one such batch to an object of its
+            own. None: all defaults.
+        released: Whether a batch was removed from the object of a segment. Other batches in it are written to objects
+            of their own, so that a vacuum can delete it.
 
     Returns:
         The replacements in offset order.
     """
     is_aborted = aborted_batches(partition)
     config = config or TopicConfig()
-    moves = partial(_moves, config=config, emptied=emptied)
+    moves = partial(_moves, config=config, released=released)
     plans: list[MergePlan] = []
     for run in _runs(partition, is_aborted, target_bytes, config):
         rest = _without_dominant(run, is_aborted)
@@ -118,14 +118,14 @@ def _runs(
 ) -> Iterator[list[Batch]]:
     """Runs of stable batches with at most ``target_bytes`` of committed data.
 
-    A large batch is in no run, or if it is a range of an object, in a run of its own, since it may have to move.
+    A large batch is in no run, or if its object has others, in a run of its own, since it may have to move.
     """
     run: list[Batch] = []
     size = latest = 0
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
         if batch.base_offset < partition.log_start or batch.limit > partition.last_stable_offset:
             continue
-        weight = 0 if is_aborted(batch) else batch.segment.size
+        weight = 0 if is_aborted(batch) else batch.size
         # Cleaned segments with tombstones stay as they are: a merge would lose their delete horizons.
         large = 2 * weight > target_bytes or batch.delete_horizon is not None
         # A batch is clean or dirty as a whole.
@@ -141,7 +141,7 @@ def _runs(
         if not large:
             run.append(batch)
             size += weight
-        elif batch.segment.is_range:
+        elif batch.shared:
             yield [batch]
     if run:
         yield run
@@ -149,12 +149,12 @@ def _runs(
 
 def _without_dominant(run: list[Batch], is_aborted: aborted_batches) -> list[Batch]:
     """The run without leading segments that are much larger than all segments after them together."""
-    first, remaining = 0, sum(batch.segment.size for batch in run if not is_aborted(batch))
+    first, remaining = 0, sum(batch.size for batch in run if not is_aborted(batch))
     for at, batch in enumerate(run):
         if is_aborted(batch):
             continue
-        remaining -= batch.segment.size
-        if batch.segment.size <= max(_SMALL, _DOMINANT * remaining):
+        remaining -= batch.size
+        if batch.size <= max(_SMALL, _DOMINANT * remaining):
             break
         first = at + 1
     return run[first:]
@@ -171,10 +171,10 @@ def _unmerged(
             yield from (MergePlan(tp, (batch,), (_whole(tp, batch),)) for batch in group if moves(batch))
 
 
-def _moves(batch: Batch, config: TopicConfig, emptied: Collection[str]) -> bool:
-    """Whether a batch is in a range of an object, and is to be written to an object of its own."""
-    limit = config.inline_bytes if batch.segment.inlined else config.pack_bytes
-    return batch.segment.is_range and (limit == 0 or batch.segment.object in emptied)
+def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
+    """Whether a batch is in an object with others, and is to be written to an object of its own."""
+    limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
+    return batch.shared and (limit == 0 or released(batch.segment))
 
 
 def _whole(tp: TopicPartition, batch: Batch) -> Slice:

@@ -80,7 +80,7 @@ def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
     is_aborted = aborted_batches(log)
     for batch in log.batches.overlapping(log.log_start, log.last_stable_offset):
         if is_aborted(batch):
-            yield batch.segment.size
+            yield batch.size
 
 
 # Chains ---------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from txnstore.compactor.repair.planned import PlannedObjects
 from txnstore.compactor.repair.segments import altered_segments, lost_segments
 from txnstore.compactor.verify.verify import verify
 from txnstore.connection import Connection
-from txnstore.core.log.places import object_of
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, InvalidConfigError
@@ -178,13 +177,22 @@ def _looked_through(trial: Connection, plan: RepairPlan, *, deep: bool) -> Repai
     if not deep:
         past = [item for state in trial.view().states for item in _missing_past(trial, state) if item.key not in named]
         return replace(plan, past=tuple(past))
-    violations = [item for item in verify(trial, deep=True).violations if object_of(item.subject) not in named]
-    segments = {item.subject: item.message for item in violations if keys.is_segment(item.subject)}
+    violations = [item for item in verify(trial, deep=True).violations if _object_of(item.subject) not in named]
+    segments = {
+        item.subject: item.message
+        for item in violations
+        if keys.has_segments(_object_of(item.subject)) or "#" in item.subject
+    }
     lost = altered_segments(trial.view().states, segments)
     named |= {item.key for item in lost}
-    others = {object_of(item.subject): item.message for item in violations if object_of(item.subject) not in named}
+    others = {_object_of(item.subject): item.message for item in violations if _object_of(item.subject) not in named}
     past = [Loss(key, message, _PAST, blocks=False) for key, message in others.items()]
     return replace(plan, lost=plan.lost + lost, past=tuple(past))
+
+
+def _object_of(subject: str) -> str:
+    """The object of a violation, whose subject may be a segment in one."""
+    return subject.partition("#")[0]
 
 
 def _missing_past(trial: Connection, state: State) -> Iterator[Loss]:

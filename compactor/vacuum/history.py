@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -109,14 +109,14 @@ def _history(connection: Connection, chain: int, now: int, history_ms: int) -> C
 
 
 def delete_entries(
-    connection: Connection, history: ChainHistory, in_use: Collection[str], *, dry_run: bool
+    connection: Connection, history: ChainHistory, in_use: Callable[[int, str], bool], *, dry_run: bool
 ) -> Iterator[list[ObjectInfo]]:
     """Delete the entries of the history of a chain that are not needed any more.
 
     Args:
         connection: The connection to the store.
         history: The history of the chain.
-        in_use: The keys of entries with inlined segments that are needed.
+        in_use: Whether inlined segments of an entry of a chain are needed, by the key of the entry.
         dry_run: Delete nothing.
 
     Yields:
@@ -126,7 +126,7 @@ def delete_entries(
     while history.settled:
         page = objects.list(prefix, after, _PAGE)
         old = [item for item in page if _is_before(item, history.settled)]
-        garbage = [item for item in old if item.key not in in_use]
+        garbage = [item for item in old if not in_use(history.chain, item.key)]
         if not dry_run and garbage:
             delete(objects, garbage)
         yield garbage

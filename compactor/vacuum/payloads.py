@@ -8,24 +8,37 @@ arrives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.connection import Connection
-from txnstore.core.log.places import PLACE, dropped_entry
-from txnstore.core.maintenance import ForgetObjects
-from txnstore.core.model import sorted_items
+from txnstore.core.log.released import entry_of
+from txnstore.core.maintenance import ForgetEntries
+from txnstore.core.model import EntrySpan, sorted_items
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
 
-#: The number of payloads that are deleted before their entries are forgotten.
-_CHUNK = 1_000
+
+@dataclass(frozen=True, slots=True)
+class SpanOfEntries:
+    """A span of entries that batches were removed from, long ago; no batch names an entry in it.
+
+    Attributes:
+        chain: The chain.
+        span: The span.
+        staying: The keys of the entries in it that the history of the chain cannot end behind.
+    """
+
+    chain: int
+    span: EntrySpan
+    staying: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +46,29 @@ class OldPayloads:
     """Entries with inlined segments.
 
     Attributes:
-        in_use: Those with segments that readers need: a batch names one, or did so when the grace period began.
-        forgotten: The names of the others, which the states have dropped, if they will go with the history.
-        free: The names and keys of the rest: the history cannot end behind them.
+        live: The keys of those that batches name.
+        young: For each chain the spans that readers may need: a batch named an entry in it when the grace period began.
+        old: The other spans without an entry that a batch names.
     """
 
-    in_use: set[str]
-    forgotten: list[str]
-    free: dict[str, str]
+    live: set[str]
+    young: list[list[EntrySpan]]
+    old: list[SpanOfEntries]
+
+    def in_use(self, chain: int, key: str) -> bool:
+        """Whether readers may need the inlined segments of an entry, if it has any."""
+        sequence = entry_of(key)
+        return key in self.live or any(span.first <= sequence <= span.last for span in self.young[chain])
 
 
-def old_payloads(
-    names: Keys, view: View, ends: Sequence[int], old: Callable[[Collection[str]], set[str]]
-) -> OldPayloads:
+def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callable[[State], int]) -> OldPayloads:
     """The entries with inlined segments that readers do not need any more.
 
     Args:
         names: The keys of the store.
         view: The newest view.
         ends: For each chain the last entry behind which its history can end, when it is old enough.
-        old: Chooses the names that were dropped before the grace period.
+        limit_of: Returns the time at which the grace period began, in the times of a chain.
     """
     live = {
         batch.segment.object
@@ -61,40 +77,43 @@ def old_payloads(
         for batch in partition.batches
         if batch.segment.inlined
     }
-    entries = {name: entry for name in view.dropped if (entry := dropped_entry(name)) is not None}
-    dropped = {name: names.entry(*entry) for name, entry in entries.items()}
-    # A compaction moves the remaining segments of an entry in use, so it must know that the others were dropped.
-    unneeded = old([name for name, entry in dropped.items() if entry not in live])
-    staying = [name for name in unneeded if entries[name].sequence > ends[entries[name].chain]]
-    return OldPayloads(
-        live | {entry for name, entry in dropped.items() if name not in unneeded},
-        sorted(unneeded.difference(staying)),
-        {name: dropped[name] for name in sorted(staying)},
-    )
+    payloads = OldPayloads(live, [[] for _ in view.states], [])
+    for state in view.states:
+        if not state.released_entries:
+            continue
+        limit, end = limit_of(state), ends[state.chain]
+        for span in state.released_entries:
+            if span.at > limit:
+                payloads.young[state.chain].append(span)
+            # A compaction moves the remaining batches of a released entry, so the span stays while there are some.
+            elif not any(names.entry(state.chain, number) in live for number in range(span.first, span.last + 1)):
+                numbers = range(max(span.first, end + 1), span.last + 1)
+                staying = tuple(names.entry(state.chain, number) for number in numbers)
+                payloads.old.append(SpanOfEntries(state.chain, span, staying))
+    return payloads
 
 
-def delete_payloads(connection: Connection, free: Mapping[str, str], *, dry_run: bool) -> Iterator[list[ObjectInfo]]:
-    """Delete the payloads of entries, and forget these.
+def delete_payloads(
+    connection: Connection, spans: Sequence[SpanOfEntries], *, dry_run: bool
+) -> Iterator[list[ObjectInfo]]:
+    """Delete the payloads of entries that the history cannot end behind, and forget the spans.
 
     The history can only end behind an entry that two checkpoints cover, so they are at most as many as a chain writes
     between three of them, and none in a chain that is written all the time.
 
     Args:
         connection: The connection to the store.
-        free: The names and keys of the entries.
+        spans: The spans of old payloads.
         dry_run: Delete nothing.
 
     Yields:
         For each payload the key of its entry and ``#``, and its size.
     """
-    entries = list(free.items())
-    for start in range(0, len(entries), _CHUNK):
-        chunk = entries[start : start + _CHUNK]
-        sizes = connection.pool.map(partial(_delete, connection, dry_run=dry_run), (entry for _, entry in chunk))
-        done = [(name, entry, size) for (name, entry), size in zip(chunk, sizes, strict=True) if size is not None]
-        if done and not dry_run:
-            connection.submit(ForgetObjects(tuple(name for name, *_ in done)))
-        yield [ObjectInfo(f"{entry}{PLACE}", size, 0) for _, entry, size in done if size]
+    for item in spans:
+        sizes = [*connection.pool.map(partial(_delete, connection, dry_run=dry_run), item.staying)]
+        if not dry_run and None not in sizes:
+            connection.submit(ForgetEntries(item.chain, (item.span,)))
+        yield [ObjectInfo(f"{key}#", size, 0) for key, size in zip(item.staying, sizes, strict=True) if size]
 
 
 def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:

@@ -21,7 +21,6 @@ from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
-from txnstore.core.log.places import PLACE, InPack, dropped_entry
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -104,7 +103,7 @@ class _Tally:
         for item in items:
             if len(self._keys) < _NAMED:
                 self._keys.append(item.key)
-            kind = "inlined" if item.key.endswith(PLACE) else "/".join(item.key.split("/")[:2])
+            kind = "inlined" if item.key.endswith("#") else "/".join(item.key.split("/")[:2])
             deleted = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(deleted, objects=deleted.objects + 1, bytes=deleted.bytes + item.size)
 
@@ -244,11 +243,10 @@ class _Vacuum:
                 connection.keys,
                 named.view,
                 ends,
-                lambda dropped: _dropped_before(connection, named.view, dropped, self._grace_ms),
+                lambda state: connection.chains.ages.newest_older_than(state, self._grace_ms),
             )
             if not dry_run:
-                forgotten = _dropped_before(connection, view, named.long_dropped, FORGET_AFTER_MS)
-                _forget(connection, [*payloads.forgotten, *forgotten])
+                _forget(connection, _removed_before(connection, view, named.long_removed, FORGET_AFTER_MS))
                 if expire:
                     expire_due(connection.chains, connection.runtime.clock())
                 connection.check_storage()
@@ -256,7 +254,7 @@ class _Vacuum:
             for chain, candidate in zip(past, checkpoints.candidates, strict=True):
                 tally.delete_pages(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
                 announced += announce(connection, chain, candidate, dry_run=dry_run)
-            tally.delete_pages(delete_payloads(connection, payloads.free, dry_run=dry_run))
+            tally.delete_pages(delete_payloads(connection, payloads.old, dry_run=dry_run))
         report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
         if not dry_run:
             _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
@@ -281,8 +279,7 @@ class _Vacuum:
     def _delete_segments(self, view: View, pages: Iterable[list[ObjectInfo]]) -> _Named:
         """Announce and delete the unreferenced segments; returns the objects that are named after the last page."""
         limit = self._now - FORGET_AFTER_MS
-        long_dropped = {key for key, at in view.dropped.items() if at <= limit and dropped_entry(key) is None}
-        named = _Named(view, long_dropped)
+        named = _Named(view, {key for key, at in view.removals.items() if at <= limit})
         for number, page in enumerate(pages):
             if number:  # The first page was listed before the view.
                 named.refresh(_view_after_lists(self._connection))
@@ -380,15 +377,15 @@ def _store_id(connection: Connection) -> str:
 
 
 class _Named:
-    """The objects with segments in use, and what was dropped, as of the newest view.
+    """The objects with segments in use, and those that batches were removed from, as of the newest view.
 
     Args:
         view: The view.
-        long_dropped: Keys that were dropped long ago; those whose objects a page has are removed.
+        long_removed: Keys that were released or dropped long ago; those whose objects a page has are removed.
     """
 
-    def __init__(self, view: View, long_dropped: set[str]) -> None:
-        self.long_dropped = long_dropped
+    def __init__(self, view: View, long_removed: set[str]) -> None:
+        self.long_removed = long_removed
         self._look(view)
 
     def refresh(self, view: View) -> None:
@@ -398,12 +395,8 @@ class _Named:
 
     def _look(self, view: View) -> None:
         # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
-        self.view, self._dropped = view, view.dropped
+        self.view, self.removals = view, view.removals
         self.keys = {key.casefold() for key in named_keys(view)}
-
-    def dropped(self, key: str) -> list[str]:
-        """What the state remembers of an object: that it was dropped or announced, and of a pack, its segments."""
-        return [name for name in (key, InPack(key, 0).dropped_as) if name in self._dropped]
 
 
 def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
@@ -455,24 +448,27 @@ def named_keys(view: View) -> set[str]:
 def _choose(
     connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
 ) -> list[ObjectInfo]:
-    """The unreferenced objects that were written, and dropped, before the grace period by the storage's clock."""
-    named.long_dropped.difference_update(key for item in page for key in named.dropped(item.key))
+    """The unreferenced objects that were written, and released, before the grace period by the storage's clock."""
+    named.long_removed.difference_update(item.key for item in page)
     unnamed = [item for item in page if item.key.casefold() not in named.keys]
     tally.listed += len(page)
     tally.referenced += len(page) - len(unnamed)
-    old = [(item, named.dropped(item.key)) for item in unnamed if item.modified_ms <= now - grace_ms]
-    long_dropped = _dropped_before(connection, named.view, {key for _, drops in old for key in drops}, grace_ms)
-    return [item for item, drops in old if long_dropped.issuperset(drops)]
+    old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
+    removed = {item.key for item in old if item.key in named.removals}
+    young = removed - _removed_before(connection, named.view, removed, grace_ms)
+    return [item for item in old if item.key not in young]
 
 
-def _dropped_before(connection: Connection, view: View, names: Collection[str], age_ms: int) -> set[str]:
-    """Those of the dropped keys whose entry is at least ``age_ms`` old by the storage's clock, not by its writer's."""
-    old: set[str] = set()
+def _removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:
+    """Those of the keys whose last removal is in an entry that is ``age_ms`` old by the storage's clock."""
+    old = set(keys)
     for state in view.states:
-        mine = [key for key in names if key in state.dropped]
+        mine = [key for key in keys if key in state.released or key in state.dropped]
         if mine:
             limit = connection.chains.ages.newest_older_than(state, age_ms)
-            old.update(key for key in mine if state.dropped[key] <= limit)
+            old.difference_update(
+                key for key in mine if max(state.released.get(key, 0), state.dropped.get(key, 0)) > limit
+            )
     return old
 
 

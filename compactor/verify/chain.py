@@ -19,7 +19,7 @@ from txnstore.compactor.verify.boundaries import read_boundaries, without_checkp
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
-from txnstore.core.log.places import InEntry
+from txnstore.core.log.released import entry_of
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.maintenance import SegmentsReplaced, unconserved
@@ -157,14 +157,11 @@ class ChainVerifier:
 
     def _check_entries_in_use(self, state: State) -> None:
         """Check the entries of before the last boundary that exist because segments in them are in use."""
-        places = (
-            (batch.segment.place for _, log in sorted_items(state.partitions) for batch in log.batches)
-            if self._first
-            else ()
+        segments = (
+            (batch.segment for _, log in sorted_items(state.partitions) for batch in log.batches) if self._first else ()
         )
-        in_use = sorted(
-            {place.object for place in places if isinstance(place, InEntry) and place.sequence <= self._first}
-        )
+        inlined = {segment.object for segment in segments if segment.inlined}
+        in_use = sorted(key for key in inlined if entry_of(key) <= self._first)
         for key, data in zip(in_use, self._pool.map(partial(read_if_there, self._objects), in_use), strict=True):
             if data is None:
                 continue  # Missing segments are reported, each with its place.

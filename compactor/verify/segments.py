@@ -75,7 +75,7 @@ def verify_segments(
         for _, violations in deep.run((None, job) for job in _jobs(intact)):
             findings.violations += violations()
         findings.contents = len(intact)
-        findings.bytes_read = sum(part.batch.segment.size for part, *_ in intact)
+        findings.bytes_read = sum(part.batch.size for part, *_ in intact)
     return findings
 
 
@@ -98,7 +98,7 @@ def _jobs(parts: Iterable[_Part]) -> Iterator[Job[list[Violation]]]:
     size = 0
     for part in parts:
         group.append(part)
-        size += part[0].batch.segment.size
+        size += part[0].batch.size
         if len(group) == _JOB_SEGMENTS or size >= _JOB_BYTES:
             yield partial(_read_all, parts=group)
             group, size = [], 0
@@ -137,7 +137,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 
 def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
     """What the listed sizes of objects show to be wrong with a segment; None if nothing is."""
-    size, end = sizes.get(segment.object), segment.place.first_byte + segment.size
+    size, end = sizes.get(segment.object), (segment.first_byte or 0) + segment.size
     if size is None:
         return "it is missing"
     if size == segment.size or (segment.is_range and size >= end):

@@ -64,7 +64,6 @@ def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
 
 
 def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionStatus:
-    sizes = {batch.segment.key: batch.segment.size for batch in log.batches}
     return PartitionStatus(
         topic=tp.topic,
         partition=tp.partition,
@@ -73,8 +72,8 @@ def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionSta
         high_watermark=log.high_watermark,
         lso_distance=log.high_watermark - log.last_stable_offset,
         blocked=blocked,
-        segments=len(sizes),
-        bytes=sum(sizes.values()),
+        segments=len({batch.segment.key for batch in log.batches}),
+        bytes=sum(batch.size for batch in log.batches),
     )
 
 

@@ -7,7 +7,9 @@ altered object can be detected without another object, and the bytes are still p
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
@@ -23,16 +25,21 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
+from txnstore.chain import version2
 from txnstore.core.commands import Command
-from txnstore.core.events import Event
-from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.events import EVENT_TYPES, Event
+from txnstore.core.log.events import BatchesAppended, MarkerWritten
+from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+#: The features of the format that this release has. A chain may require others, of later releases.
+READ_FEATURES: frozenset[str] = frozenset()
+WRITE_FEATURES: frozenset[str] = frozenset()
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
@@ -45,11 +52,21 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class Stored(BaseModel):
-    """A JSON object in storage: strict types, no unknown members."""
+    """A JSON object in storage: strict types. Unknown members are of a later release, and change nothing here."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     version: int = FORMAT_VERSION
+
+    @classmethod
+    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """The JSON of this version that a document of version 2 means."""
+        return document
+
+    @classmethod
+    def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """The JSON without what only later releases know."""
+        return document
 
 
 class StoreDocument(Stored):
@@ -90,7 +107,7 @@ class LatestDocument(Stored):
 class PayloadInfo(BaseModel):
     """The bytes before the line of an entry."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     size: Annotated[int, Field(ge=1)]
     sha256: str
@@ -101,11 +118,16 @@ AnyEvent = Annotated[Event, Field(discriminator="type")]
 #: The number of events from which on an entry is written faster in parts.
 LONG = 16
 #: The classes of events that name each partition of a commit.
-_WIDE = frozenset({PartitionsAdded, BatchAppended, MarkerWritten})
+_WIDE = frozenset({PartitionsAdded, BatchesAppended, MarkerWritten})
 
 
 class Entry(Stored):
-    """One entry of a chain: its line. ``payload``: the inlined segments before it; None without one."""
+    """One entry of a chain: its line.
+
+    Attributes:
+        payload: The inlined segments before it; None without one.
+        requires: The features of the format that the chain uses from this entry on; None: no others than before.
+    """
 
     sequence: Int64
     entry_id: str
@@ -113,7 +135,21 @@ class Entry(Stored):
     timestamp: Int64
     previous: str
     payload: PayloadInfo | None = None
+    requires: Features | None = None
     events: list[AnyEvent]
+
+    @classmethod
+    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return version2.entry(document)
+
+    @classmethod
+    def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """The JSON with an :class:`~txnstore.core.events.UnknownEvent` for each event of a later release."""
+        events = [
+            event if event.get("type") in EVENT_TYPES else {"type": "UnknownEvent", "name": event.get("type")}
+            for event in document["events"]
+        ]
+        return {**document, "events": events}
 
 
 M = TypeVar("M", bound=Stored)
@@ -208,13 +244,71 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     if version is not None and version > FORMAT_VERSION:
         msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"
         raise UnsupportedFormatError(msg)
+    if version is not None and version < FORMAT_VERSION:
+        body = _rewritten(body, model.of_version_2)
     try:
-        return model.model_validate_json(body)
+        return _validated(model, key, body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         msg = f"{key} is not a valid {model.__name__}: {where}: {problem['msg']}"
         raise CorruptionError(msg) from error
+
+
+def _validated(model: type[M], key: str, body: bytes) -> M:
+    """The document in checked bytes.
+
+    Raises:
+        UnsupportedFormatError: It requires features that this release does not have.
+        ValidationError: It is not valid.
+    """
+    try:
+        document = model.model_validate_json(body)
+    except ValidationError:
+        check_features(key, required_by(body).read, READ_FEATURES, "read")
+        document = model.model_validate_json(_rewritten(body, model.readable))
+    requires: Features | None = getattr(document, "requires", None)
+    if requires is not None:
+        check_features(key, requires.read, READ_FEATURES, "read")
+    return document
+
+
+def required_by(body: bytes) -> Features:
+    """The features that a JSON object names, whatever else it has."""
+    try:
+        requires = json.loads(body).get("requires")
+        return Features(*(tuple(map(str, names)) for names in requires)) if requires else NO_FEATURES
+    except (ValueError, TypeError, AttributeError):
+        return NO_FEATURES
+
+
+def check_features(name: str, required: Iterable[str], supported: Collection[str], verb: str) -> None:
+    """Check that this release has the features that a document requires.
+
+    Args:
+        name: What requires them, for the message.
+        required: The features.
+        supported: Those of this release.
+        verb: What they are needed for: ``read`` or ``write``.
+
+    Raises:
+        UnsupportedFormatError: It lacks some; names them.
+    """
+    unknown = sorted(set(required).difference(supported))
+    if unknown:
+        features = f"the feature {unknown[0]}" if len(unknown) == 1 else f"the features {', '.join(unknown)}"
+        msg = (
+            f"to {verb} this store, a release of txnstore needs {features}, which {name} requires: use a newer release"
+        )
+        raise UnsupportedFormatError(msg)
+
+
+def _rewritten(body: bytes, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+    """A JSON object after a change; unchanged if it has another form, which the validation then refuses."""
+    try:
+        return json.dumps(change(json.loads(body))).encode()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return body
 
 
 def content_hash(data: bytes | memoryview) -> str:

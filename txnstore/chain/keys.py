@@ -1,14 +1,10 @@
-"""The keys of all objects of a store: the only module that builds or parses one. See docs/format.md.
-
-What the key of a segment says about its place in an object is parsed in :mod:`txnstore.core.log.places`.
-"""
+"""The keys of all objects of a store: the module that builds and parses them. See docs/format.md."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from txnstore.core.log.places import PACK, PLACE, dropped_entry, dropped_pack, object_of
 from txnstore.core.model import TopicPartition
 
 STORE = "store.json"
@@ -18,7 +14,8 @@ HINTS = "chains/latest/"
 _DIGITS = 20
 #: The id of a store.
 _ID = re.compile("[0-9a-f-]{36}")
-_FORMATS = ("parquet", "arrow")
+#: The endings of the keys of objects with segments; format version 2 had ``pack``.
+_ENDINGS = ("parquet", "arrow", "pack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +44,6 @@ class Keys:
     def entry(self, chain: int, sequence: int) -> str:
         """The key of entry ``sequence`` of a chain."""
         return f"{self.entries(chain)}{sequence:0{_DIGITS}d}.json"
-
-    def emptied(self, name: str) -> str | None:
-        """The key of the entry or pack of which a state has dropped segments; None if the name is another one's.
-
-        ``name``: what a state remembers of a segment, :attr:`txnstore.core.log.places.InEntry.dropped_as`.
-        """
-        entry = dropped_entry(name)
-        return dropped_pack(name) if entry is None else self.entry(*entry)
 
     def checkpoints(self, chain: int) -> str:
         """The prefix of a chain's checkpoints and index files."""
@@ -137,59 +126,22 @@ def store_of(key: str) -> str | None:
 
 
 def segment(topic: str, partition: int, name: str, fmt: str) -> str:
-    """The key of a segment; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``."""
+    """The key of an object with a segment; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``.
+
+    If it has rows of several partitions, the key names one of them, and so the chain that orders its deletion.
+    """
     return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"
 
 
-def inlined(entry: str, topic: str, partition: int, place: str, fmt: str) -> str:
-    """The key of a segment in an entry; ``place`` is the number of the entry, ``-``, and its first byte there."""
-    return f"{entry}{PLACE}{topic}/{partition}/{place}.{fmt}"
-
-
-def pack_beside(segment: str) -> str:
-    """The key of a pack whose first segment would have the key ``segment`` as an object of its own."""
-    return segment.rpartition(".")[0] + PACK
-
-
-def packed(pack: str, topic: str, partition: int, start: int, fmt: str) -> str:
-    """The key of a segment in a pack; ``start`` is its first byte there."""
-    name = pack.rpartition("/")[2].removesuffix(PACK)
-    return f"{pack}{PLACE}{topic}/{partition}/{name}-{start}.{fmt}"
-
-
-def partition_of(key: str) -> TopicPartition:
-    """The partition that the key of a segment names."""
-    topic, partition, _ = key.replace(PLACE, "/").split("/")[-3:]
+def partition_in(key: str) -> TopicPartition:
+    """The partition that the key of an object with a segment names."""
+    topic, partition, _ = key.split("/")[-3:]
     return TopicPartition(topic, int(partition))
-
-
-def is_segment(key: str) -> bool:
-    """Whether ``key`` has the form of the key of a segment, be it an object, inlined or packed."""
-    return _is_file(key, *_FORMATS) or is_inlined(key) or is_packed(key)
-
-
-def is_inlined(key: str) -> bool:
-    """Whether ``key`` has the form of the key of an inlined segment."""
-    return PLACE in key and entry_sequence(object_of(key)) is not None and _is_range(key)
-
-
-def is_packed(key: str) -> bool:
-    """Whether ``key`` has the form of the key of a segment in a pack."""
-    return PLACE in key and _is_file(object_of(key), PACK[1:]) and _is_range(key)
 
 
 def has_segments(key: str) -> bool:
     """Whether ``key`` has the form of the key of an object with segments, so that txnstore may have written it."""
-    return _is_file(key, *_FORMATS, PACK[1:])
-
-
-def _is_range(key: str) -> bool:
-    return _is_file(f"{TOPICS}{key.partition(PLACE)[2]}", *_FORMATS)
-
-
-def _is_file(key: str, *formats: str) -> bool:
-    """Whether ``key`` is ``topics/<topic>/<partition>/<name>`` with one of these endings."""
     parts = key.split("/")
     return (
-        len(parts) == 4 and f"{parts[0]}/" == TOPICS and parts[2].isdigit() and parts[3].rpartition(".")[2] in formats
+        len(parts) == 4 and f"{parts[0]}/" == TOPICS and parts[2].isdigit() and parts[3].rpartition(".")[2] in _ENDINGS
     )

@@ -2,7 +2,7 @@
 
 An entry is one line of JSON, after its payload and a line feed if it has one::
 
-    segment segment … segment <line feed> {"version":2, … "payload":{"size":…,"sha256":"…"}, … "checksum":"…"}
+    segment segment … segment <line feed> {"version":3, … "payload":{"size":…,"sha256":"…"}, … "checksum":"…"}
 
 The hash of an entry is that of its line, which has the hash of the payload. So a vacuum can delete the payload of an
 entry, and the chain of hashes stays whole. See docs/format.md and docs/design/0019-inlined-segments.md.
@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from txnstore.chain.codec import Entry, PayloadInfo, content_hash, decode, encode
-from txnstore.chain.keys import inlined
 from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.log.commands import Append
-from txnstore.core.log.events import BatchAppended
-from txnstore.core.log.model import NewBatch
+from txnstore.core.log.events import BatchesAppended
+from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.transactions.commands import EndTxn
 
 _BREAK = b"\n"
@@ -31,28 +30,30 @@ class Payload:
 
     Args:
         key: The key of the entry.
-        sequence: Its number.
     """
 
-    def __init__(self, key: str, sequence: int) -> None:
-        self._key, self._sequence = key, sequence
+    def __init__(self, key: str) -> None:
+        self._key = key
         self._parts: list[bytes] = []
         self._size = 0
 
     def place(self, command: Command) -> Command:
-        """The command with a key for each segment that is to be inlined; their bytes are added to the payload."""
+        """The command with a place for each segment that is to be inlined; their bytes are added to the payload."""
         if not isinstance(command, Append | EndTxn) or all(batch.data is None for batch in command.batches):
             return command
-        return replace(command, batches=tuple(self._placed(batch) for batch in command.batches))
+        segments: dict[int, Segment] = {}  # By the identity of their bytes, which batches share.
+        return replace(command, batches=tuple(self._placed(batch, segments) for batch in command.batches))
 
-    def _placed(self, batch: NewBatch) -> NewBatch:
+    def _placed(self, batch: NewBatch, segments: dict[int, Segment]) -> NewBatch:
         data = batch.data
         if data is None:
             return batch
-        key = inlined(self._key, batch.topic, batch.partition, f"{self._sequence}-{self._size}", batch.segment.format)
-        self._parts.append(data)
-        self._size += len(data)
-        return replace(batch, segment=replace(batch.segment, key=key), data=None)
+        segment = segments.get(id(data))
+        if segment is None:
+            segment = segments[id(data)] = replace(batch.segment, object=self._key, first_byte=self._size)
+            self._parts.append(data)
+            self._size += len(data)
+        return replace(batch, segment=segment, data=None)
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -61,7 +62,7 @@ class Payload:
 
     def accepted(self, mark: tuple[int, int], events: Sequence[Event]) -> Sequence[Event]:
         """The events; what was placed since is removed if none of them names it: its command was a repetition."""
-        named = (isinstance(event, BatchAppended) and event.batch.segment.object == self._key for event in events)
+        named = (isinstance(event, BatchesAppended) and event.segment.object == self._key for event in events)
         if mark != self.mark and not any(named):
             self.back_to(mark)
         return events

@@ -14,6 +14,7 @@ from txnstore.chain.codec import Entry, reason
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry, entry_hash, payload_of
 from txnstore.core.evolve import evolve
+from txnstore.core.model import NO_FEATURES
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
@@ -220,7 +221,7 @@ def fold(
         msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
         raise CorruptionError(msg)
     try:
-        state = evolve(begin_entry(state, entry.timestamp), *entry.events)
+        state = evolve(begin_entry(state, entry.timestamp, entry.requires or NO_FEATURES), *entry.events)
     except MemoryError:
         raise
     except Exception as error:

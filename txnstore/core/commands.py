@@ -7,7 +7,7 @@ from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
 from txnstore.core.log.commands import Append, DeleteRecords
-from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
+from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceSegments
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,
@@ -42,6 +42,7 @@ Command = (
     | ReplaceSegments
     | DropObjects
     | ForgetObjects
+    | ForgetEntries
     | ClaimPartitions
     | ReleasePartitions
     | Expire

@@ -25,9 +25,11 @@ from txnstore.core.log.commands import Append, DeleteRecords
 from txnstore.core.log.retention import delete_records
 from txnstore.core.maintenance import (
     DropObjects,
+    ForgetEntries,
     ForgetObjects,
     ReplaceSegments,
     drop_objects,
+    forget_entries,
     forget_objects,
     replace_segments,
 )
@@ -104,6 +106,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     DeleteRecords: delete_records,
     DropObjects: drop_objects,
     ForgetObjects: forget_objects,
+    ForgetEntries: forget_entries,
     ClaimPartitions: claim_partitions,
     ReleasePartitions: release_partitions,
     Expire: expiration.expire,

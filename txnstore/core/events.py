@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
 from txnstore.core.claims import PartitionsClaimed, PartitionsReleased
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
@@ -14,9 +16,9 @@ from txnstore.core.groups.events import (
     MemberSeen,
     OffsetsCommitted,
 )
-from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten, ProducerFenced
+from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
-from txnstore.core.state import Observed
+from txnstore.core.state import Observed, UnknownEvent
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
@@ -35,7 +37,7 @@ Event = (
     | Observed
     | ProducerInitialized
     | PartitionsAdded
-    | BatchAppended
+    | BatchesAppended
     | OffsetsAdded
     | OffsetsCommitted
     | TxnHeld
@@ -60,4 +62,8 @@ Event = (
     | FencesExpired
     | TransactionalIdExpired
     | OffsetsExpired
+    | UnknownEvent
 )
+
+#: The names of all events that this release writes and folds.
+EVENT_TYPES = frozenset(event.__name__ for event in get_args(Event)) - {UnknownEvent.__name__}

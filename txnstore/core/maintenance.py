@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
-from txnstore.core.log.places import object_of
+from txnstore.core.log.released import with_released
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
-from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
+from txnstore.core.model import NO_PRODUCER, EntrySpan, TopicPartition, sorted_items
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import CompactionConflictError, CorruptionError
 
@@ -61,9 +61,17 @@ class DropObjects:
 
 @dataclass(frozen=True, slots=True)
 class ForgetObjects:
-    """Remove dropped objects from the state, :data:`FORGET_AFTER_MS` after their deletion. Answered with None."""
+    """Remove objects from the state, :data:`FORGET_AFTER_MS` after their removal. Answered with None."""
 
     keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetEntries:
+    """Remove spans of released entries from the state of a chain. Answered with None."""
+
+    chain: int
+    spans: tuple[EntrySpan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +101,14 @@ class ObjectsDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsForgotten:
-    """These dropped objects were removed from the state: an append that names one is refused for its age (OBJ-06)."""
+    """These objects were removed from the state: an append that names one is refused for its age (OBJ-06).
+
+    ``entries``: spans of entries whose inlined segments no batch names any more, and that need no payload.
+    """
 
     type: Literal["ObjectsForgotten"] = "ObjectsForgotten"
     keys: list[str]
+    entries: list[EntrySpan] = field(default_factory=list)
 
 
 def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
@@ -193,7 +205,7 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
         if batch.transactional or batch.producer_id != NO_PRODUCER:
             msg = f"segment {batch.segment.key} is merged, so it must have no producer, not {batch.producer_id}"
             raise CompactionConflictError(msg)
-        if batch.segment.key in state.dropped:
+        if batch.segment.object in state.dropped:
             msg = f"segment {batch.segment.key} was vacuumed before it was registered in {command.tp}"
             raise CompactionConflictError(msg)
         if batch.records != batch.limit - batch.base_offset and not batch.segment.explicit_offsets:
@@ -237,7 +249,7 @@ def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     if any(key not in dropped for key in command.keys):  # No batch names what is dropped.
         # In the order of the rows of index files, each group of which is then decoded once.
         named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
-    keys = tuple(key for key in command.keys if object_of(key) not in named)
+    keys = tuple(key for key in command.keys if key not in named)
     new = [key for key in keys if key not in dropped]
     if new:
         draft.emit(ObjectsDropped(keys=new))
@@ -245,10 +257,18 @@ def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
 
 
 def forget_objects(draft: Draft, command: ForgetObjects) -> None:
-    """Remove dropped objects from the state."""
-    keys = [key for key in command.keys if key in draft.state.dropped]
+    """Remove objects from the state."""
+    state = draft.state
+    keys = [key for key in command.keys if key in state.dropped or key in state.released]
     if keys:
         draft.emit(ObjectsForgotten(keys=keys))
+
+
+def forget_entries(draft: Draft, command: ForgetEntries) -> None:
+    """Remove spans of entries from the state; one that has grown stays."""
+    spans = [span for span in command.spans if span in draft.state.released_entries]
+    if spans:
+        draft.emit(ObjectsForgotten(keys=[], entries=spans))
 
 
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
@@ -256,20 +276,13 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     partition = state.partitions[tp]
     removed = [batch for offset in event.removed for batch in partition.batches.overlapping(offset, offset + 1)]
     batches = partition.batches.replace(removed, event.added)
-    # Most segments have one batch; to look through the log for others would decode all of it.
-    shared = not all(batch.alone for batch in removed)
-    named = {batch.segment.key for batch in (batches if shared else event.added)}
-    dropped = state.dropped
-    for batch in removed:
-        if batch.segment.key not in named:
-            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
         partition = replace(partition, aborted=aborted)
     if event.clean_until is not None:
         partition = replace(partition, clean_until=event.clean_until)
     partition = replace(partition, batches=batches, revision=state.sequence)
-    return replace(with_partition(state, tp, partition), dropped=dropped)
+    return with_released(with_partition(state, tp, partition), removed)
 
 
 def _still_aborted(
@@ -290,17 +303,18 @@ def _has_batches(batches: BatchList[Batch], entry: AbortedTxn) -> bool:
 
 
 def _objects_dropped(state: State, event: ObjectsDropped) -> State:
-    dropped = state.dropped
+    dropped, released = state.dropped, state.released
     for key in event.keys:
-        dropped = dropped.insert(key, state.timestamp)
-    return replace(state, dropped=dropped)
+        dropped, released = dropped.insert(key, state.timestamp), released.discard(key)
+    return replace(state, dropped=dropped, released=released)
 
 
 def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
-    dropped = state.dropped
+    dropped, released = state.dropped, state.released
     for key in event.keys:
-        dropped = dropped.discard(key)
-    return replace(state, dropped=dropped)
+        dropped, released = dropped.discard(key), released.discard(key)
+    remaining = tuple(span for span in state.released_entries if span not in event.entries)
+    return replace(state, dropped=dropped, released=released, released_entries=remaining)
 
 
 #: The state keeps dropped objects for this long: longer than the greatest age of an upload, plus any clock difference.

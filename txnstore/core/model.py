@@ -82,6 +82,34 @@ class Fence(NamedTuple):
     held: bool = False
 
 
+class EntrySpan(NamedTuple):
+    """Entries of which batches with inlined segments were removed; entries between them may be in it, too.
+
+    Attributes:
+        first: The first entry.
+        last: The last entry.
+        at: The time of the last removal, in ms.
+    """
+
+    first: int
+    last: int
+    at: int
+
+
+class Features(NamedTuple):
+    """Names of features of the format, sorted: those that a reader must know, and those that a writer must."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+    def union(self, other: Features) -> Features:
+        """The features of both."""
+        return Features(*(tuple(sorted({*own, *more})) for own, more in zip(self, other, strict=True)))
+
+
+NO_FEATURES = Features()
+
+
 class CompactionLease(NamedTuple):
     """A partition that a compactor works on, so that others leave it alone; ``until`` is a time of the chain in ms."""
 

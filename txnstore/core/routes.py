@@ -26,8 +26,7 @@ from txnstore.core.groups.commands import (
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
 from txnstore.core.log.model import NewBatch
-from txnstore.core.log.places import PLACE, dropped_entry
-from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
+from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import (
     CATALOG,
@@ -183,6 +182,7 @@ _ROUTES: dict[type, _Route] = {
     DeleteRecords: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
     DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    ForgetEntries: lambda command, _: (command.chain,),
     ClaimPartitions: lambda command, chains: {chain_of_partition(tp, chains) for tp in command.partitions},
     ReleasePartitions: lambda _, chains: range(chains),
     Expire: lambda _, chains: range(chains),
@@ -197,7 +197,7 @@ def chains_of(taking_part: DecidedTransaction | Transaction | KeptTransaction | 
 
 
 def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]]:
-    """Keys of segments by the chain that leads their partition; other keys belong to the catalog's chain."""
+    """Keys of objects by the chain that leads the partition in them; other keys belong to the catalog's chain."""
     by_chain: dict[int, list[str]] = {}
     for key in keys:
         by_chain.setdefault(_chain_of_key(key, chains), []).append(key)
@@ -205,10 +205,7 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 
 def _chain_of_key(key: str, chains: int) -> int:
-    entry = dropped_entry(key)
-    if entry is not None:
-        return entry.chain
-    parts = key.removeprefix(PLACE).split("/")  # topics/<topic>/<partition>/<name>, of a pack with # before it
+    parts = key.split("/")  # topics/<topic>/<partition>/<name>
     if len(parts) == 4 and parts[2].isdigit():
         return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
     return CATALOG

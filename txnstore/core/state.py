@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, CompactionLease, Fence, Map, TopicPartition, sorted_items
+from txnstore.core.model import (
+    NO_FEATURES,
+    NO_PRODUCER,
+    CompactionLease,
+    EntrySpan,
+    Features,
+    Fence,
+    Map,
+    TopicPartition,
+    sorted_items,
+)
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
 from txnstore.errors import InvalidConfigError
@@ -54,13 +64,16 @@ class State:
         transactions: The transaction table, by transactional id.
         transactional_ids: The transactional id of each producer id that has one, current or earlier.
         groups: The groups that the chain coordinates.
-        dropped: Segments that a vacuum may delete, and the time at which each was dropped, in ms. Of inlined ones their
-            entries (:attr:`~txnstore.core.log.places.InEntry.dropped_as`), with the time of the last one.
+        released: The objects that batches were removed from, and the time of the last removal, in ms
+            (:mod:`txnstore.core.log.released`). Other batches may name them still.
+        released_entries: The same of entries with inlined segments, as spans, by time.
+        dropped: The objects that a vacuum has announced to delete, and when, in ms: no batch may name them.
         seen: For each other chain the last entry that this state follows from; a cut is closed if it includes them.
         deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
             copy with this revision or an older one takes no records (:meth:`is_closed`).
         fences: The fences of producers of other chains, by producer id (:mod:`txnstore.core.fences`).
         claims: The partitions that compactors work on (:mod:`txnstore.core.claims`).
+        requires: The features of the format that the chain uses from some entry on.
     """
 
     chain: int = 0
@@ -75,11 +88,14 @@ class State:
     transactions: Map[str, Transaction] = field(default_factory=Map)
     transactional_ids: Map[int, str] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
+    released: Map[str, int] = field(default_factory=Map)
+    released_entries: tuple[EntrySpan, ...] = ()
     dropped: Map[str, int] = field(default_factory=Map)
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)
     claims: Map[TopicPartition, CompactionLease] = field(default_factory=Map)
+    requires: Features = NO_FEATURES
 
     def is_closed(self, topic: CatalogTopic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""
@@ -105,13 +121,16 @@ def first_state(chain: int = 0, chains: int = 1) -> State:
     return State(chain=chain, chains=chains, next_producer_id=first_producer_id(chain))
 
 
-def begin_entry(state: State, now: int) -> State:
-    """The state inside the next entry: with its sequence number and its time.
+def begin_entry(state: State, now: int, requires: Features = NO_FEATURES) -> State:
+    """The state inside the next entry: with its sequence number, its time, and the features that it adds.
 
     Args:
         state: The state after the last entry.
         now: The time of the writer in ms; an entry is never older than the one before it.
+        requires: The features that the entry names.
     """
+    if requires != NO_FEATURES:
+        state = replace(state, requires=state.requires.union(requires))
     return replace(state, sequence=state.sequence + 1, timestamp=max(now, state.timestamp))
 
 
@@ -185,6 +204,18 @@ class Observed:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEvent:
+    """An event of a later release, which no feature that readers must know covers: it changes nothing here."""
+
+    type: Literal["UnknownEvent"] = "UnknownEvent"
+    name: str
+
+
+def _unknown(state: State, _: UnknownEvent) -> State:
+    return state
+
+
 def _observed(state: State, event: Observed) -> State:
     check_observed(state, event.chain)
     return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
@@ -209,7 +240,7 @@ def check_observed(state: State, chain: int) -> None:
         raise InvalidConfigError(msg)
 
 
-ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed}
+ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed, UnknownEvent: _unknown}
 
 
 def leads_partition(state: State, tp: TopicPartition) -> bool:

@@ -90,11 +90,13 @@ class View:
         return _Groups(self)
 
     @cached_property
-    def dropped(self) -> Mapping[str, int]:
-        """The dropped objects of all chains, and the time at which each was dropped, in ms."""
-        if self.chains == 1:
-            return self.states[0].dropped
-        return {key: at for state in self.states for key, at in items_of(state.dropped)}
+    def removals(self) -> Mapping[str, int]:
+        """The objects that batches were removed from or a vacuum has announced, and when this was last, in ms."""
+        times: dict[str, int] = {}
+        for state in self.states:
+            for key, at in (*items_of(state.released), *items_of(state.dropped)):
+                times[key] = max(at, times.get(key, at))
+        return times
 
     def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)

@@ -303,7 +303,7 @@ class Upload:
         error: The error of a failed upload.
         abandoned: Whether the batch was abandoned, so that its upload is not repeated.
         buffered: Whether it counts as part of the producer's buffer. Changed with the manager's lock.
-        members: The uploads in its pack, of which the first one runs for all; empty for an object of its own.
+        members: The uploads that share its segment, of which the first one runs for all; empty for one of its own.
     """
 
     __slots__ = ("abandoned", "batch", "buffered", "error", "members", "new_batch", "size", "task")

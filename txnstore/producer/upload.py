@@ -6,23 +6,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
 from txnstore.connection import Connection
-from txnstore.core.log.model import NewBatch
+from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import ProducerBatch, Upload, rounds
-from txnstore.producer.packing import joined, pack_together
+from txnstore.producer.sharing import grouped
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
-from txnstore.segment.codec import encode
+from txnstore.segment.codec import encode, encode_stream
 from txnstore.segment.schema import fill_timestamps, timestamp_range
 from txnstore.storage.base import ObjectStore
 
@@ -33,43 +34,75 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.01, 2.0
 _MAX_DOUBLINGS = 10
 
 
+#: Rows of a partition.
+Rows: TypeAlias = tuple[TopicPartition, pa.Table]
+
+
 @dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """The bytes of a segment, and its description for the chain, which contains its key."""
+class EncodedRows:
+    """The bytes of a segment, and the batches in it, described for the chain."""
 
     data: bytes
-    new_batch: NewBatch
+    batches: list[NewBatch]
 
-    def to_inline(self) -> NewBatch:
-        """The batch with its bytes, to be written into the entry that appends it."""
-        return replace(self.new_batch, data=self.data, uploaded_at=None)
+    @property
+    def segment(self) -> Segment:
+        """The segment; its key is unique."""
+        return self.batches[0].segment
 
 
-def encode_batch(
-    runtime: Runtime, writer: TopicWriter, tp: TopicPartition, table: pa.Table, chain_time: int
-) -> EncodedBatch:
-    """Encode rows of the topic's stored schema as one segment with a unique name."""
-    now = runtime.clock()
+def encode_rows(
+    runtime: Runtime, writer: TopicWriter, parts: Sequence[Rows], chain_time: int, *, inlined: bool = False
+) -> EncodedRows:
+    """Encode rows of the topic's stored schema as one segment.
+
+    Args:
+        runtime: Clock and ids.
+        writer: The topic.
+        parts: The rows of each batch, in the order of their partitions.
+        chain_time: The time of the last entry that was read, in milliseconds since the epoch.
+        inlined: Encode it for an entry: as an Arrow stream, in a fiftieth of the time that a Parquet file takes. The
+            batches have its bytes, and get its place from the entry. Else it has a unique key.
+    """
+    now, config = runtime.clock(), writer.config
+    tables = [_with_times(writer, table, now) for _, table in parts]
+    if inlined:
+        encoded, key = encode_stream(tables), ""
+    else:
+        encoded = encode(tables, config.segment_format, writer.compression)
+        topic, partition = parts[0][0]
+        key = keys.segment(topic, partition, runtime.new_id(), config.segment_format)
+    segment, batches, first_row = encoded.segment(key), list[NewBatch](), 0
+    for (tp, _), table in zip(parts, tables, strict=True):
+        first, last = timestamp_range(table, writer.timestamp_column, now)
+        batches.append(
+            NewBatch(
+                tp.topic,
+                tp.partition,
+                segment,
+                first,
+                last,
+                uploaded_at=None if inlined else max(now, chain_time),
+                topic_id=writer.topic.topic_id,
+                data=encoded.data if inlined else None,
+                first_row=first_row,
+                rows=table.num_rows,
+                timestamp_type=config.message_timestamp_type,
+            )
+        )
+        first_row += table.num_rows
+    return EncodedRows(encoded.data, batches)
+
+
+def _with_times(writer: TopicWriter, table: pa.Table, now: int) -> pa.Table:
+    """The rows with an event time each: those of the append have ``now`` here, which readers replace."""
     column = writer.timestamp_column
-    config = writer.config
-    if column is not None:
-        if writer.event_time is None:
-            moments = table.schema.field(column)
-            table = table.set_column(table.schema.names.index(column), moments, pa.nulls(table.num_rows, moments.type))
-        table = fill_timestamps(table, column, now)
-    first, last = timestamp_range(table, column, now)
-    encoded = encode(table, config.segment_format, writer.compression)
-    key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
-    described = NewBatch(
-        tp.topic,
-        tp.partition,
-        encoded.segment(key),
-        first,
-        last,
-        uploaded_at=max(now, chain_time),
-        topic_id=writer.topic.topic_id,
-    )
-    return EncodedBatch(encoded.data, described)
+    if column is None:
+        return table
+    if writer.event_time is None:
+        moments = table.schema.field(column)
+        table = table.set_column(table.schema.names.index(column), moments, pa.nulls(table.num_rows, moments.type))
+    return fill_timestamps(table, column, now)
 
 
 def upload(
@@ -93,9 +126,9 @@ def upload(
         chain_time: The time of the last entry that was read, in milliseconds since the epoch. The age of an upload is
             measured in the time of the chain, which may be ahead of this process's clock.
     """
-    encoded = encode_batch(runtime, writer, tp, table, chain_time)
-    objects.put(encoded.new_batch.segment.key, encoded.data)
-    return encoded.new_batch
+    encoded = encode_rows(runtime, writer, [(tp, table)], chain_time)
+    objects.put(encoded.segment.object, encoded.data)
+    return encoded.batches[0]
 
 
 def deliver(
@@ -108,7 +141,7 @@ def deliver(
     given_up: Callable[[], bool],
     retried: Callable[[], None],
 ) -> None:
-    """PUT a segment or a pack; repeat it after a transient error.
+    """PUT a segment; repeat it after a transient error.
 
     Every attempt writes the same bytes under the same name, so a delayed one changes nothing.
 
@@ -165,14 +198,14 @@ class Uploader:
     def start(self, *, keep_last: bool = False, ends: ProducerIdentity | None = None) -> None:
         """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself.
 
-        The caller then waits for all of them, so that small ones share objects. ``ends``: the producer whose next
+        The caller then waits for all of them, so that small ones share segments. ``ends``: the producer whose next
         command commits all of them, so that small ones are inlined; None: not.
         """
         if ends is not None:
             self._inline(chain_of_producer(ends.producer_id) if ends.transactional_id is not None else None)
         unstarted, pool = self._accumulator.unstarted, None
         if keep_last and len(unstarted) > 1:
-            unstarted.extend(pack_together(self._take_unstarted(), len(self._connection.chains)))
+            unstarted.extend(self._shared(self._take_unstarted()))
         while len(unstarted) > keep_last:
             try:
                 upload = unstarted.popleft()
@@ -229,13 +262,23 @@ class Uploader:
         ):
             return
         unstarted = self._take_unstarted()
-        segments = self._encode_all(uploads, limit) if set(unstarted).issuperset(uploads) else None
-        if segments is None:
+        batches = self._encode_all(uploads, limit) if set(unstarted).issuperset(uploads) else None
+        if batches is None:
             self._accumulator.unstarted.extendleft(reversed(unstarted))
             return
-        for upload, encoded in zip(uploads, segments, strict=True):
-            upload.new_batch = encoded.to_inline()
+        for upload, new_batch in batches:
+            upload.new_batch = new_batch
             self._accumulator.released(upload)
+
+    def _shared(self, uploads: Sequence[Upload]) -> list[Upload]:
+        """What remains to be started: the first upload of each group that shares a segment, which runs for all."""
+        started = [upload for upload in uploads if upload.members]
+        groups = grouped((upload for upload in uploads if not upload.members), len(self._connection.chains))
+        for members in groups:
+            if len(members) > 1:
+                for upload in members:
+                    upload.members = tuple(members)
+        return started + [members[0] for members in groups]
 
     def _take_unstarted(self) -> list[Upload]:
         """Take the batches whose upload has not started: from here on, no other thread begins it."""
@@ -245,60 +288,69 @@ class Uploader:
                 uploads.append(queue.popleft())
         return uploads
 
-    def _encode_all(self, uploads: Sequence[Upload], limit: int) -> list[EncodedBatch] | None:
-        """The segments of these uploads; None if they have more than ``limit`` bytes, or one cannot be encoded."""
-        segments = []
-        for upload in uploads:
+    def _encode_all(self, uploads: Sequence[Upload], limit: int) -> list[tuple[Upload, NewBatch]] | None:
+        """The batches of these uploads, to be inlined: one segment for each topic.
+
+        None: they have more than ``limit`` bytes, or one cannot be encoded.
+        """
+        batches: list[tuple[Upload, NewBatch]] = []
+        for group in grouped(uploads, len(self._connection.chains), limit):
             try:
-                segments.append(self._encode(upload))
-            except Exception:  # noqa: BLE001 - The upload raises it again, and fails this batch alone.
+                encoded = self._encode(group, [self._rows(upload) for upload in group], inlined=True)
+            except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
                 return None
-            limit -= len(segments[-1].data)
+            limit -= len(encoded.data)
             if limit < 0:
                 return None
-        return segments
+            batches += zip(group, encoded.batches, strict=True)
+        return batches
 
-    def _encode(self, upload: Upload) -> EncodedBatch:
-        batch, runtime = upload.batch, self._connection.runtime
+    def _rows(self, upload: Upload) -> Rows:
+        """The rows of a batch, without those that cannot be encoded."""
+        batch = upload.batch
+        table = batch.table(self._connection.runtime.clock(), self._accumulator.row_format(batch))
+        return batch.tp, table
+
+    def _encode(self, uploads: Sequence[Upload], parts: Sequence[Rows], *, inlined: bool = False) -> EncodedRows:
         # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
         chain_time = self._accumulator.catalog.now()
-        table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
-        return encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
+        return encode_rows(self._connection.runtime, uploads[0].batch.writer, parts, chain_time, inlined=inlined)
 
     def _upload(self, upload: Upload) -> None:
-        """Upload one batch, or all of its pack, in any thread.
+        """Upload one batch, or all that share its segment, in any thread.
 
-        An interrupt leaves it as it was, and the next call repeats it. A batch that cannot be encoded fails alone.
+        An interrupt leaves it as it was, and the next call repeats it. A batch whose rows do not fit fails alone.
         """
-        segments: list[tuple[Upload, EncodedBatch]] = []
+        uploads: list[Upload] = []
+        parts: list[Rows] = []
         for each in upload.members or (upload,):
             if each.ended or each.abandoned:
                 continue
             try:
-                encoded = self._encode(each)
-                if encoded.new_batch.records == each.batch.rows:  # Else another thread has just uploaded it.
-                    segments.append((each, encoded))
+                rows = self._rows(each)
+                if rows[1].num_rows == each.batch.rows:  # Else another thread has just uploaded it.
+                    uploads.append(each)
+                    parts.append(rows)
             except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
                 each.error = error
                 self._accumulator.released(each)
-        if segments:
-            self._deliver(segments)
+        if uploads:
+            self._deliver(uploads, parts)
 
-    def _deliver(self, segments: Sequence[tuple[Upload, EncodedBatch]]) -> None:
-        """PUT encoded batches as one object."""
-        connection, uploads = self._connection, [upload for upload, _ in segments]
+    def _deliver(self, uploads: Sequence[Upload], parts: Sequence[Rows]) -> None:
+        """Encode rows as one segment, and PUT it."""
+        connection = self._connection
 
         def given_up() -> bool:
             return all(upload.abandoned for upload in uploads)
 
         try:
-            key, data, described = joined([(encoded.data, encoded.new_batch) for _, encoded in segments])
+            encoded = self._encode(uploads, parts)
             runtime, retried = connection.runtime, connection.measurements.count_retry
-            name = f"a segment of {described[0].tp}"
-            if len(described) > 1:
-                name = f"a pack with {len(described)} segments of topic {described[0].topic}"
-            deliver(connection.objects, runtime, key, data, name, self._delivery_timeout, given_up, retried)
-            for upload, new_batch in zip(uploads, described, strict=True):
+            tp, key = parts[0][0], encoded.segment.object
+            name = f"a segment of {tp}" if len(parts) == 1 else f"a segment with {len(parts)} batches of {tp.topic}"
+            deliver(connection.objects, runtime, key, encoded.data, name, self._delivery_timeout, given_up, retried)
+            for upload, new_batch in zip(uploads, encoded.batches, strict=True):
                 upload.new_batch = upload.new_batch or new_batch
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
             for upload in uploads:

@@ -35,12 +35,14 @@ def judged(connection: Connection, error: TxnStoreError) -> TxnStoreError:
     if not isinstance(missing, SegmentNotFoundError):
         return error
     try:
-        log = connection.view().partitions.get(missing.tp)
+        view = connection.view()
+        logs = [log for _, log in view.partitions_of(missing.tp.topic)] if missing.tp.topic in view.topics else []
     except StorageError as failure:
         return failure  # Whether it is lost cannot be told now.
     except TxnStoreError:
         return error
-    if log is not None and any(batch.segment.key == missing.key for batch in log.batches):
+    # The partition is the one in the key, and other partitions may have rows of the segment, too.
+    if any(batch.segment.key == missing.key for log in logs for batch in log.batches):
         return error
     msg = (
         f"segment {missing.key} of {missing.tp} was deleted by a vacuum: a compaction, a retention or the deletion of "

@@ -330,9 +330,7 @@ def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
     """The error of a segment that does not exist; raise it from a :class:`SegmentNotFoundError`."""
     expected = f"an object of {segment.size} bytes was expected"
     if segment.is_range:
-        expected = (
-            f"{segment.object} was expected to have its {segment.size} bytes from byte {segment.place.first_byte} on"
-        )
+        expected = f"{segment.object} was expected to have its {segment.size} bytes from byte {segment.first_byte} on"
     msg = (
         f"segment {segment.key} of {tp} is missing: {expected}. If this is an old "
         "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"

@@ -18,7 +18,7 @@ from txnstore.catalog.schemas import schema_from_text
 from txnstore.chain.codec import content_hash
 from txnstore.chain.payload import payload_of
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Segment
+from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
@@ -63,7 +63,8 @@ class Projection:
     Attributes:
         columns: The names of the columns.
         schema: The Arrow schema of every table of the read, also of an empty one.
-        time_column: The column that ``_timestamp`` is taken from; None if the topic has none.
+        time_column: The column that ``_timestamp`` is taken from, unless the time of the append was; None if the topic
+            has none.
     """
 
     def __init__(self, topic: CatalogTopic, columns: Sequence[str] | None = None) -> None:
@@ -78,26 +79,35 @@ class Projection:
         self._stored = [name for name in self.columns if name not in _RESERVED]
         self._target = pa.schema([self._everything.field(name) for name in self._stored])
         self._append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
-        self.time_column = None if self._append_time else _time_column(topic)
+        self.time_column = "timestamp" if topic.schema is None else topic.timestamp
         self._constants: dict[str | int, Any] = {}
 
-    def needs(self, segment: Segment) -> list[str]:
-        """The columns to decode from a segment."""
-        names = list(self._stored)
+    def needs(self, batch: Batch) -> list[str]:
+        """The columns to decode from the segment of a batch."""
+        names, explicit = list(self._stored), batch.segment.explicit_offsets
         if TIMESTAMP_FIELD.name in self.columns:
-            if segment.explicit_offsets:
+            if explicit:
                 names.append(TIMESTAMP_FIELD.name)
-            if self.time_column is not None and self.time_column not in names:
-                names.append(self.time_column)
-        if segment.explicit_offsets:
+            column = self.time_column_of(batch)
+            if column is not None and column not in names:
+                names.append(column)
+        if explicit:
             names.append(OFFSET_FIELD.name)
         return names
+
+    def time_column_of(self, batch: Batch) -> str | None:
+        """The column of a segment without ``_timestamp`` that has the event times of a batch.
+
+        None: they are all the same, because the topic has no such column, or took the time of the append.
+        """
+        at_append = self._append_time if batch.timestamp_type is None else batch.timestamp_type == "LogAppendTime"
+        return None if at_append else self.time_column
 
     def reads_ranges(self, part: Slice) -> bool:
         """Whether a slice is read by ranges of its segment, not whole."""
         segment = part.batch.segment
         own = 2 if segment.explicit_offsets else 0  # _offset and _timestamp
-        return reads_ranges(part, len(self.needs(segment)), len(self._everything) + own)
+        return reads_ranges(part, len(self.needs(part.batch)), len(self._everything) + own)
 
     def fetched_bytes(self, part: Slice) -> int:
         """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
@@ -105,7 +115,7 @@ class Projection:
         if not self.reads_ranges(part):
             return segment.size
         footer, rows = segment.footer_size or 0, min(part.batch.records, part.limit - part.start)
-        if not self.needs(segment) or least_row_groups(rows, segment.size * rows // max(1, segment.rows)) > 1:
+        if not self.needs(part.batch) or least_row_groups(rows, segment.size * rows // max(1, segment.rows)) > 1:
             return footer
         return footer + segment.size // least_row_groups(segment.rows, segment.size)
 
@@ -134,11 +144,7 @@ class Projection:
             if part.batch.segment.explicit_offsets:
                 return table.column(name)
             return pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64))
-        return timestamps_of(table, self.time_column, self.default_timestamp(part))
-
-    def default_timestamp(self, part: Slice) -> int:
-        """The ``_timestamp`` of a row without a stored time, in milliseconds since the epoch."""
-        return part.batch.appended_at if self._append_time else part.batch.max_timestamp
+        return timestamps_of(table, self.time_column_of(part.batch), self.timestamp_range(part)[1])
 
     def _constant(self, key: str | int, data_type: pa.DataType, rows: int) -> Any:
         """A column with the value ``key`` in each row: a slice of the longest such column so far."""
@@ -149,14 +155,7 @@ class Projection:
 
     def timestamp_range(self, part: Slice) -> tuple[int, int]:
         """The range of ``_timestamp`` in a slice, in milliseconds, both ends included, without reading it."""
-        batch = part.batch
-        if self._append_time and not batch.segment.explicit_offsets:
-            return batch.appended_at, batch.appended_at
-        return batch.min_timestamp, batch.max_timestamp
-
-
-def _time_column(topic: CatalogTopic) -> str | None:
-    return "timestamp" if topic.schema is None else topic.timestamp
+        return part.batch.time_range(append_time=self._append_time)
 
 
 def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> None:
@@ -214,7 +213,7 @@ class OpenSlice:
         """
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
-            table = self._file.read(piece.number, self._projection.needs(segment))
+            table = self._file.read(piece.number, self._projection.needs(self.part.batch))
             table = table.slice(piece.first_row, piece.rows)
             if segment.explicit_offsets:
                 table = _cut(table, self.part.start, self.part.limit)
@@ -294,15 +293,15 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed:
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    name = f"segment {segment.key} of {tp}"
+    name, start = f"segment {segment.key} of {tp}", segment.first_byte
     try:
-        start = segment.place.first_byte
-        end = start + segment.size
-        data = objects.get(segment.object, start, end) if segment.is_range else objects.get(segment.key)
+        data = (
+            objects.get(segment.object) if start is None else objects.get(segment.object, start, start + segment.size)
+        )
         if has_footer(segment) and not hashed:
             RangedObject(objects, tp, segment).check_whole(data)
             return data
-        if not segment.inlined:
+        if start is None or not segment.inlined:
             verify_checksum(name, data, segment.sha256, segment.size)
             return data
         if content_hash(data) != segment.sha256:
@@ -310,7 +309,7 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed:
             if not payload:
                 msg = f"a vacuum has deleted the payload of {segment.object}"
                 raise ObjectNotFoundError(msg)
-            data = payload[start:end]  # What this process has kept may have been damaged on its way.
+            data = payload[start : start + segment.size]  # What this process has kept may have been damaged on its way.
             verify_checksum(name, data, segment.sha256, segment.size)
     except ObjectNotFoundError:
         raise missing(tp, segment) from SegmentNotFoundError(tp, segment.key)

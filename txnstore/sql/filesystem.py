@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractFileSystem
 
-from txnstore.chain.keys import is_segment, partition_of
+from txnstore.chain.keys import entry_sequence, has_segments, partition_in
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
@@ -64,8 +64,8 @@ class VirtualFile(Protocol):
     def load(self) -> bytes: ...
 
 
-def segment_path(segment: Segment) -> str:
-    """The path of a segment below ``txnseg://``.
+def segment_path(tp: TopicPartition, segment: Segment) -> str:
+    """The path of a segment of a partition below ``txnseg://``.
 
     Raises:
         CorruptionError: The chain describes a footer that no segment can have.
@@ -74,18 +74,24 @@ def segment_path(segment: Segment) -> str:
     if has_footer(segment):
         size, sha256 = footer_of(segment)
         footer = f"-{sha256}-{size}"
-    return f"{segment.sha256}-{segment.size}{footer}/{segment.key}"
+    path = f"{segment.sha256}-{segment.size}{footer}/{segment.object}"
+    if segment.first_byte is None:
+        return path
+    name = segment.object.rpartition("/")[2].partition(".")[0]  # Its last part tells it from the others of a view.
+    return f"{path}#{tp.topic}/{tp.partition}/{name}-{segment.first_byte}.{segment.format}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
     """A segment of the store as a Parquet file; loading costs one GET and checks the bytes.
 
-    ``described`` is the segment without its number of rows.
+    ``described`` is the segment without its number of rows. ``tp``: the partition of a range of an object; of another
+    one the key says it.
     """
 
     objects: ObjectStore
     described: Segment
+    tp: TopicPartition | None = None
 
     @property
     def size(self) -> int | None:
@@ -98,7 +104,7 @@ class SegmentObject:
 
     @property
     def _partition(self) -> TopicPartition:
-        return partition_of(self.described.key)
+        return self.tp or partition_in(self.described.object)
 
     def load(self) -> bytes:
         segment = self.described
@@ -220,13 +226,20 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def segment(self, path: str) -> SegmentObject | None:
         """The segment with this path; None if it is no path of a segment."""
         match = _SEGMENT.fullmatch(path)
-        if match is None or not is_segment(match[5]):
+        if match is None:
             return None
         sha256, size, footer_sha256, footer_size, key = match.groups()
+        key, _, place = key.partition("#")
+        if not has_segments(key) and entry_sequence(key) is None:
+            return None
+        tp, first_byte, fmt = None, None, key.rpartition(".")[2]
+        if place:
+            topic, partition, name = place.split("/")
+            start, _, fmt = name.rpartition("-")[2].partition(".")
+            tp, first_byte = TopicPartition(topic, int(partition)), int(start)
         footer = int(footer_size) if footer_size is not None else None
-        fmt = key.rpartition(".")[2]
-        described = Segment(key, fmt, int(size), sha256, 0, footer_size=footer, footer_sha256=footer_sha256)
-        return SegmentObject(self._objects, described)
+        described = Segment(key, fmt, int(size), sha256, 0, False, footer, footer_sha256, first_byte)
+        return SegmentObject(self._objects, described, tp)
 
     def _file(self, path: str) -> VirtualFile:
         file = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)

@@ -132,7 +132,7 @@ class EntryHistory:
             for event in item.entry.events:
                 if isinstance(event, SegmentsReplaced):
                     records = sum(batch.records for batch in event.added)
-                    size = sum(batch.segment.size for batch in event.added)
+                    size = sum(batch.size for batch in event.added)
                     first = min([*event.removed, *(batch.base_offset for batch in event.added)])
                     limit = max((batch.limit for batch in event.added), default=None)
                     yield (

@@ -222,11 +222,11 @@ def _partition_rows(view: View) -> Iterator[Row]:
     """The partitions; ``blocked_…``: the committed records that wait for an open transaction, until its timeout."""
     waiting = {part.tp: part for part in blocked_partitions(view)}
     for tp, partition in _partitions(view):
-        sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
+        segments = {batch.segment.key for batch in partition.batches}
         records = count_records(partition, partition.log_start, partition.high_watermark)
         yield (
-            *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(sizes), records,
-            sum(sizes.values()), len(partition.open_txns), *_blocked(waiting.get(tp)),
+            *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(segments), records,
+            sum(batch.size for batch in partition.batches), len(partition.open_txns), *_blocked(waiting.get(tp)),
         )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def _batch_rows(view: View) -> Iterator[Row]:
         status = batch_status(partition)
         for batch in partition.batches:
             sequence = _known(batch.base_sequence)
-            last = None if sequence is None else next_sequence(sequence, batch.segment.rows - 1)
+            last = None if sequence is None else next_sequence(sequence, batch.records - 1)
             yield (
                 *tp, batch.base_offset, batch.limit, batch.records, status(batch), batch.transactional,
                 view.transactional_ids.get(batch.producer_id), _known(batch.producer_id), _known(batch.epoch),

@@ -57,8 +57,8 @@ def plan_topic(topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPl
     """
     paths: list[str] = []
 
-    def locate(_: TopicPartition, segment: Segment) -> str:
-        paths.append(segment_path(segment))
+    def locate(tp: TopicPartition, segment: Segment) -> str:
+        paths.append(segment_path(tp, segment))
         return f"{PROTOCOL}://{paths[-1]}"
 
     try:

@@ -18,6 +18,7 @@ refers to two of them, which keeps such a filter out of the scan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -75,21 +76,23 @@ def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate) -
         slices: The slices.
         locate: Returns the path or URL of a segment.
     """
-    schema = Projection(topic).schema
+    projection = Projection(topic)
+    schema = projection.schema
     parts = list(slices)
     fresh = sum(not part.batch.segment.explicit_offsets for part in parts)
     width = topic.partitions if fresh <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
-    groups: dict[tuple[bool, int, bool], list[Slice]] = {}
+    groups: dict[tuple[bool, int, bool, bool], list[Slice]] = {}
     for part in parts:
         explicit = part.batch.segment.explicit_offsets
         block = 0 if explicit else part.tp.partition // width
-        kind = (explicit, block, _is_whole_file(part))
+        at_append = not explicit and projection.time_column_of(part.batch) is None
+        kind = (explicit, block, _is_whole_file(part), at_append)
         groups.setdefault(kind, []).append(part)
     if not groups:
         return _empty(schema)
     branches = (
-        _Branch(topic, schema, alike, explicit, whole).select(locate)
-        for (explicit, _, whole), alike in sorted(groups.items())
+        _Branch(topic, projection, alike, locate, explicit, whole).select()
+        for (explicit, _, whole, _), alike in sorted(groups.items(), key=itemgetter(0))
     )
     return "\nUNION ALL\n".join(branches)
 
@@ -143,25 +146,33 @@ class _Branch:
     """Slices that are read in the same way: with stored or computed offsets, whole files or parts of files."""
 
     def __init__(
-        self, topic: CatalogTopic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool
+        self,
+        topic: CatalogTopic,
+        projection: Projection,
+        slices: Sequence[Slice],
+        locate: Locate,
+        explicit: bool,
+        whole: bool,
     ) -> None:
         self._topic = topic
-        self._schema = schema
+        self._projection = projection
+        self._schema = projection.schema
         self._slices = slices
         self._explicit = explicit
         self._whole = whole
-        self._names = [part.batch.segment.key.rpartition("/")[2] for part in slices]
+        self._paths = [locate(part.tp, part.batch.segment) for part in slices]
+        self._names = [path.rpartition("/")[2] for path in self._paths]
         # A file of which two parts are read is listed twice, so its name is ambiguous.
         unique = len(set(self._names)) == len(slices)
         self._by_name = unique and (len(slices) <= _FEW or (explicit and whole))
 
-    def select(self, locate: Locate) -> str:
+    def select(self) -> str:
         """Write one SELECT over all files of the branch."""
         stored = [field for field in self._schema if field.name not in _RESERVED]
         if self._explicit:
             stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
         source = read_parquet(
-            [locate(part.tp, part.batch.segment) for part in self._slices],
+            self._paths,
             pa.schema(stored),
             [_inner_name(field.name) for field in stored],
             _FILE if self._by_name else None,
@@ -193,8 +204,8 @@ class _Branch:
 
     def _partition(self) -> str:
         partitions = [part.tp.partition for part in self._slices]
-        if self._by_name and len(set(partitions)) > 1:
-            # topics/<topic>/<partition>/<name>
+        if self._by_name and self._whole and len(set(partitions)) > 1:
+            # topics/<topic>/<partition>/<name>; a segment of which only a part is read may be of several partitions.
             return f"split_part({quote(_FILE)}, '/', -2)"
         return self._per_file(partitions)
 
@@ -209,10 +220,8 @@ class _Branch:
         Writers replace a null event time by the append time, so a column of the right type is used unchanged: then
         filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
         """
-        if self._topic.config.get("message.timestamp.type") == "LogAppendTime":
-            return self._instants([part.batch.appended_at for part in self._slices])
-        default = self._instants([part.batch.max_timestamp for part in self._slices])
-        name = "timestamp" if self._topic.schema is None else self._topic.timestamp
+        default = self._instants([self._projection.timestamp_range(part)[1] for part in self._slices])
+        name = self._projection.time_column_of(self._slices[0].batch)
         if name is None:
             return default
         data_type, column = self._schema.field(name).type, quote(_inner_name(name))

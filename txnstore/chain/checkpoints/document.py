@@ -7,12 +7,22 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
+from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
-from txnstore.core.model import CompactionLease, Fence, Map, TopicPartition, sorted_items
+from txnstore.core.model import (
+    NO_FEATURES,
+    CompactionLease,
+    EntrySpan,
+    Features,
+    Fence,
+    Map,
+    TopicPartition,
+    sorted_items,
+)
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
 
@@ -104,12 +114,19 @@ class HeadDocument(Stored):
     transactions: list[TransactionDocument]
     transactional_ids: dict[int, str]
     groups: list[GroupDocument]
+    released: dict[str, int]
+    released_entries: list[EntrySpan]
     dropped: dict[str, int]
     seen: dict[int, int]
     deleted: dict[str, int]
     fences: dict[int, Fence]
     claims: list[ClaimDocument] = Field(default_factory=list)
+    requires: Features = NO_FEATURES
     index: list[Int64]
+
+    @classmethod
+    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return version2.head(document)
 
 
 D = TypeVar("D", PartitionDocument, TransactionDocument, GroupDocument, Partition, Transaction, Group)
@@ -130,11 +147,14 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         transactions=[_transaction_document(txn) for _, txn in sorted_items(state.transactions)],
         transactional_ids=_sorted(state.transactional_ids),
         groups=[_group_document(*item) for item in sorted_items(state.groups)],
+        released=_sorted(state.released),
+        released_entries=list(state.released_entries),
         dropped=_sorted(state.dropped),
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
         claims=[ClaimDocument(tp, *claim) for tp, claim in sorted_items(state.claims)],
+        requires=state.requires,
         index=index,
     )
 
@@ -154,11 +174,14 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
         groups=Map({item.name: _group(item) for item in document.groups}),
+        released=Map(document.released),
+        released_entries=tuple(document.released_entries),
         dropped=Map(document.dropped),
         seen=Map(document.seen),
         deleted=Map(document.deleted),
         fences=Map(document.fences),
         claims=Map({item.tp: CompactionLease(item.owner, item.until) for item in document.claims}),
+        requires=document.requires,
     )
 
 

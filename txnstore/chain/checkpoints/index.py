@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from txnstore.chain.codec import Int64, Stored, content_hash, decode, encode, reason
 from txnstore.chain.payload import line_of, with_payload
+from txnstore.chain.version2 import place_of
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.model import Map, TopicPartition, items_of
@@ -41,7 +42,7 @@ _CACHED_GROUPS = 32
 _BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 _COLUMNS = [*_BATCH_FIELDS, *_SEGMENT_FIELDS]
-_TEXTS = {"key", "format", "sha256", "footer_sha256"}
+_TEXTS = {"object", "format", "sha256", "footer_sha256", "timestamp_type"}
 _BOOLEANS = {"explicit_offsets", "transactional"}
 
 Partitions: TypeAlias = "Map[TopicPartition, Partition]"
@@ -197,7 +198,7 @@ def _encode_rows(rows: Sequence[Batch]) -> bytes:
         sink,
         compression="zstd",
         row_group_size=_ROW_GROUP,
-        use_dictionary=["format", "footer_sha256"],
+        use_dictionary=["object", "format", "sha256", "footer_sha256", "timestamp_type"],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         write_statistics=False,
     )
@@ -246,7 +247,7 @@ class _Rows:
             table = file.read_row_group(group, use_threads=False)
             if table.num_rows != min(_ROW_GROUP, self._number - group * _ROW_GROUP):
                 raise ValueError(f"row group {group} has {table.num_rows} rows")
-            columns = table.select(_COLUMNS).to_pydict()
+            columns = _of_version_2(table) if "key" in table.column_names else table.select(_COLUMNS).to_pydict()
             segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
             rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
             return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
@@ -255,6 +256,16 @@ class _Rows:
         except Exception as error:
             msg = f"{self._key} cannot be read, although its bytes are intact: {reason(error)}"
             raise CorruptionError(msg) from error
+
+
+def _of_version_2(table: pa.Table) -> dict[str, list[Any]]:
+    """The columns of a row group of an index file of format version 2."""
+    columns: dict[str, list[Any]] = table.to_pydict()
+    places = [place_of(key) for key in columns.pop("key")]
+    columns["object"] = [object_key for object_key, _ in places]
+    columns["first_byte"] = [first_byte for _, first_byte in places]
+    columns["timestamp_type"] = [None] * len(places)
+    return columns
 
 
 class IndexFile:

@@ -18,6 +18,7 @@ from txnstore.core.catalog.model import (
 )
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
+from txnstore.core.log.released import with_released
 from txnstore.core.model import Map, TopicPartition, items_of
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.core.state import Draft, Fold, State, observe
@@ -177,10 +178,9 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
     led = {tp for tp in gone if tp in state.partitions}
     deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
-    partitions, dropped = state.partitions, state.dropped
-    for tp in led:
-        for batch in partitions[tp].batches:
-            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
+    partitions = state.partitions
+    for tp in sorted(led):
+        state = with_released(state, partitions[tp].batches)
         partitions = partitions.remove(tp)
     transactions = state.transactions
     for txn_id, txn in items_of(state.transactions):
@@ -195,7 +195,6 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
         partitions=partitions,
         transactions=transactions,
         groups=groups,
-        dropped=dropped,
         deleted=deleted,
     )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
-from txnstore.core.log.model import AbortedTxn, Partition
-from txnstore.core.log.places import object_of
+from txnstore.core.log.model import AbortedTxn, Partition, Segment
+from txnstore.core.log.released import released_at
 from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
@@ -88,22 +88,19 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 
 
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
-    """A segment that no batch names any longer is dropped, and a dropped segment is never named again."""
-    unnamed, fresh = dict[str, str](), set[str]()
+    """The object of a removed batch is released at the time of the entry, and a dropped object is never named again."""
+    left, fresh = dict[str, Segment](), dict[str, Segment]()
     logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
     logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
-        unnamed |= {batch.segment.key: batch.segment.place.dropped_as for batch in removed}
-        fresh |= {batch.segment.key for batch in added}
-    undropped = sorted(key for key in unnamed.keys() - fresh if unnamed[key] not in after.dropped)
-    # A segment may have other batches, which did not change; only a few keys get this far.
-    named = {batch.segment.key for _, new in logs for batch in new.batches} if undropped else set[str]()
-    for key in undropped:
-        if key not in named:
-            yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
+        left |= {batch.segment.key: batch.segment for batch in removed}
+        fresh |= {batch.segment.key: batch.segment for batch in added}
+    for key in sorted(left):
+        if released_at(after, left[key]) != after.timestamp:
+            yield f"a batch of {key} was removed, but that is not released: no vacuum will delete it"
     for key in sorted(fresh):
-        if object_of(key) in before.dropped:
+        if fresh[key].object in before.dropped:
             yield f"a batch names {key}, which was dropped: it may be deleted"
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
-from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
+from txnstore.core.log.events import BatchesAppended, MarkerWritten, ProducerFenced, appended
 from txnstore.core.log.model import (
     MAX_SEQUENCE,
     MAX_UPLOAD_AGE_MS,
@@ -38,19 +38,20 @@ from txnstore.errors import (
     UploadExpiredError,
 )
 
-E = TypeVar("E", BatchAppended, MarkerWritten)
+E = TypeVar("E", Batch, MarkerWritten)
 
 #: Batches that are recorded in a draft and not folded: the last ones of their partitions.
-LastBatches: TypeAlias = Mapping[TopicPartition, BatchAppended]
+LastBatches: TypeAlias = Mapping[TopicPartition, Batch]
 NO_BATCHES: LastBatches = {}
 
 
-def _in_partitions(state: State, events: Iterable[E], after: Callable[[Partition, E, State], Partition]) -> State:
-    """The state after consecutive events of partitions: one change of the map, however many partitions have changed."""
+def _in_partitions(
+    state: State, changes: Iterable[tuple[TopicPartition, E]], after: Callable[[Partition, E, State], Partition]
+) -> State:
+    """The state after consecutive changes of partitions: one change of the map, however many of them have changed."""
     logs, changed = state.partitions, dict[TopicPartition, Partition]()
-    for event in events:
-        tp = interned(event.topic, event.partition)
-        changed[tp] = after(changed.get(tp) or logs[tp], event, state)
+    for tp, change in changes:
+        changed[tp] = after(changed.get(tp) or logs[tp], change, state)
     return replace(state, partitions=logs.update(changed))
 
 
@@ -62,14 +63,19 @@ def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
     return state
 
 
-def _batches_appended(state: State, events: Sequence[BatchAppended]) -> State:
-    batches = (event.batch for event in events)
-    state = _with_fences(state, ((batch.producer_id, batch.epoch) for batch in batches if batch.transactional))
-    return _in_partitions(state, events, _batch_appended)
+def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
+    state = _with_fences(state, ((event.producer_id, event.epoch) for event in events if event.transactional))
+    batches = (placed for event in events for placed in event.placed(state.timestamp))
+    return _in_partitions(state, batches, _batch_appended)
 
 
-def _batch_appended(partition: Partition, event: BatchAppended, state: State) -> Partition:
-    batch = event.batch
+def _fold_batches(state: State, batches: LastBatches) -> State:
+    """The state after batches of one producer, as after the events of them."""
+    state = _with_fences(state, ((batch.producer_id, batch.epoch) for batch in batches.values() if batch.transactional))
+    return _in_partitions(state, batches.items(), _batch_appended)
+
+
+def _batch_appended(partition: Partition, batch: Batch, state: State) -> Partition:
     producers, open_txns = partition.producers, partition.open_txns
     if batch.producer_id != NO_PRODUCER:
         producer = _remember(producers.get(batch.producer_id), batch, state)
@@ -92,7 +98,8 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
 
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
-    return _in_partitions(state, events, marker_written)
+    markers = ((interned(event.topic, event.partition), event) for event in events)
+    return _in_partitions(state, markers, marker_written)
 
 
 def with_markers(state: State, markers: Sequence[MarkerWritten], logs: Mapping[TopicPartition, Partition]) -> State:
@@ -101,9 +108,7 @@ def with_markers(state: State, markers: Sequence[MarkerWritten], logs: Mapping[T
     return replace(state, partitions=state.partitions.update(logs))
 
 
-def marker_written(
-    partition: Partition, event: MarkerWritten, state: State, last: BatchAppended | None = None
-) -> Partition:
+def marker_written(partition: Partition, event: MarkerWritten, state: State, last: Batch | None = None) -> Partition:
     """A marker takes one offset, ends the open transaction, and sets the producer's epoch to its own (SEQ-09, PST-13).
 
     The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
@@ -114,8 +119,8 @@ def marker_written(
     aborted, batches = partition.aborted, partition.batches
     first_offset = partition.open_txns.get(event.producer_id)
     if last is not None:
-        batches = batches.append(last.batch)
-        first_offset = last.batch.base_offset if first_offset is None else first_offset
+        batches = batches.append(last)
+        first_offset = last.base_offset if first_offset is None else first_offset
     open_txns = partition.open_txns.discard(event.producer_id)
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
@@ -147,7 +152,7 @@ def with_partition(state: State, tp: TopicPartition, partition: Partition) -> St
 
 LOG_FOLDS: dict[type, Fold] = {ProducerFenced: _producer_fenced}
 
-LOG_RUN_FOLDS: dict[type, RunFold] = {BatchAppended: _batches_appended, MarkerWritten: _markers_written}
+LOG_RUN_FOLDS: dict[type, RunFold] = {BatchesAppended: _batches_appended, MarkerWritten: _markers_written}
 
 #: A batch of another chain's transaction is refused if the coordinator's answer to AddPartitions is older than this.
 #: It must be well below the expiration of fences: a late batch is refused by the fence or by its age (ADD-07).
@@ -176,9 +181,9 @@ def check_added(state: State, command: Append) -> Added:
 
 def append_batches(draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]) -> tuple[Appended, ...]:
     """Append batches in order, each to its partition; returns where each is, also of a repeated one (SEQ-03)."""
-    appended, last = begin_append(draft, producer, batches)
-    draft.fold(*last.values())
-    return appended
+    answers, last = begin_append(draft, producer, batches)
+    draft.state = _fold_batches(draft.state, last)
+    return answers
 
 
 def begin_append(
@@ -188,46 +193,49 @@ def begin_append(
 
     The check of a batch depends only on the earlier ones of its partition, so others are folded together.
     """
-    appended: list[Appended] = []
-    run: dict[TopicPartition, BatchAppended] = {}
+    answers: list[Appended] = []
+    run: dict[TopicPartition, Batch] = {}
     topics: set[tuple[str, str | None]] = set()
     for batch in batches:
         tp = batch.tp
         if tp in run:
-            draft.emit(*run.values())
+            draft.emit(*appended(run))
             run = {}
         partition = draft.state.partitions.get(tp)
         if partition is None or (batch.topic, batch.topic_id) not in topics:
             partition = partition_of(draft.state, tp)
             _check_topic(draft.state, batch)
             topics.add((batch.topic, batch.topic_id))
-        event = _decide_batch(draft.state, producer, batch, partition)
-        if isinstance(event, BatchAppended):
-            run[tp] = event
-            event = Appended(tp, event.batch.base_offset, event.batch.limit, event.batch.appended_at)
-        appended.append(event)
-    draft.record(*run.values())
-    return tuple(appended), run
+        placed = _decide_batch(draft.state, producer, batch, partition)
+        if isinstance(placed, Batch):
+            run[tp] = placed
+            placed = Appended(tp, placed.base_offset, placed.limit, placed.appended_at)
+        answers.append(placed)
+    draft.record(*appended(run))
+    return tuple(answers), run
 
 
-def _decide_batch(
-    state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition
-) -> BatchAppended | Appended:
-    """The event of a batch; or where it was appended before."""
+def _decide_batch(state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition) -> Batch | Appended:
+    """The batch at its offsets; or where it was appended before."""
     _check_record_batch(producer, batch)
     if producer.producer_id != NO_PRODUCER:
         duplicate = _check_sequence(partition, producer, batch)
         if duplicate is not None:
             return duplicate
     _check_upload(state, batch)
-    placed = batch.placed(partition.high_watermark, producer, state.timestamp)
-    return BatchAppended(batch.topic, batch.partition, placed)
+    return batch.placed(partition.high_watermark, producer, state.timestamp)
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
     """Refuse an empty batch, and a producer id without epoch and sequence or the reverse (INVALID_RECORD, SEQ-12)."""
-    if batch.segment.rows < 1:
+    if batch.records < 1:
         msg = f"{producer} sent a batch without records to {batch.tp}"
+        raise ProducerError(msg)
+    if not 0 <= batch.first_row <= batch.segment.rows - batch.records:
+        msg = (
+            f"{producer} sent the rows {batch.first_row} to {batch.first_row + batch.records} of a segment of "
+            f"{batch.segment.rows} rows to {batch.tp}"
+        )
         raise ProducerError(msg)
     if producer.producer_id == NO_PRODUCER:
         complete = producer.epoch == NO_PRODUCER and batch.base_sequence == NO_PRODUCER

@@ -2,21 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from txnstore.core.log.model import Batch
-from txnstore.core.model import Outcome, TopicPartition, value
+from txnstore.core.log.model import Batch, Segment, TimestampType
+from txnstore.core.model import Outcome, TopicPartition, interned, value
 
 
 @value()
-class BatchAppended:
-    """A batch was appended to a partition; in a transaction, its records are not stable until the marker."""
+class AppendedRows:
+    """The rows ``[first_row, first_row + records)`` of a segment, appended to a partition at ``base_offset``.
 
-    type: Literal["BatchAppended"] = field(default="BatchAppended", kw_only=True)
-    topic: str
+    Timestamps are in ms; of ``LogAppendTime`` both are the time of the entry.
+    """
+
     partition: int
-    batch: Batch
+    base_offset: int
+    records: int
+    first_row: int
+    base_sequence: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+@value()
+class BatchesAppended:
+    """Rows of a segment became batches of its topic, all of one producer; at most one for each partition.
+
+    In a transaction, their records are not stable until the marker.
+    """
+
+    type: Literal["BatchesAppended"] = field(default="BatchesAppended", kw_only=True)
+    topic: str
+    segment: Segment
+    producer_id: int
+    epoch: int
+    transactional: bool
+    timestamp_type: TimestampType | None
+    batches: list[AppendedRows]
+
+    def placed(self, appended_at: int) -> Iterator[tuple[TopicPartition, Batch]]:
+        """The batches with their partitions; ``appended_at`` is the time of the entry in ms."""
+        for rows in self.batches:
+            yield (
+                interned(self.topic, rows.partition),
+                Batch(
+                    rows.base_offset,
+                    rows.base_offset + rows.records,
+                    rows.records,
+                    self.segment,
+                    rows.min_timestamp,
+                    rows.max_timestamp,
+                    rows.first_row,
+                    self.producer_id,
+                    self.epoch,
+                    rows.base_sequence,
+                    self.transactional,
+                    appended_at,
+                    None,
+                    self.timestamp_type,
+                ),
+            )
+
+
+def appended(placed: Mapping[TopicPartition, Batch]) -> list[BatchesAppended]:
+    """The events of batches of one producer, one for each segment."""
+    events: dict[tuple[str, str], BatchesAppended] = {}
+    for tp, batch in placed.items():
+        segment = batch.segment
+        event = events.get((tp.topic, segment.key))
+        if event is None:
+            event = events[tp.topic, segment.key] = BatchesAppended(
+                tp.topic, segment, batch.producer_id, batch.epoch, batch.transactional, batch.timestamp_type, []
+            )
+        event.batches.append(
+            AppendedRows(
+                tp.partition,
+                batch.base_offset,
+                batch.records,
+                batch.first_row,
+                batch.base_sequence,
+                batch.min_timestamp,
+                batch.max_timestamp,
+            )
+        )
+    return list(events.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

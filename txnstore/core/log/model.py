@@ -6,10 +6,9 @@ Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.places import Place, is_inlined, is_range, object_of, place_of
 from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
@@ -19,23 +18,23 @@ WINDOW = 5
 MAX_SEQUENCE = 2**31 - 1
 
 
-class _Parsed:
-    """The slot for the parsed key of a :class:`Segment`, which is no field of it: neither stored nor compared."""
+#: Where the event times of a batch come from (Kafka: ``TimestampType``): the rows, or the time of the append.
+TimestampType: TypeAlias = Literal["CreateTime", "LogAppendTime"]
 
-    __slots__ = ("_place",)
-
-    if TYPE_CHECKING:  # An annotation would make it look like a field to those who read type hints.
-        _place: Place
+#: The prefix of the keys of entries, which no segment of its own has.
+_CHAINS = "chains/"
 
 
 @value()
-class Segment(_Parsed):
-    """The description of a segment in the chain: an object, or a range of the bytes of one (*inlined* or *packed*).
+class Segment:
+    """The description of a segment in the chain: an object, or a range of the bytes of one.
+
+    A segment that is a range of an entry is *inlined*. One or several batches of a topic are row ranges of a segment,
+    also of different partitions that one chain leads: a flush writes one segment for all of them.
 
     Attributes:
-        key: The key of the object, relative to the root of the store. Of a range: the key of the entry or pack, ``#``,
-            and ``<topic>/<partition>/<number of the entry, or name of the pack>-<first byte>.<format>``.
-        format: The file format.
+        object: The key of the object that has its bytes, relative to the root of the store.
+        format: The file format: ``parquet``, ``arrow`` (an IPC file) or ``arrow_stream`` (an IPC stream).
         size: The size in bytes.
         sha256: The SHA-256 of its bytes, in hex.
         rows: The number of rows.
@@ -44,9 +43,10 @@ class Segment(_Parsed):
         footer_size: The size in bytes of the footer of a large Parquet segment, which holds checksums of the bytes
             before it, so that a part can be read and checked; None for a segment that is read whole.
         footer_sha256: The SHA-256 of that footer, in hex.
+        first_byte: The first of its bytes in the object; None if it is the whole object.
     """
 
-    key: str
+    object: str
     format: str
     size: int
     sha256: str
@@ -54,32 +54,22 @@ class Segment(_Parsed):
     explicit_offsets: bool = False
     footer_size: int | None = None
     footer_sha256: str | None = None
+    first_byte: int | None = None
 
     @property
-    def place(self) -> Place:
-        """Where its bytes lie. The key is parsed once, when this is first asked for: most batches are never read."""
-        place: Place | None = getattr(self, "_place", None)
-        if place is None:
-            self._place = place = place_of(self.key)
-        return place
-
-    @property
-    def object(self) -> str:
-        """The key of the object that has its bytes: that of its place, which is not parsed for it.
-
-        A vacuum asks for that of each batch of the store.
-        """
-        return object_of(self.key)
+    def key(self) -> str:
+        """Its name, which is unique: the key of its object; of a range of one also ``#`` and its first byte."""
+        return self.object if self.first_byte is None else f"{self.object}#{self.first_byte}"
 
     @property
     def is_range(self) -> bool:
         """Whether it is a range of the bytes of an object, which may have other segments."""
-        return is_range(self.key)
+        return self.first_byte is not None
 
     @property
     def inlined(self) -> bool:
         """Whether its bytes are in the entry that committed it."""
-        return is_inlined(self.key)
+        return self.first_byte is not None and self.object.startswith(_CHAINS)
 
 
 @value()
@@ -88,7 +78,8 @@ class Batch:
 
     Covers the offsets ``[base_offset, limit)`` with ``records`` records: fewer than offsets only after a compaction.
     Timestamps are in ms. A merged batch has no producer. ``delete_horizon``: the earliest time at which a clean may
-    remove a tombstone of it; None if it has no tombstone that a clean has read.
+    remove a tombstone of it; None if it has no tombstone that a clean has read. ``timestamp_type``: where the event
+    times of its rows come from, decided when it was appended; None in format version 2, which left that to the topic.
     """
 
     base_offset: int
@@ -104,16 +95,38 @@ class Batch:
     transactional: bool = False
     appended_at: int = 0
     delete_horizon: int | None = None
+    timestamp_type: TimestampType | None = "CreateTime"
 
     @property
     def alone(self) -> bool:
         """Whether it has all rows of its segment; no other batch names that, because a row is one record."""
         return self.first_row == 0 and self.records == self.segment.rows
 
+    @property
+    def shared(self) -> bool:
+        """Whether its object may have other batches, also of other partitions."""
+        return self.segment.is_range or not (self.alone or self.segment.explicit_offsets)
+
+    def time_range(self, *, append_time: bool) -> tuple[int, int]:
+        """The smallest and the largest event time of its rows, in ms.
+
+        ``append_time``: whether the topic has ``message.timestamp.type=LogAppendTime`` now, which counts for a batch of
+        format version 2 that no compaction has written.
+        """
+        if self.timestamp_type is None and append_time and not self.segment.explicit_offsets:
+            return self.appended_at, self.appended_at
+        return self.min_timestamp, self.max_timestamp
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes: its share of a segment that it has with other batches."""
+        segment = self.segment
+        return segment.size * self.records // segment.rows if segment.rows else segment.size
+
 
 @value()
 class NewBatch:
-    """A batch whose segment is uploaded, or is to be inlined, and that has no offsets yet.
+    """Rows of a segment that is uploaded, or is to be inlined; they have no offsets yet.
 
     Attributes:
         topic: The topic.
@@ -127,7 +140,11 @@ class NewBatch:
         topic_id: The id of the topic that the rows were written for; refused if the topic was created again. None: not
             checked.
         data: The bytes of a segment that is not uploaded: it is to be inlined in the entry that appends it, which also
-            gives it its key. None: it is uploaded.
+            gives it its place. Batches of one segment have the same bytes object. None: it is uploaded.
+        first_row: The row of the segment at which it begins.
+        rows: The number of its rows; None: all of the segment.
+        timestamp_type: Where the event times come from; for ``LogAppendTime`` the time of the append replaces both
+            timestamps.
     """
 
     topic: str
@@ -139,6 +156,9 @@ class NewBatch:
     uploaded_at: int | None = None
     topic_id: str | None = None
     data: bytes | None = field(default=None, repr=False)
+    first_row: int = 0
+    rows: int | None = None
+    timestamp_type: TimestampType = "CreateTime"
 
     @property
     def tp(self) -> TopicPartition:
@@ -148,23 +168,26 @@ class NewBatch:
     @property
     def records(self) -> int:
         """The number of records, which is the number of offsets that it takes."""
-        return self.segment.rows
+        return self.segment.rows if self.rows is None else self.rows
 
     def placed(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
         """The batch of ``producer`` at the offsets from ``base_offset`` on."""
+        records, at_append = self.records, self.timestamp_type == "LogAppendTime"
         return Batch(
             base_offset,
-            base_offset + self.segment.rows,
-            self.segment.rows,
+            base_offset + records,
+            records,
             self.segment,
-            self.min_timestamp,
-            self.max_timestamp,
-            0,
+            appended_at if at_append else self.min_timestamp,
+            appended_at if at_append else self.max_timestamp,
+            self.first_row,
             producer.producer_id,
             producer.epoch,
             self.base_sequence,
             producer.transactional_id is not None,
             appended_at,
+            None,
+            self.timestamp_type,
         )
 
 

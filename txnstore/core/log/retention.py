@@ -17,6 +17,7 @@ from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
 from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.released import with_released
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, Fold, State, replace
@@ -102,14 +103,7 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     partition = state.partitions[tp]
     after = replace(with_log_start(partition, event.offset), revision=state.sequence)
     removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
-    # Most segments have one batch; to look through the log for others would decode all of it.
-    shared = not all(batch.alone for batch in removed)
-    named = {batch.segment.key for batch in after.batches} if shared else set[str]()
-    dropped = state.dropped
-    for batch in removed:
-        if batch.segment.key not in named:
-            dropped = dropped.insert(batch.segment.place.dropped_as, state.timestamp)
-    return replace(with_partition(state, tp, after), dropped=dropped)
+    return with_released(with_partition(state, tp, after), removed)
 
 
 def with_log_start(partition: Partition, offset: int) -> Partition:
@@ -159,21 +153,15 @@ def plan_retention(
         append_time: The time of a record is that of its append (``message.timestamp.type=LogAppendTime``).
     """
     removed: list[Batch] = []
-    surplus = sum(map(size_of, partition.batches)) - retention_bytes if retention_bytes >= 0 else -1
+    surplus = sum(batch.size for batch in partition.batches) - retention_bytes if retention_bytes >= 0 else -1
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
-        newest = batch.appended_at if append_time and not batch.segment.explicit_offsets else batch.max_timestamp
-        old = 0 <= retention_ms < now - newest
-        if not (old or size_of(batch) <= surplus):
+        old = 0 <= retention_ms < now - batch.time_range(append_time=append_time)[1]
+        if not (old or batch.size <= surplus):
             break
         removed.append(batch)
-        surplus -= size_of(batch)
+        surplus -= batch.size
     if not removed:
         return RetentionPlan(partition.log_start)
     later = partition.batches.overlapping(removed[-1].limit, partition.high_watermark)
     start = next((batch.base_offset for batch in later), partition.high_watermark)
     return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed))
-
-
-def size_of(batch: Batch) -> int:
-    """The size of a batch in bytes: its share of a segment that it has with other batches."""
-    return batch.segment.size * batch.records // batch.segment.rows if batch.segment.rows else batch.segment.size

@@ -27,8 +27,8 @@ from txnstore.core.log.appending import (
     with_markers,
 )
 from txnstore.core.log.commands import Append, Appended
-from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
-from txnstore.core.log.model import Partition
+from txnstore.core.log.events import MarkerWritten, ProducerFenced
+from txnstore.core.log.model import Batch, Partition
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe
@@ -388,13 +388,13 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
 
 
 def _marker_of(
-    decided: DecidedTransaction, tp: TopicPartition, partition: Partition, last: BatchAppended | None
+    decided: DecidedTransaction, tp: TopicPartition, partition: Partition, last: Batch | None
 ) -> MarkerWritten | None:
     """The marker of a transaction in a partition, after its ``last`` batch; None if that has seen its epoch."""
     # A partition that has just taken a batch of the transaction has not seen a newer epoch.
     state = partition.producers.get(decided.producer_id) if last is None else None
     if state is None or state.epoch <= decided.epoch:
-        offset = partition.high_watermark if last is None else last.batch.limit
+        offset = partition.high_watermark if last is None else last.limit
         return MarkerWritten(tp.topic, tp.partition, decided.producer_id, decided.epoch + 1, decided.outcome, offset)
     return None
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from txnstore.core.catalog.model import CatalogTopic
@@ -69,8 +69,21 @@ class NativeFile:
     default_ms: int
 
 
-#: The files by whether the offsets are stored in them, and whether some of their rows are outside ``[low, high)``.
-Kinds = Mapping[tuple[bool, bool], Sequence[NativeFile]]
+class Kind(NamedTuple):
+    """What the columns of a file are derived from.
+
+    Attributes:
+        explicit: The offsets and times are stored in it.
+        cut: Some of its rows are outside ``[low, high)``.
+        timed: The event times are in the topic's column; else all of them are ``default_ms``.
+    """
+
+    explicit: bool
+    cut: bool
+    timed: bool
+
+
+Kinds = Mapping[Kind, Sequence[NativeFile]]
 
 
 def read_native(
@@ -94,14 +107,14 @@ def read_native(
         location = replace(location, url=connection.url)
         projection = Projection(scan.topic, columns)
         schema = types.spark_schema(projection.schema)
-        ranges = [part for part in slices if part.batch.segment.is_range]
-        few = sum(part.batch.segment.size for part in ranges) <= _RANGE_BYTES
+        ranges = [part for part in slices if part.batch.shared]
+        few = sum(part.batch.size for part in ranges) <= _RANGE_BYTES
         tables = read_ahead(connection.objects, connection.pool, ranges if few else (), projection)
         with expirations(lambda: connection):
             rows = [*types.to_batches(tables, schema)]
     if not slices:
         return spark.createDataFrame([], types.ddl(schema))
-    files = [part for part in slices if not part.batch.segment.is_range]
+    files = [part for part in slices if not part.batch.shared]
     kinds = _kinds(files, projection) if few and _is_readable(projection, files) else None
     frame = _local(spark, rows, schema) if kinds is not None and rows else None
     if files and kinds is not None:
@@ -115,7 +128,7 @@ def read_native(
 
 
 def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
-    """A frame of rows that the driver has read: those of inlined and packed segments."""
+    """A frame of rows that the driver has read: those of segments that Spark cannot read as files."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -149,7 +162,7 @@ def _stored(topic: CatalogTopic) -> pa.Schema:
 
 def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
     """The files; None if a file contains several batches, so that its rows have no single base offset."""
-    kinds: dict[tuple[bool, bool], list[NativeFile]] = {}
+    kinds: dict[Kind, list[NativeFile]] = {}
     keys: set[str] = set()
     for part in slices:
         batch, segment = part.batch, part.batch.segment
@@ -163,9 +176,10 @@ def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
             base=0 if segment.explicit_offsets else batch.base_offset,
             low=part.start,
             high=part.limit,
-            default_ms=projection.default_timestamp(part),
+            default_ms=projection.timestamp_range(part)[1],
         )
-        kinds.setdefault((segment.explicit_offsets, not part.whole), []).append(file)
+        timed = projection.time_column_of(batch) is not None
+        kinds.setdefault(Kind(segment.explicit_offsets, not part.whole, timed), []).append(file)
     return kinds
 
 
@@ -202,15 +216,15 @@ class _Frames:
 
     def read(self, kinds: Kinds) -> DataFrame | None:
         """Read all files as one frame; None if this Spark cannot be given a list of files."""
-        frames = [self._frame(files, explicit=explicit, cut=cut) for (explicit, cut), files in sorted(kinds.items())]
+        frames = [self._frame(kind, kinds[kind]) for kind in sorted(kinds)]
         readable = [frame for frame in frames if frame is not None]
         return reduce(lambda one, other: one.union(other), readable) if len(readable) == len(frames) else None
 
-    def _frame(self, files: Sequence[NativeFile], *, explicit: bool, cut: bool) -> DataFrame | None:
+    def _frame(self, kind: Kind, files: Sequence[NativeFile]) -> DataFrame | None:
         import pyarrow as pa
 
         stored = list(_stored(self._projection.topic))
-        if explicit:
+        if kind.explicit:
             stored += [field for field in RESERVED_FIELDS if field.name in ("_offset", "_timestamp")]
         listed = [ListedFile(f"{self._root}/{quote(file.key)}", file.size) for file in files]
         frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
@@ -220,18 +234,18 @@ class _Frames:
         def of_file(name: str) -> str:
             return _by_file([getattr(file, name) for file in files])
 
-        offset = "_offset" if explicit else f"{of_file('base')} + _metadata.row_index"
-        if cut:
+        offset = "_offset" if kind.explicit else f"{of_file('base')} + _metadata.row_index"
+        if kind.cut:
             frame = frame.where(f"{offset} >= {of_file('low')} AND {offset} < {of_file('high')}")
         derived: dict[str, Callable[[], str]] = {
             "_topic": lambda: f"'{self._projection.topic.name}'",
             "_partition": lambda: f"int({of_file('partition')})",
             "_offset": lambda: offset,
-            "_timestamp": lambda: self._timestamp(of_file("default_ms"), explicit=explicit),
+            "_timestamp": lambda: self._timestamp(of_file("default_ms"), kind),
         }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
         names = self._schema.names
-        everything = [] if explicit else [field.name for field in stored]
+        everything = [] if kind.explicit else [field.name for field in stored]
         rest = len(names) - len(everything)
         chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
         return frame.selectExpr(
@@ -242,12 +256,12 @@ class _Frames:
             + chosen
         )
 
-    def _timestamp(self, default_ms: str, *, explicit: bool) -> str:
+    def _timestamp(self, default_ms: str, kind: Kind) -> str:
         """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
         default, column = f"timestamp_millis({default_ms})", self._projection.time_column
-        if explicit:
+        if kind.explicit:
             return f"coalesce(_timestamp, {default})"
-        if column is None:
+        if column is None or not kind.timed:
             return default
         is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
         moment = types.quoted(column)

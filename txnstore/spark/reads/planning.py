@@ -153,7 +153,7 @@ def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:
 
 
 def _cost(part: Slice) -> int:
-    return part.batch.segment.size + _OPEN_COST
+    return part.batch.size + _OPEN_COST
 
 
 def _slices(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:

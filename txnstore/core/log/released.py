@@ -1,0 +1,59 @@
+"""The objects that batches were removed from, and when: a vacuum deletes one when no batch names it any more.
+
+Objects of their own are remembered one by one. Of entries with inlined segments there may be many, because small
+commits are merged all the time, so they are remembered as spans of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.model import EntrySpan
+from txnstore.core.state import State, replace
+
+#: Spans of the same hour are joined, in ms: a chain that merges all the time has at most 24 of them for a day.
+_JOINED_MS = 3_600_000
+
+
+def entry_of(key: str) -> int:
+    """The sequence number of the entry with this key, ``…/<20 digits>.json``."""
+    return int(key[-25:-5])
+
+
+def with_released(state: State, removed: Iterable[Batch]) -> State:
+    """The state in which the objects of removed batches are released. Other batches may name them still."""
+    segments = [batch.segment for batch in removed]
+    objects = {segment.object for segment in segments if not segment.inlined}
+    entries = {entry_of(segment.object) for segment in segments if segment.inlined}
+    if objects:
+        state = replace(state, released=state.released.update(dict.fromkeys(sorted(objects), state.timestamp)))
+    if entries:
+        span = EntrySpan(min(entries), max(entries), state.timestamp)
+        state = replace(state, released_entries=joined(state.released_entries, span))
+    return state
+
+
+def is_released(state: State, segment: Segment) -> bool:
+    """Whether a batch was removed from the object of a segment, or from an entry near it."""
+    return released_at(state, segment) is not None
+
+
+def released_at(state: State, segment: Segment) -> int | None:
+    """The time at which a batch was last removed from the object of a segment, or later, in ms; None if none was."""
+    if not segment.inlined:
+        return state.released.get(segment.object)
+    return entry_released_at(state, entry_of(segment.object))
+
+
+def entry_released_at(state: State, sequence: int) -> int | None:
+    """The same of an entry with inlined segments."""
+    return max((span.at for span in state.released_entries if span.first <= sequence <= span.last), default=None)
+
+
+def joined(spans: tuple[EntrySpan, ...], span: EntrySpan) -> tuple[EntrySpan, ...]:
+    """The spans with another one, which is not older: joined with the last one if both are of the same hour."""
+    if spans and spans[-1].at // _JOINED_MS == span.at // _JOINED_MS:
+        last = spans[-1]
+        return (*spans[:-1], EntrySpan(min(last.first, span.first), max(last.last, span.last), span.at))
+    return (*spans, span)
