@@ -28,17 +28,20 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpanOfEntries:
-    """A span of entries that batches were removed from, long ago; no batch names an entry in it.
+    """A span of entries that batches were removed from, long ago.
 
     Attributes:
         chain: The chain.
         span: The span.
-        staying: The keys of the entries in it that the history of the chain cannot end behind.
+        staying: The keys of the entries in it that no batch names, and that the history of the chain cannot end behind.
+        is_free: Whether no batch names an entry in it. A compaction moves the remaining batches of a released entry, so
+            the state keeps the span while there are some.
     """
 
     chain: int
     span: EntrySpan
     staying: tuple[str, ...]
+    is_free: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class OldPayloads:
     Attributes:
         live: The keys of those that batches name.
         young: For each chain the spans that readers may need: a batch named an entry in it when the grace period began.
-        old: The other spans without an entry that a batch names.
+        old: The other spans.
     """
 
     live: set[str]
@@ -85,11 +88,10 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
         for span in state.released_entries:
             if span.at > limit:
                 payloads.young[state.chain].append(span)
-            # A compaction moves the remaining batches of a released entry, so the span stays while there are some.
-            elif not any(names.entry(state.chain, number) in live for number in range(span.first, span.last + 1)):
-                numbers = range(max(span.first, end + 1), span.last + 1)
-                staying = tuple(names.entry(state.chain, number) for number in numbers)
-                payloads.old.append(SpanOfEntries(state.chain, span, staying))
+            else:
+                entries = {number: names.entry(state.chain, number) for number in range(span.first, span.last + 1)}
+                staying = tuple(key for number, key in entries.items() if number > end and key not in live)
+                payloads.old.append(SpanOfEntries(state.chain, span, staying, live.isdisjoint(entries.values())))
     return payloads
 
 
@@ -111,7 +113,7 @@ def delete_payloads(
     """
     for item in spans:
         sizes = [*connection.pool.map(partial(_delete, connection, dry_run=dry_run), item.staying)]
-        if not dry_run and None not in sizes:
+        if not dry_run and item.is_free and None not in sizes:
             connection.submit(ForgetEntries(item.chain, (item.span,)))
         yield [ObjectInfo(f"{key}#", size, 0) for key, size in zip(item.staying, sizes, strict=True) if size]
 

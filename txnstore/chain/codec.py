@@ -28,7 +28,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from txnstore.chain import version2
 from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
-from txnstore.core.log.events import BatchesAppended, MarkerWritten
+from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
@@ -118,7 +118,7 @@ AnyEvent = Annotated[Event, Field(discriminator="type")]
 #: The number of events from which on an entry is written faster in parts.
 LONG = 16
 #: The classes of events that name each partition of a commit.
-_WIDE = frozenset({PartitionsAdded, BatchesAppended, MarkerWritten})
+_WIDE = frozenset({PartitionsAdded, MarkerWritten})
 
 
 class Entry(Stored):
@@ -145,10 +145,12 @@ class Entry(Stored):
     @classmethod
     def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
         """The JSON with an :class:`~txnstore.core.events.UnknownEvent` for each event of a later release."""
-        events = [
-            event if event.get("type") in EVENT_TYPES else {"type": "UnknownEvent", "name": event.get("type")}
-            for event in document["events"]
-        ]
+        events = document["events"]
+        if isinstance(events, list):
+            events = [
+                event if event["type"] in EVENT_TYPES else {"type": "UnknownEvent", "name": event["type"]}
+                for event in events
+            ]
         return {**document, "events": events}
 
 
@@ -244,7 +246,9 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     if version is not None and version > FORMAT_VERSION:
         msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"
         raise UnsupportedFormatError(msg)
-    if version is not None and version < FORMAT_VERSION:
+    if version is None:
+        raise CorruptionError(f"{key} is not a valid {model.__name__}: it does not begin with its version")
+    if version < FORMAT_VERSION:
         body = _rewritten(body, model.of_version_2)
     try:
         return _validated(model, key, body)
@@ -273,12 +277,14 @@ def _validated(model: type[M], key: str, body: bytes) -> M:
     return document
 
 
+_FEATURES = TypeAdapter(Features)
+
+
 def required_by(body: bytes) -> Features:
     """The features that a JSON object names, whatever else it has."""
     try:
-        requires = json.loads(body).get("requires")
-        return Features(*(tuple(map(str, names)) for names in requires)) if requires else NO_FEATURES
-    except (ValueError, TypeError, AttributeError):
+        return _FEATURES.validate_python(json.loads(body)["requires"])
+    except (ValueError, TypeError, KeyError):
         return NO_FEATURES
 
 

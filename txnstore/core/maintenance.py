@@ -10,7 +10,7 @@ from typing import Literal
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
-from txnstore.core.log.released import with_released
+from txnstore.core.log.released import with_removed
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, EntrySpan, TopicPartition, sorted_items
@@ -246,7 +246,7 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the objects of which no batch names a segment; returns their keys."""
     dropped, named = draft.state.dropped, set[str]()
-    if any(key not in dropped for key in command.keys):  # No batch names what is dropped.
+    if any(key not in dropped for key in command.keys):  # No batch names what is dropped; what is released, one may.
         # In the order of the rows of index files, each group of which is then decoded once.
         named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
     keys = tuple(key for key in command.keys if key not in named)
@@ -282,7 +282,7 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     if event.clean_until is not None:
         partition = replace(partition, clean_until=event.clean_until)
     partition = replace(partition, batches=batches, revision=state.sequence)
-    return with_released(with_partition(state, tp, partition), removed)
+    return with_removed(with_partition(state, tp, partition), removed, event.added)
 
 
 def _still_aborted(

@@ -96,7 +96,8 @@ class EntrySpan(NamedTuple):
     at: int
 
 
-class Features(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Features:
     """Names of features of the format, sorted: those that a reader must know, and those that a writer must."""
 
     read: tuple[str, ...] = ()
@@ -104,7 +105,10 @@ class Features(NamedTuple):
 
     def union(self, other: Features) -> Features:
         """The features of both."""
-        return Features(*(tuple(sorted({*own, *more})) for own, more in zip(self, other, strict=True)))
+        return Features(
+            tuple(sorted({*self.read, *other.read})),
+            tuple(sorted({*self.write, *other.write})),
+        )
 
 
 NO_FEATURES = Features()

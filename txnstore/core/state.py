@@ -64,10 +64,10 @@ class State:
         transactions: The transaction table, by transactional id.
         transactional_ids: The transactional id of each producer id that has one, current or earlier.
         groups: The groups that the chain coordinates.
-        released: The objects that batches were removed from, and the time of the last removal, in ms
-            (:mod:`txnstore.core.log.released`). Other batches may name them still.
+        dropped: The objects that no batch may name: their only batch was removed, or a vacuum has announced to delete
+            them; and the time of that, in ms (:mod:`txnstore.core.log.released`).
+        released: The objects with several batches of which some were removed, and the time of the last removal, in ms.
         released_entries: The same of entries with inlined segments, as spans, by time.
-        dropped: The objects that a vacuum has announced to delete, and when, in ms: no batch may name them.
         seen: For each other chain the last entry that this state follows from; a cut is closed if it includes them.
         deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
             copy with this revision or an older one takes no records (:meth:`is_closed`).
@@ -88,9 +88,9 @@ class State:
     transactions: Map[str, Transaction] = field(default_factory=Map)
     transactional_ids: Map[int, str] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
+    dropped: Map[str, int] = field(default_factory=Map)
     released: Map[str, int] = field(default_factory=Map)
     released_entries: tuple[EntrySpan, ...] = ()
-    dropped: Map[str, int] = field(default_factory=Map)
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)

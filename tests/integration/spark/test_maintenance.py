@@ -73,7 +73,7 @@ def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path, monke
 
 def _content(batch: Batch) -> Batch:
     """A batch without the name of its segment."""
-    return replace(batch, segment=replace(batch.segment, key=""))
+    return replace(batch, segment=replace(batch.segment, object=""))
 
 
 def test_damage_of_a_partition_leaves_the_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

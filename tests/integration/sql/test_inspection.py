@@ -173,7 +173,7 @@ def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None
         snapshot = store.refresh(con)
         assert values(con, "SELECT sequence FROM txn.entries ORDER BY 1") == list(range(1, snapshot.sequence + 1))
         assert values(con, "SELECT event_types['TopicCreated'] FROM txn.entries WHERE sequence = 1") == [1]
-        assert values(con, "SELECT sum(event_types['BatchAppended']) FROM txn.entries") == [2]
+        assert values(con, "SELECT sum(event_types['BatchesAppended']) FROM txn.entries") == [2]
 
 
 @ONE_CHAIN

@@ -156,12 +156,12 @@ def test_vacuum_deletes_garbage_of_all_chains(store: Store, clock: ManualClock) 
     }
     assert len(expected) == 2 * 3 * CHAINS + CHAINS
     assert set(store.vacuum().deleted) == expected
-    assert connection_of(store).view().dropped.keys() >= set(orphans)
+    assert connection_of(store).view().removals.keys() >= set(orphans)
     assert [row["value"] for row in rows(store)] == [b"0", b"1", b"2"] * CHAINS
     assert store.verify(deep=True).ok
     clock.advance(8 * DAY_MS)
     store.vacuum()
-    assert dict(connection_of(store).view().dropped) == {}, "forgotten, in all chains"
+    assert dict(connection_of(store).view().removals) == {}, "forgotten, in all chains"
 
 
 @pytest.mark.usefixtures("own_objects")

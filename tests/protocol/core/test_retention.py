@@ -65,7 +65,7 @@ def test_a_batch_that_is_cut_stays_and_is_read_from_the_log_start_on(world: Worl
     assert len(list(world.state.dropped)) == 1
 
 
-def test_an_object_that_a_later_batch_names_is_not_dropped(world: World) -> None:
+def test_an_object_of_several_batches_is_released(world: World) -> None:
     """RET-09, OBJ-19: batches may share a segment."""
     first = world.batch(2)
     world.do(Append(ProducerIdentity(), (first,)))
@@ -77,9 +77,12 @@ def test_an_object_that_a_later_batch_names_is_not_dropped(world: World) -> None
     world.start = world.state = replace(world.state, partitions=world.state.partitions.insert(T0, changed))
     world.entries = []
     world.do(delete(2))
-    assert (bounds(world), list(world.state.dropped)) == ((2, 1), [])
+    assert (bounds(world), list(world.state.dropped), list(world.state.released)) == ((2, 1), [], [shared.key])
+    assert world.do(DropObjects((shared.key,))) == ()
     world.do(delete(4))
-    assert (bounds(world), list(world.state.dropped)) == ((4, 0), [shared.key])
+    assert (bounds(world), list(world.state.dropped), list(world.state.released)) == ((4, 0), [], [shared.key])
+    assert world.do(DropObjects((shared.key,))) == (shared.key,)
+    assert (list(world.state.dropped), list(world.state.released)) == ([shared.key], [])
 
 
 def test_minus_one_is_the_high_watermark(world: World) -> None:
@@ -255,9 +258,9 @@ def test_records_go_when_their_newest_is_too_old() -> None:
 
 
 def test_the_time_of_an_append_counts_where_it_is_the_time_of_its_records() -> None:
-    """RET-03: ``LogAppendTime``; a merged segment stores it for each record."""
+    """RET-03: ``LogAppendTime``, in a store of format version 2; a merged segment stores it for each record."""
     log = log_of((1, 10, 100), (1, 10, 100))
-    first, second = (replace(batch, appended_at=900) for batch in log.batches)
+    first, second = (replace(batch, appended_at=900, timestamp_type=None) for batch in log.batches)
     merged = replace(second, segment=replace(second.segment, explicit_offsets=True))
     assert plan_retention(replace(log, batches=BatchList([first, merged])), 500, -1, 1_000).offset == 2
     assert plan_retention(replace(log, batches=BatchList([first])), 500, -1, 1_000, append_time=True).offset == 0

@@ -121,7 +121,7 @@ def test_a_partition_is_listed_before_its_first_record(world: World) -> None:
     """ADD-01: in the same entry, before the data; in a stable order."""
     client = world.client("a")
     world.do(client.append(client.numbered(1, T1), client.numbered(1, T0)))
-    assert world.last_events() == ["PartitionsAdded", "BatchAppended", "BatchAppended"]
+    assert world.last_events() == ["PartitionsAdded", "BatchesAppended", "BatchesAppended"]
     (added, *_) = world.entries[-1][1]
     assert isinstance(added, PartitionsAdded)
     assert added.partitions == sorted([T0, T1])
@@ -157,7 +157,7 @@ def test_adding_partitions_checks_identity(world: World) -> None:
     world.refuse(ProducerFencedError, Append(ProducerIdentity(pid, 1, "a"), (batch,)))
     client.send()
     client.send()
-    assert world.last_events() == ["BatchAppended"]
+    assert world.last_events() == ["BatchesAppended"]
 
 
 def test_one_unknown_topic_fails_the_whole_add(world: World) -> None:

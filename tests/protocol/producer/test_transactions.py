@@ -150,7 +150,8 @@ def test_more_than_five_batches_of_a_partition_are_registered_in_rounds(bench: B
     futures = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(24)]
     producer.commit_transaction()
     for entry in entries(bench.inner):
-        appended = [event.partition for event in entry.events if event.type == "BatchAppended"]
+        events = [event for event in entry.events if event.type == "BatchesAppended"]
+        appended = [rows.partition for event in events for rows in event.batches]
         assert all(appended.count(partition) <= 5 for partition in (0, 1))
     assert [future.result().offset for future in futures] == [number // 2 for number in range(24)]
     assert values(bench.store) == [b"%d" % number for number in (*range(0, 24, 2), *range(1, 24, 2))]

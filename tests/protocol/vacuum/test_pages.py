@@ -137,7 +137,7 @@ def test_keys_deleted_long_ago_are_looked_for_in_all_pages(
     clock.advance(10 * DAY_MS)
     commit(store, [b"late"])
     store.vacuum(expire=False)
-    assert not connection_of(store).view().dropped
+    assert not connection_of(store).view().removals
 
 
 @pytest.mark.usefixtures("own_objects")

@@ -168,7 +168,7 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
         (old,) = batch
         new = replace(
             old,
-            segment=replace(old.segment, key=uploaded),
+            segment=replace(old.segment, object=uploaded),
             transactional=False,
             producer_id=-1,
             epoch=-1,
@@ -188,7 +188,7 @@ def test_deletion_of_referenced_segments_is_refused(store: Store) -> None:
     assert connection_of(store).submit(DropObjects((key, "topics/t/0/nobody.parquet"))) == (
         "topics/t/0/nobody.parquet",
     )
-    assert key not in connection_of(store).view().dropped
+    assert key not in connection_of(store).view().removals
     assert store.verify(deep=True).ok
 
 
@@ -242,7 +242,7 @@ def test_deletion_is_announced_in_the_chain_first(clock: ManualClock) -> None:
     kinds = [kind for kind, _ in connection_of(store).counts.log if kind in ("list", "put_if_absent", "delete")]
     assert [kind for kind in kinds if kind != "list"] == ["put_if_absent", "delete"]
     assert kinds.count("list") == 8, "five, and for its soundness checkpoints, boundaries and entries"
-    assert list(connection_of(store).view().dropped) == [ORPHAN]
+    assert list(connection_of(store).view().removals) == [ORPHAN]
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -254,10 +254,10 @@ def test_keys_deleted_long_ago_leave_the_state(store: Store, clock: ManualClock)
     store.vacuum(0)
     clock.advance(FORGET_AFTER_MS - 1)
     store.vacuum()
-    assert len(connection_of(store).view().dropped) == 3
+    assert len(connection_of(store).view().removals) == 3
     clock.advance(1)
     store.vacuum()
-    assert len(connection_of(store).view().dropped) == 0
+    assert len(connection_of(store).view().removals) == 0
     sequence = connection_of(store).view().sequence
     store.vacuum()
     assert connection_of(store).view().sequence == sequence
@@ -270,7 +270,7 @@ def test_dropped_keys_stay_in_the_state_until_deleted(store: Store, clock: Manua
     store.compact()
     clock.advance(FORGET_AFTER_MS)
     assert len(store.vacuum(FORGET_AFTER_MS / 1000 + 1).deleted) == 0
-    assert len(connection_of(store).view().dropped) == 2
+    assert len(connection_of(store).view().removals) == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
@@ -285,7 +285,7 @@ def test_later_vacuum_completes_an_announced_deletion(clock: ManualClock, fault:
     dying = open_on(FaultStore(inner, on(fault, "delete", key_contains="topics/")), runtime=runtime(clock))
     with pytest.raises(SimulatedCrash):
         dying.vacuum(0)
-    assert set(connection_of(store).view().dropped) > {ORPHAN}
+    assert set(connection_of(store).view().removals) > {ORPHAN}
     clock.advance(DAY_MS)
     store.vacuum()
     assert segment_keys(store) == named_keys(store)
@@ -342,7 +342,7 @@ def test_compaction_paused_for_days_replaces_nothing(store: Store, objects: Hook
         other.vacuum()
         clock.advance(FORGET_AFTER_MS)
         other.vacuum()
-        assert len(connection_of(other).view().dropped) == 0
+        assert len(connection_of(other).view().removals) == 0
 
     objects.after_put = sleep
     assert store.compact().conflicts == 1

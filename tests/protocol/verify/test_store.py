@@ -19,7 +19,7 @@ from txnstore.compactor.verify import chain as verify_chain
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.events import Event
-from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
+from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import Outcome
 from txnstore.core.state import State
@@ -180,9 +180,9 @@ def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> 
 
 
 def test_invalid_event_is_named(store: Store) -> None:
-    sequence = _find(store, BatchAppended)
+    sequence = _find(store, BatchesAppended)
     entry = _entry(store, sequence)
-    events = [replace(item, topic="gone") if isinstance(item, BatchAppended) else item for item in entry.events]
+    events = [replace(item, topic="gone") if isinstance(item, BatchesAppended) else item for item in entry.events]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     assert ("entry_fits", keys.entry(0, sequence)) in _violations(_fresh(store).verify())
 

@@ -28,8 +28,8 @@ DEFAULTS = {
     "message.timestamp.type": "CreateTime",
     "max.message.bytes": "1048588",
     "segment.bytes": "1073741824",
-    "inline.bytes": "32768",
-    "pack.bytes": "262144",
+    "inline.bytes": "65536",
+    "segment.own.bytes": "262144",
     "segment.format": "parquet",
     "compression.type": "zstd",
 }

@@ -291,8 +291,8 @@ def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemorySto
 
 
 def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
-    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":3}'))
-    with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 3"):
+    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":4}'))
+    with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 4"):
         state_of(bucket)
 
 

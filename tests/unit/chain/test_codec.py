@@ -24,8 +24,8 @@ from txnstore.chain.codec import (
 )
 from txnstore.core.catalog.model import CatalogTopic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
-from txnstore.core.log.events import BatchAppended, MarkerWritten
-from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.events import AppendedRows, BatchesAppended, MarkerWritten
+from txnstore.core.log.model import Segment
 from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
@@ -89,7 +89,10 @@ def test_encoding_runs_no_python_code() -> None:
 
 def test_events_of_partitions_are_written_together_as_pydantic_writes_them_one_by_one() -> None:
     segment = Segment("k", "parquet", 1, "", 1)
-    batches = [BatchAppended("t", number, Batch(0, 1, 1, segment, 5, 6)) for number in range(3)]
+    batches = [
+        BatchesAppended("t", segment, -1, -1, False, None, [AppendedRows(number, 0, 1, 0, -1, 5, 6)])
+        for number in range(3)
+    ]
     markers = [MarkerWritten("t", number, 3, 5, Outcome.COMMIT, 1) for number in range(3)]
     for events in ([*batches, *entry().events, *markers, *entry().events], batches, entry().events, []):
         document = entry(events=events)
@@ -168,26 +171,26 @@ def test_newer_version_is_unsupported_with_any_content() -> None:
         rewritten(document(version=FORMAT_VERSION + 1, colour="red")),
         sealed(b'{"version": 7, "all": "different"}'),
     ):
-        with pytest.raises(UnsupportedFormatError, match=r"00007\.json has format version \d; .* reads up to 2"):
+        with pytest.raises(UnsupportedFormatError, match=r"00007\.json has format version \d; .* reads up to 3"):
             decode(Entry, KEY, newer)
 
 
 def test_damaged_digit_of_the_version_is_corruption() -> None:
-    """A flipped bit makes "version":2 a "version":3; the checksum, which all versions share, tells them apart."""
-    data = encode(LatestDocument(sequence=64)).replace(b'"version":2', b'"version":3')
-    with pytest.raises(CorruptionError, match=r"00007\.json is altered, or of format version 3"):
+    """A flipped bit makes "version":3 a "version":7; the checksum, which all versions share, tells them apart."""
+    data = encode(LatestDocument(sequence=64)).replace(b'"version":3', b'"version":7')
+    with pytest.raises(CorruptionError, match=r"00007\.json is altered, or of format version 7"):
         decode(LatestDocument, KEY, data)
 
 
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
-        ({"colour": "red"}, "colour"),
         ({"sequence": "7"}, "sequence"),
         ({"sequence": 7.0}, "sequence"),
         ({"timestamp": None}, "timestamp"),
         ({"events": {}}, "events"),
-        ({"events": [{"type": "TopicVanished"}]}, "events.0"),
+        ({"events": [{"kind": "TopicVanished"}]}, "events.0"),
+        ({"requires": {"read": "all"}}, "requires"),
         ({"events": [{"type": "TopicCreated"}]}, "events.0.TopicCreated.topic"),
     ],
     ids=str,

@@ -20,7 +20,7 @@ from txnstore.testing import ManualClock
 
 def test_the_payload_has_the_segments_of_accepted_commands() -> None:
     """Several producers share an entry: the segments of a refused command are taken out again."""
-    payload = Payload(keys.entry(0, 7), 7)
+    payload = Payload(keys.entry(0, 7))
     first = payload.place(append_of(b"one"))
     mark = payload.mark
     payload.place(append_of(b"refused"))
@@ -29,7 +29,7 @@ def test_the_payload_has_the_segments_of_accepted_commands() -> None:
     assert payload.data == b"onethree"
     assert isinstance(first, Append)
     assert isinstance(last, Append)
-    assert [command.batches[0].segment.place.first_byte for command in (first, last)] == [0, 3]
+    assert [command.batches[0].segment.first_byte for command in (first, last)] == [0, 3]
     described = payload.describe()
     assert described is not None
     assert (described.size, payload.data) == (8, b"onethree")

@@ -24,9 +24,10 @@ from txnstore.core.routing import (
     chain_of_transactional_id,
     first_producer_id,
 )
+from txnstore.core.state import UnknownEvent
 
 TEXT = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
-EVENTS = get_args(Event)
+EVENTS = tuple(event for event in get_args(Event) if event is not UnknownEvent)
 
 
 def _section(title: str) -> str:

@@ -300,7 +300,7 @@ def test_entries_that_remove_batches_decode_only_those(monkeypatch: pytest.Monke
         for number in range(2, 65):
             append(chain, number)
         batches = [*chain.state.partitions[tp].batches]
-        segment = replace(batches[0].segment, key="topics/t/0/merged.parquet", rows=2, explicit_offsets=True)
+        segment = replace(batches[0].segment, object="topics/t/0/merged.parquet", rows=2, explicit_offsets=True)
         merged = replace(batches[40], limit=batches[41].limit, records=2, segment=segment)
         chain.submit(ReplaceSegments(tp, tuple(batches[40:42]), (merged,)))
         chain.submit(DeleteRecords((Deletion(tp, 2),)))
@@ -332,20 +332,22 @@ def test_an_announcement_of_dropped_objects_decodes_nothing(monkeypatch: pytest.
         assert {*chain.state.dropped} == {*keys_to_drop[:-1]}
 
 
-def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:
+def test_a_segment_of_several_batches_is_released() -> None:
     objects, tp = MemoryStore(), TopicPartition("t", 0)
     with a_chain(objects) as chain:
         chain.submit(CreateTopic(topic("t")))
         for number in range(2, 6):
             append(chain, number)
         batches = tuple(chain.state.partitions[tp].batches)
-        segment = replace(batches[0].segment, key="topics/t/0/merged.parquet", rows=4, explicit_offsets=True)
+        segment = replace(batches[0].segment, object="topics/t/0/merged.parquet", rows=4, explicit_offsets=True)
         halves = [replace(batches[at], limit=batches[at + 1].limit, records=2, segment=segment) for at in (0, 2)]
         chain.submit(ReplaceSegments(tp, batches, (halves[0], replace(halves[1], first_row=2))))
         chain.submit(DeleteRecords((Deletion(tp, 2),)))
-        assert segment.key not in chain.state.dropped
+        assert (segment.key in chain.state.released, segment.key in chain.state.dropped) == (True, False)
+        assert chain.submit(DropObjects((segment.key,))) == ()
         chain.submit(DeleteRecords((Deletion(tp, 4),)))
-        assert segment.key in chain.state.dropped
+        assert chain.submit(DropObjects((segment.key,))) == (segment.key,)
+        assert (segment.key in chain.state.released, segment.key in chain.state.dropped) == (False, True)
 
 
 def test_a_walk_through_all_partitions_decodes_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:

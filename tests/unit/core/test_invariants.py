@@ -131,7 +131,7 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     (
         "segments_referenced_once",
         "in a batch of t-0",
-        lambda s: _segment(s, 1, key=next(iter(s.partitions[T0].batches)).segment.key),
+        lambda s: _segment(s, 1, object=next(iter(s.partitions[T0].batches)).segment.key),
     ),
     (
         "dropped_segments_unreferenced",
@@ -238,7 +238,7 @@ def test_a_violation_reads_as_a_sentence() -> None:
 def _merged(state: State, **changes: Any) -> State:
     """As if a compaction had merged the first two batches of ``t-0``, in some wrong way."""
     first, second, *rest = state.partitions[T0].batches
-    segment = replace(first.segment, key="merged", rows=5, explicit_offsets=True)
+    segment = replace(first.segment, object="merged", rows=5, explicit_offsets=True)
     batch = replace(Batch(0, second.limit, 2, segment, 0, 0), **changes)
     dropped = state.dropped.insert(first.segment.key, 1).insert(second.segment.key, 1)
     return replace(_log(state, batches=BatchList([batch, *rest])), dropped=dropped)
@@ -281,7 +281,7 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     (
         "segments_go_through_dropped",
         "which was dropped",
-        lambda s: _segment(s, 0, key=next(iter(s.dropped))),
+        lambda s: _segment(s, 0, object=next(iter(s.dropped))),
     ),
     ("epochs_never_go_back", "'a': the epoch went back from 1 to 0", lambda s: _txn(s, "a", epoch=0)),
     ("epochs_never_go_back", "producer id 1 was granted before", lambda s: _txn(s, "a", producer_id=1)),

@@ -8,8 +8,8 @@ import pytest
 
 from tests.helpers import keys as names
 from txnstore.chain.checkpoints.document import PartitionDocument
-from txnstore.chain.keys import is_inlined, is_packed
 from txnstore.consumer import GroupMetadata
+from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError, StorageError, StorageRefusedError
 from txnstore.sql.local import is_intact
@@ -28,11 +28,13 @@ def test_partition_of_an_older_checkpoint_was_never_cleaned() -> None:
     assert (document.clean_until, document.revision) == (0, 0)
 
 
-def test_only_a_place_in_an_entry_is_an_inlined_segment() -> None:
+def test_only_a_range_of_an_entry_is_an_inlined_segment() -> None:
     entry, pack = names.entry(0, 7), "topics/t/0/018bcfe5-8311-7417-8ac5-c9472b1defda.pack"
-    assert [is_inlined(f"{key}#t/0/0-10.arrow") for key in (entry, pack)] == [True, False]
-    assert [is_packed(f"{key}#t/0/0-10.arrow") for key in (entry, pack)] == [False, True]
-    assert not is_inlined(entry)
+    ranges = [Segment(key, "arrow_stream", 1, "", 1, first_byte=0) for key in (entry, pack)]
+    assert [(segment.is_range, segment.inlined) for segment in ranges] == [(True, True), (True, False)]
+    whole = Segment("topics/t/0/a.parquet", "parquet", 1, "", 1)
+    assert (whole.is_range, whole.inlined, whole.key) == (False, False, whole.object)
+    assert ranges[0].key == f"{entry}#0"
 
 
 def test_error_of_the_system_without_a_number_may_pass() -> None:

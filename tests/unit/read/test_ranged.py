@@ -198,7 +198,7 @@ def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
     for read in (
         lambda: read_slice(objects, altered, Projection(TOPIC)),
         lambda: read_share(objects, altered, Projection(TOPIC), Share(0, 2)),
-        lambda: segment_path(segment),
+        lambda: segment_path(T0, segment),
     ):
         with pytest.raises(CorruptionError, match="segment segment is described with a footer of"):
             read()
@@ -371,4 +371,4 @@ def test_a_place_in_an_entry_or_a_pack_has_no_footer_of_its_own(objects: Countin
     segment = stored(objects, encode(table(), row_group_rows=GROUP)).batch.segment
     assert has_footer(segment)
     pack = "topics/t/0/018bcfe5-8311-7417-8ac5-c9472b1defda.pack"
-    assert not has_footer(replace(segment, key=f"{pack}#t/0/0-{segment.size}.parquet"))
+    assert not has_footer(replace(segment, object=pack, first_byte=0))

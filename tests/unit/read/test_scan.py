@@ -142,9 +142,12 @@ def test_arrow_segments_are_read_like_parquet_ones(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t", config={"segment.format": "arrow"})
     append(store, "a", "b", "c")
-    assert store.scan("t").plan()[0].batch.segment.format == "arrow"
+    assert store.scan("t").plan()[0].batch.segment.format == "arrow_stream"
+    store.alter_topic("t", config={"inline.bytes": 0})
+    append(store, "d")
+    assert store.scan("t").plan()[-1].batch.segment.format == "arrow"
     table = store.scan("t", start=1, columns=["_offset", "value"]).to_table()
-    assert table.to_pydict() == {"_offset": [1, 2], "value": [b"b", b"c"]}
+    assert table.to_pydict() == {"_offset": [1, 2, 3], "value": [b"b", b"c", b"d"]}
 
 
 # Ranges ---------------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_damage_of_a_share_is_named(objects: CountingStore) -> None:
     with pytest.raises(CorruptionError, match="the footer of segment segment of t-0 was altered: its SHA-256 is"):
         read(footer_sha256="0" * 64)
     with pytest.raises(CorruptionError, match="segment other of t-0 is missing"):
-        read(key="other")
+        read(object="other")
     objects.put("segment", data[:-1000])
     with pytest.raises(CorruptionError, match="segment segment of t-0 is truncated: it ends before byte"):
         read(footer_sha256="1" * 64)

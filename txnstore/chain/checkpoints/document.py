@@ -114,9 +114,9 @@ class HeadDocument(Stored):
     transactions: list[TransactionDocument]
     transactional_ids: dict[int, str]
     groups: list[GroupDocument]
+    dropped: dict[str, int]
     released: dict[str, int]
     released_entries: list[EntrySpan]
-    dropped: dict[str, int]
     seen: dict[int, int]
     deleted: dict[str, int]
     fences: dict[int, Fence]
@@ -147,9 +147,9 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         transactions=[_transaction_document(txn) for _, txn in sorted_items(state.transactions)],
         transactional_ids=_sorted(state.transactional_ids),
         groups=[_group_document(*item) for item in sorted_items(state.groups)],
+        dropped=_sorted(state.dropped),
         released=_sorted(state.released),
         released_entries=list(state.released_entries),
-        dropped=_sorted(state.dropped),
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
@@ -174,9 +174,9 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
         groups=Map({item.name: _group(item) for item in document.groups}),
+        dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
-        dropped=Map(document.dropped),
         seen=Map(document.seen),
         deleted=Map(document.deleted),
         fences=Map(document.fences),

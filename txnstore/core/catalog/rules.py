@@ -18,7 +18,7 @@ from txnstore.core.catalog.model import (
 )
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
-from txnstore.core.log.released import with_released
+from txnstore.core.log.released import with_removed
 from txnstore.core.model import Map, TopicPartition, items_of
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.core.state import Draft, Fold, State, observe
@@ -180,7 +180,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions = state.partitions
     for tp in sorted(led):
-        state = with_released(state, partitions[tp].batches)
+        state = with_removed(state, partitions[tp].batches)
         partitions = partitions.remove(tp)
     transactions = state.transactions
     for txn_id, txn in items_of(state.transactions):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
-from txnstore.core.log.model import AbortedTxn, Partition, Segment
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.log.released import released_at
 from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
@@ -88,17 +88,22 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 
 
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
-    """The object of a removed batch is released at the time of the entry, and a dropped object is never named again."""
-    left, fresh = dict[str, Segment](), dict[str, Segment]()
+    """The object of a removed batch is dropped or released, and a dropped object is never named again."""
+    left, fresh = dict[str, Batch](), dict[str, Segment]()
     logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
     logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
-        left |= {batch.segment.key: batch.segment for batch in removed}
+        left |= {batch.segment.key: batch for batch in removed}
         fresh |= {batch.segment.key: batch.segment for batch in added}
     for key in sorted(left):
-        if released_at(after, left[key]) != after.timestamp:
-            yield f"a batch of {key} was removed, but that is not released: no vacuum will delete it"
+        segment = left[key].segment
+        if left[key].alone and not segment.is_range:
+            remembered = segment.object in after.dropped or key in fresh
+        else:
+            remembered = released_at(after, segment) == after.timestamp
+        if not remembered:
+            yield f"a batch of {key} was removed, but that is neither dropped nor released: no vacuum will delete it"
     for key in sorted(fresh):
         if fresh[key].object in before.dropped:
             yield f"a batch names {key}, which was dropped: it may be deleted"

@@ -1,7 +1,8 @@
 """The objects that batches were removed from, and when: a vacuum deletes one when no batch names it any more.
 
-Objects of their own are remembered one by one. Of entries with inlined segments there may be many, because small
-commits are merged all the time, so they are remembered as spans of entries.
+A segment whose only batch is removed is *dropped*: no batch may name it from then on. An object that may have other
+batches is *released*, and a vacuum looks for those, and announces it, before it deletes it. Of entries with inlined
+segments there may be many, because small commits are merged all the time, so they are released as spans of entries.
 """
 
 from __future__ import annotations
@@ -21,13 +22,23 @@ def entry_of(key: str) -> int:
     return int(key[-25:-5])
 
 
-def with_released(state: State, removed: Iterable[Batch]) -> State:
-    """The state in which the objects of removed batches are released. Other batches may name them still."""
-    segments = [batch.segment for batch in removed]
-    objects = {segment.object for segment in segments if not segment.inlined}
-    entries = {entry_of(segment.object) for segment in segments if segment.inlined}
-    if objects:
-        state = replace(state, released=state.released.update(dict.fromkeys(sorted(objects), state.timestamp)))
+def with_removed(state: State, removed: Iterable[Batch], added: Iterable[Batch] = ()) -> State:
+    """The state in which the objects of removed batches are dropped or released.
+
+    ``added``: the batches in their place, which may name the same segments.
+    """
+    named = {batch.segment.object for batch in added}
+    dropped, released, entries = dict[str, int](), dict[str, int](), set[int]()
+    for batch in removed:
+        segment = batch.segment
+        if segment.inlined:
+            entries.add(entry_of(segment.object))
+        elif segment.is_range or not batch.alone:
+            released[segment.object] = state.timestamp
+        elif segment.object not in named:
+            dropped[segment.object] = state.timestamp
+    if dropped or released:
+        state = replace(state, dropped=state.dropped.update(dropped), released=state.released.update(released))
     if entries:
         span = EntrySpan(min(entries), max(entries), state.timestamp)
         state = replace(state, released_entries=joined(state.released_entries, span))

@@ -17,7 +17,7 @@ from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
 from txnstore.core.log.model import Batch, Partition
-from txnstore.core.log.released import with_released
+from txnstore.core.log.released import with_removed
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, Fold, State, replace
@@ -103,7 +103,7 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     partition = state.partitions[tp]
     after = replace(with_log_start(partition, event.offset), revision=state.sequence)
     removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
-    return with_released(with_partition(state, tp, after), removed)
+    return with_removed(with_partition(state, tp, after), removed)
 
 
 def with_log_start(partition: Partition, offset: int) -> Partition:
