@@ -54,8 +54,9 @@ def compact(
 
     A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
     retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only data below the last stable offset
-    is compacted. Readers and writers are not blocked. With --watch several processes share the work, on one machine or
-    many: each claims the partitions of its round. With --engine spark, each clean and each merge is a task of Spark.
+    is compacted. Readers and writers are not blocked. Several processes share the work, on one machine or many: each
+    leaves the partitions alone that another one works on. With --engine spark, each clean and each merge is a task of
+    Spark.
     """
     check_watch(options, watch=watch)
     if watch:
@@ -94,7 +95,9 @@ def _compact(
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
         del row["tp"]
-    app.out.rows(rows, _PARTITION_COLUMNS, empty="" if errors else "Nothing to compact")
+    app.out.rows(rows, _PARTITION_COLUMNS, empty="" if errors or report.held else "Nothing to compact")
+    if report.held:
+        app.out.note(f"{counted(report.held, 'partition')} left to other compactors, which work on them")
     if rows:
         app.out.note(
             f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "

@@ -49,7 +49,7 @@ def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
 
 def _line(round_: Round) -> str:
     report = round_.report
-    others = f", {round_.claimed} held by other compactors" if round_.claimed else ""
+    others = f", {round_.held} held by other compactors" if round_.held else ""
     if not report.partitions and not report.retained.partitions:
         outcome = "nothing to do" if round_.idle else "failed"
         return f"round {round_.number}: {outcome}{others}; next look in {round_.wait:g} s"
@@ -78,7 +78,7 @@ def _values(round_: Round) -> dict[str, object]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """End by SIGTERM as by an interrupt, but with status 0: a service manager sends it, and the claims are released."""
+    """End by SIGTERM as by an interrupt, but with status 0: a service manager sends it, and the lease is released."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield

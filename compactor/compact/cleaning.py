@@ -54,6 +54,7 @@ def clean(
     options: CompactionOptions,
     failures: Failures,
     engine: Engine,
+    storage_clock: Callable[[], int],
 ) -> dict[TopicPartition, list[CleanResult]]:
     """Clean the partitions that are due (CMP-20); those of other policies are passed over.
 
@@ -66,12 +67,13 @@ def clean(
         options: How to clean.
         failures: Gets the cleans that failed; the other partitions are cleaned.
         engine: Executes the cleans.
+        storage_clock: Returns the time of the storage, which is requested only if there is something to clean.
     """
     keyed = [item for item in logs if _is_compacted(item[0])]
     if not keyed:
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
-    now = connection.objects.now_ms()
+    now = storage_clock()
     plans = [(topic, plan) for topic, tp, log in keyed for plan in _plans(topic, tp, log, now, options)]
     plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
 

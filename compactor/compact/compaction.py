@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.compact.cleaning import CleanResult, TopicLog, clean
 from txnstore.compactor.compact.failures import PARTIAL, Failures
+from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge import merge
 from txnstore.compactor.compact.merge_plan import MergePlan, plan_merges
 from txnstore.compactor.compact.options import CompactionOptions
@@ -70,6 +71,9 @@ def compact(
     TMO-01). Each merge is one entry of the partition's chain, so readers see either the old segments or the new one.
     Readers with an older snapshot read the replaced objects, which exist until a vacuum. A merge that conflicts with a
     concurrent compaction has no effect; its upload is left for the vacuum.
+
+    The partitions to compact are leased, so that another compaction leaves them out and reports their number
+    (``held``). A compactor that died holds them for three minutes.
 
     Args:
         connection: The connection to the store.
@@ -149,10 +153,19 @@ class _Compaction:
         options: What to do.
         failures: Gets what cannot be compacted.
         engine: Executes cleans and merges.
+        storage_clock: Returns the time of the storage; None: that of its first use, which costs one request.
     """
 
-    def __init__(self, connection: Connection, options: CompactionOptions, failures: Failures, engine: Engine) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: CompactionOptions,
+        failures: Failures,
+        engine: Engine,
+        storage_clock: Callable[[], int] | None = None,
+    ) -> None:
         self._connection, self._options, self._failures, self._engine = connection, options, failures, engine
+        self._storage_clock = storage_clock if storage_clock is not None else cache(connection.objects.now_ms)
 
     def run(self, name: str | None) -> CompactionReport:
         """Compact one topic, or all: apply the retention, clean, merge, and expire unused state, in this order."""
@@ -165,15 +178,54 @@ class _Compaction:
         topics = [topic for topic in topics if topic.name in targets]
         retained = apply_retention(connection, view, topics, dry_run=dry_run)
         view = connection.view(refresh=False) if retained.partitions and not dry_run else view
-        results = self._clean(self._logs(view, topics, retained), targets)
-        view = connection.view(refresh=False) if results and not dry_run else view
-        results = self._merge(self._logs(view, topics, retained), targets, view, results)
-        if self._options.expire and not dry_run:
+        planned = self._planned(view, topics, targets, retained)
+        if dry_run:
+            return CompactionReport(tuple(planned.values()), dry_run, retained)
+        results, held = self._leased(tuple(planned.values()), topics, targets)
+        if self._options.expire:
             expire_due(connection.chains, connection.runtime.clock())
-        report = CompactionReport(tuple(results.values()), dry_run, retained)
-        if not dry_run:
-            _log(report, len(self._failures))
+        report = CompactionReport(tuple(results.values()), dry_run, retained, held)
+        _log(report, len(self._failures))
         return report
+
+    def _planned(
+        self, view: View, topics: Sequence[CatalogTopic], targets: Mapping[str, int], retained: RetentionReport
+    ) -> dict[TopicPartition, PartitionCompaction]:
+        """The expected results of the partitions that are due; no segment is read."""
+        plan = replace(self._options, dry_run=True, progress=self._options.progress if self._options.dry_run else None)
+        planner = _Compaction(self._connection, plan, Failures(), LocalEngine(self._connection), self._storage_clock)
+        logs = self._logs(view, topics, retained)
+        return planner._merge(logs, targets, view, planner._clean(logs, targets))
+
+    def _leased(
+        self, planned: Sequence[PartitionCompaction], topics: Sequence[CatalogTopic], targets: Mapping[str, int]
+    ) -> tuple[dict[TopicPartition, PartitionCompaction], int]:
+        """Lease partitions that are due, and compact them; returns the results, and how many of them others hold."""
+        held = 0
+
+        def choose(others: frozenset[TopicPartition]) -> Collection[TopicPartition]:
+            nonlocal held
+            held = sum(item.tp in others for item in planned)
+            return self._options.choose(planned, others)
+
+        with CompactionLease(self._connection) as lease:
+            leased = lease.take(choose) if planned else frozenset[TopicPartition]()
+            if not leased:
+                return {}, held
+            # Another compactor may have compacted them, and released its lease, since they were planned.
+            return self._compacted(self._connection.view(), topics, targets, leased), held
+
+    def _compacted(
+        self,
+        view: View,
+        topics: Sequence[CatalogTopic],
+        targets: Mapping[str, int],
+        leased: Collection[TopicPartition],
+    ) -> dict[TopicPartition, PartitionCompaction]:
+        """Clean and merge these partitions."""
+        results = self._clean(self._logs(view, topics, selected=leased), targets)
+        view = self._connection.view(refresh=False) if results else view
+        return self._merge(self._logs(view, topics, selected=leased), targets, view, results)
 
     def _target(self, topic: CatalogTopic) -> int | None:
         """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
@@ -186,30 +238,35 @@ class _Compaction:
         target = limit if limit is not None else config.segment_bytes
         return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
-    def _logs(self, view: View, topics: Iterable[CatalogTopic], retained: RetentionReport) -> list[TopicLog]:
-        """The logs to compact; in a dry run without what the retention would delete."""
+    def _logs(
+        self,
+        view: View,
+        topics: Iterable[CatalogTopic],
+        retained: RetentionReport | None = None,
+        selected: Collection[TopicPartition] | None = None,
+    ) -> list[TopicLog]:
+        """The logs of all partitions, or of these; in a dry run without what the retention would delete."""
         new_starts: dict[TopicPartition, int] = {}
-        if retained.dry_run:  # Else the view is newer than the retention, and its logs have the new starts.
+        if (
+            retained is not None and retained.dry_run
+        ):  # Else the view is newer than the retention, and its logs have the new starts.
             new_starts = {item.tp: item.new_log_start for item in retained.partitions}
         logs: list[TopicLog] = []
         for topic in topics:
-            for tp in self._selected(topic):
+            for tp in _partitions(topic):
                 log = _log_of(view, topic, tp)
-                if log is None:
+                if log is None or (selected is not None and tp not in selected):
                     continue
                 if tp in new_starts:
                     log = with_log_start(log, new_starts[tp])
                 logs.append((topic, tp, log))
         return logs
 
-    def _selected(self, topic: CatalogTopic) -> list[TopicPartition]:
-        """The partitions of a topic that the options select."""
-        selected = self._options.partitions
-        return [tp for tp in _partitions(topic) if selected is None or tp in selected]
-
     def _clean(self, logs: list[TopicLog], targets: Mapping[str, int]) -> dict[TopicPartition, PartitionCompaction]:
         """Clean the partitions that are due; the results of these."""
-        cleans = clean(self._connection, logs, targets, self._options, self._failures, self._engine)
+        cleans = clean(
+            self._connection, logs, targets, self._options, self._failures, self._engine, self._storage_clock
+        )
         return {tp: _with_cleans(_unchanged(tp, log), cleans[tp]) for _, tp, log in logs if tp in cleans}
 
     def _merge(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from txnstore.compactor.compact.clean_plan import SettledSegments
 from txnstore.compactor.compact.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
-from txnstore.compactor.compact.report import Progress
+from txnstore.compactor.compact.report import PartitionCompaction, Progress
 from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError
 from txnstore.validation import check_integer
+
+#: Chooses partitions to compact, given the results that are expected of all that are due, and the partitions that other
+#: compactors work on.
+Choose = Callable[[Sequence[PartitionCompaction], Collection[TopicPartition]], Collection[TopicPartition]]
+
+
+def all_free(planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]) -> list[TopicPartition]:
+    """All partitions that are due and that no other compactor works on."""
+    return [item.tp for item in planned if item.tp not in held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class CompactionOptions:
         force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
         memory_limit: The memory of a clean in bytes; None: 1 GiB.
         past_hw: Clean also above the transactional high-watermark, around what is undecided.
-        partitions: Clean and merge only these; None: all. Retention applies to all.
+        choose: Chooses the partitions to clean and merge. Retention applies to all.
         settled: The segments above the transactional high-watermark that cleans do not read again, because an earlier
             clean found nothing to remove; this compaction adds its own. None: each clean reads all that is due.
     """
@@ -39,7 +48,7 @@ class CompactionOptions:
     force: bool = False
     memory_limit: int | None = None
     past_hw: bool = False
-    partitions: Collection[TopicPartition] | None = None
+    choose: Choose = all_free
     settled: SettledSegments | None = None
 
     def __post_init__(self) -> None:

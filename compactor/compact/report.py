@@ -51,12 +51,17 @@ class PartitionCompaction:
 class CompactionReport:
     """The result of a compaction by partition; partitions without any merge or removal are not listed.
 
-    ``retained``: what the retention of the topics deleted before that.
+    Attributes:
+        partitions: The results.
+        dry_run: Whether nothing was changed.
+        retained: What the retention of the topics deleted before that.
+        held: The number of partitions that were due and left out, because other compactors work on them.
     """
 
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool = False
     retained: RetentionReport = RetentionReport()  # noqa: RUF009 - immutable
+    held: int = 0
 
     @property
     def merges(self) -> int:

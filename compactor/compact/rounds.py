@@ -1,13 +1,13 @@
 """Compacts a store round after round, beside other compactors on other machines.
 
-Each round plans all partitions (a dry run: no segment is read), takes those with the most debt up to a budget of bytes,
-claims them in their chains, so that other compactors take others, and compacts what it was granted.
+Each round is a compaction of the partitions with the most debt that no other compactor works on, up to a budget of
+bytes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from txnstore.compactor.compact.clean_plan import SettledSegments
@@ -16,20 +16,16 @@ from txnstore.compactor.compact.failures import Failures
 from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
-from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
-from txnstore.core.model import CompactionLease, TopicPartition
-from txnstore.core.routing import chain_of_partition
+from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
 from txnstore.validation import check_integer, check_seconds, check_writable
 
 _LOG = logging.getLogger(__name__)
 
-#: How long a claim lasts, in ms. A compactor that dies holds its partitions back for no longer.
-CLAIM_MS = 600_000
 #: A round without work waits twice as long as the one before it, up to this number of intervals.
 _MAX_BACKOFF = 16
 _MAX_INTERVAL = 86_400
-#: The most partitions of a round: the entry with its claims stays small.
+#: The most partitions of a round: its lease stays small, and others have partitions to take.
 _MAX_PARTITIONS = 1_000
 
 
@@ -41,7 +37,7 @@ class Round:
         number: The number of the round, from 1.
         report: What was compacted.
         due: The number of partitions with something to compact.
-        claimed: The number of these that other compactors work on.
+        held: The number of these that other compactors work on.
         took: The duration in seconds.
         wait: The pause until the next round, in seconds.
         error: Why the round ended early or left something out; None if it did not.
@@ -50,7 +46,7 @@ class Round:
     number: int = 0
     report: CompactionReport = CompactionReport(())  # noqa: RUF009 - immutable
     due: int = 0
-    claimed: int = 0
+    held: int = 0
     took: float = 0.0
     wait: float = 0.0
     error: Exception | None = None
@@ -82,8 +78,7 @@ def watch(
     A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
     and topics are left out, and partitions without space to spill, and the rest of the round is compacted. Either is
     the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
-    may do this concurrently: each claims the partitions of its round in one entry per chain. Claims end when the caller
-    stops, or after ten minutes.
+    may do this concurrently: each has a lease on the partitions of its round.
 
     Args:
         connection: The connection to the store.
@@ -125,90 +120,50 @@ class _Rounds:
     def __init__(
         self, connection: Connection, topic: str | None, max_bytes: int | None, options: CompactionOptions
     ) -> None:
-        self._connection, self._topic, self._max_bytes, self._options = connection, topic, max_bytes, options
-        self._owner = connection.runtime.new_id()
+        self._connection, self._topic, self._max_bytes = connection, topic, max_bytes
+        self._options = replace(options, choose=self._choose)
         #: The partitions that failed last time. They come last, so that the others are not held up by them.
         self._failed: set[TopicPartition] = set()
-        #: Claims of others whose time is over, though their chains have no newer entry whose time shows it.
-        self._over: set[CompactionLease] = set()
+        #: Of the current round: the number of partitions that are due, and of those that others hold, and its choice.
+        self._due = self._held = 0
+        self._chosen: list[TopicPartition] = []
 
     def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
         """Yield each round when it ends, then pause."""
         runtime, idle, number = self._connection.runtime, 0, 0
-        try:
-            while rounds is None or number < rounds:
-                number += 1
-                began = runtime.monotonic()
-                outcome = self._round()
-                idle = 0 if outcome.worked else idle + 1
-                wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
-                yield replace(outcome, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
-                if rounds is None or number < rounds:
-                    runtime.sleep(wait)
-        finally:
-            _release(self._connection, self._owner)
+        while rounds is None or number < rounds:
+            number += 1
+            began = runtime.monotonic()
+            outcome = self._round()
+            idle = 0 if outcome.worked else idle + 1
+            wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
+            yield replace(outcome, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
+            if rounds is None or number < rounds:
+                runtime.sleep(wait)
 
     def _round(self) -> Round:
         """One round; the caller numbers and times it."""
-        failures, due, claimed = Failures(), 0, 0
+        failures, self._due, self._held, self._chosen = Failures(), 0, 0, []
         try:
-            planned = self._compact(Failures(), dry_run=True).partitions
-            free = self._free(planned)
-            due, claimed = len(planned), len(planned) - len(free)
-            chosen = _within(free, self._max_bytes)
-            granted = self._claim(chosen)
-            claimed += len(chosen) - len(granted)
-            # Without a partition, too: retention and expiration are due by time.
-            report = self._compact(failures, partitions=granted)
+            report = compact_sound(self._connection, self._topic, self._options, failures)
         except StorageError as error:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
-            return Round(due=due, claimed=claimed, error=error)
-        self._failed = (self._failed - granted) | failures.uncleaned | failures.unmerged
-        return Round(report=report, due=due, claimed=claimed, error=failures.error)
+            return Round(due=self._due, held=self._held, error=error)
+        self._failed = self._failed.difference(self._chosen) | failures.uncleaned | failures.unmerged
+        return Round(report=report, due=self._due, held=self._held, error=failures.error)
 
-    def _compact(
-        self,
-        failures: Failures,
-        *,
-        dry_run: bool = False,
-        partitions: Collection[TopicPartition] | None = None,
-    ) -> CompactionReport:
-        options = replace(self._options, dry_run=dry_run, partitions=partitions)
-        return compact_sound(self._connection, self._topic, options, failures)
-
-    def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
-        """The partitions that no other compactor has claimed: the filthiest first, then those with most to merge.
+    def _choose(self, planned: Sequence[PartitionCompaction], held: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The filthiest partitions first, then those with most to merge, within the budget.
 
         Cleans come first, in the order in which :func:`txnstore.compactor.compact.cleaning.clean` does them (CMP-20).
         """
-        free = [item for item in planned if not self._is_claimed(item.tp)]
-        return sorted(
-            free,
+        free = [item for item in planned if item.tp not in held]
+        self._due, self._held = len(planned), len(planned) - len(free)
+        free.sort(
             key=lambda item: (item.tp in self._failed, -item.dirty_ratio, item.segments_after - item.segments_before),
         )
-
-    def _is_claimed(self, tp: TopicPartition) -> bool:
-        """Whether another compactor holds a partition. Its chain may have no new entry to tell the time."""
-        chains = self._connection.chains
-        state = chains[chain_of_partition(tp, len(chains))].state
-        claim = state.claims.get(tp)
-        if claim is None or not is_claimed(state, tp, self._owner, state.timestamp) or claim in self._over:
-            return False
-        if chains.ages.is_over(state, claim.until - CLAIM_MS, CLAIM_MS):
-            self._over.add(claim)
-            return False
-        return True
-
-    def _claim(self, chosen: list[TopicPartition]) -> frozenset[TopicPartition]:
-        """Claim partitions, in one entry per chain; returns those that this compactor has now."""
-        chains = self._connection.chains
-        granted: set[TopicPartition] = set()
-        for number in sorted({chain_of_partition(tp, len(chains)) for tp in chosen}):
-            mine = tuple(tp for tp in chosen if chain_of_partition(tp, len(chains)) == number)
-            held = chains[number].state.claims
-            over = tuple((tp, held[tp]) for tp in mine if tp in held and held[tp] in self._over)
-            granted.update(chains[number].submit(ClaimPartitions(self._owner, mine, CLAIM_MS, over)))
-        return frozenset(granted)
+        self._chosen = _within(free, self._max_bytes)
+        return self._chosen
 
 
 def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
@@ -221,13 +176,3 @@ def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[Topi
             break
         chosen.append(item.tp)
     return chosen
-
-
-def _release(connection: Connection, owner: str) -> None:
-    """End the claims of this compactor, where there are any. They would end by themselves."""
-    try:
-        for chain in connection.chains:
-            if any(claim.owner == owner for claim in chain.state.claims.values()):
-                chain.submit(ReleasePartitions(owner))
-    except StorageError as error:
-        _LOG.info("claims not released: they end by themselves", extra={"error": str(error)})

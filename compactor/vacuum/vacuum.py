@@ -40,7 +40,8 @@ _PAGE = 10_000
 _NAMED = 10_000
 #: The maximum number of keys per entry.
 _ENTRY = 5_000
-#: The minimum age of temporary files and probe objects before a vacuum deletes them: no write or probe takes longer.
+#: The minimum age of temporary files, probe objects and leases of compactors before a vacuum deletes them: no write or
+#: probe takes longer, and no lease lasts longer without a renewal.
 _SWEEP_MS = 60 * 60 * 1000
 
 
@@ -140,7 +141,7 @@ def vacuum(
     force: bool = False,
     foreign: Collection[str] = (),
 ) -> VacuumReport:
-    """Delete unreferenced segments, old checkpoints and leftovers of probes after a grace period.
+    """Delete unreferenced segments, old checkpoints and leftovers of probes and compactors after a grace period.
 
     Nothing is deleted from a store that is not sound, without ``force``: if a boundary or a checkpoint is damaged or an
     entry is missing, the newest known state may not be the newest one, and what it does not name may be needed; if an
@@ -261,14 +262,15 @@ class _Vacuum:
         return report
 
     def _delete_unannounced(self, checkpoints: OldCheckpoints, past: Sequence[ChainHistory]) -> tuple[View, int]:
-        """Delete old checkpoints, probe objects and temporary files; returns the view, and the number of the last."""
+        """Delete old checkpoints, probes, leases and temporary files; returns the view, and the number of the last."""
         objects, tally = self._connection.objects, self._tally
         # A running probe whose object is deleted would report a safe storage as unsafe.
         sweep_ms = max(self._grace_ms, _SWEEP_MS)
         probes = objects.list(f"{PROBE_FOLDER}/")
+        leases = [item for item in objects.list(keys.LEASES) if keys.lease_number(item.key) is not None]
         view = _view_after_lists(self._connection)
-        leftovers = [*checkpoints.unneeded, *older(probes, self._now - sweep_ms)]
-        tally.listed += len(checkpoints.old) + len(probes)
+        leftovers = [*checkpoints.unneeded, *older([*probes, *leases], self._now - sweep_ms)]
+        tally.listed += len(checkpoints.old) + len(probes) + len(leases)
         tally.delete(leftovers)
         if self._dry_run:
             return view, 0

@@ -24,7 +24,6 @@ STORE_INVARIANTS: Mapping[str, str] = {
     "objects-intact": "Every object that the state names exists and is as recorded; each entry names its predecessor.",
     "needed-data-kept": "Compaction, retention and vacuum remove nothing that is undecided or named.",
     "checkpoint-equals-fold": "The state from a checkpoint and the entries after it equals the fold of all.",
-    "claims-end": "A compactor that has died holds no partition back for longer than an hour.",
     "groups-sound": "Each partition of a group has one reader, and offsets of a group move by later commits only.",
     "catalog-sound": "The topics, their partitions and their copies in other chains fit together.",
 }
@@ -42,7 +41,6 @@ _BY_MODULE = {
 _BY_RULE = {
     "topics_own_their_partitions": "catalog-sound",
     "checkpoint_of_cleans": "needed-data-kept",
-    "claims_end": "claims-end",
     "revisions_follow_replacements": "needed-data-kept",
     "revisions_are_entries": "needed-data-kept",
     "segments_referenced_once": "records-read-once",

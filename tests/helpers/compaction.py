@@ -11,6 +11,7 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
+from txnstore.chain.keys import LEASES
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -45,6 +46,11 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 def reopen(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
     return open_on(connection_of(store).counts.inner, runtime=runtime(clock))
+
+
+def lose_leases(objects: ObjectStore) -> None:
+    """Delete the leases of all compactors: others take the same partitions, as after the end of a lease."""
+    objects.delete([item.key for item in objects.list(LEASES)])
 
 
 def commit(store: Store, values: Iterable[bytes], topic: str = "t", partition: int = 0, writer: str = "writer") -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tests.harness.simulation.settings import SHARERS
 from tests.mutants.mutant import Mutant
-from txnstore.compactor.compact import rounds
+from txnstore.compactor.compact import compaction, lease, rounds
 from txnstore.compactor.compact.clean import Clean
 from txnstore.compactor.compact.replacements import Replacements
+from txnstore.compactor.vacuum.vacuum import _Vacuum
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.compactor.verify import segments as verify_segments
-from txnstore.core import claims, maintenance
+from txnstore.core import maintenance
 from txnstore.core.catalog import rules
 from txnstore.core.log import retention
 from txnstore.segment import sums
@@ -17,7 +18,7 @@ from txnstore.spark import engine
 
 _SHARING = ("producer:a/1", "plain:p/1", *SHARERS)
 
-_CLAIMS = "unit/core/test_claims.py::"
+_LEASES = "protocol/compact/test_leases.py::"
 
 _ROUNDS = "protocol/compact/test_compaction_rounds.py::"
 
@@ -32,46 +33,74 @@ _SUMS = "protocol/compact/test_conserved_sums.py::"
 #: Faults of compactors.
 COMPACTION = (
     Mutant(
-        "a partition is claimed by two compactors",
-        claims.is_claimed,
-        "$claim.owner != $owner and $claim.until > $now",
-        "False",
-        test=_CLAIMS + "test_a_partition_is_claimed_by_one_compactor",
+        "a compactor takes what another one works on",
+        lease.CompactionLease._others,
+        "$held.update($lease.partitions)",
+        "pass",
+        test=_LEASES + "test_of_two_compactions_at_the_same_time_each_partition_is_compacted_by_one",
     ),
     Mutant(
-        "a partition is claimed by two compactors (simulated)",
-        claims.is_claimed,
-        "$claim.owner != $owner and $claim.until > $now",
-        "False",
-        settings={"actors": _SHARING},
+        "a compactor that loses the race for a lease works without one",
+        lease.CompactionLease.take,
+        "if Claim($key, $data).settle($self._objects, $self._runtime.backoff) == $data:",
+        "if Claim($key, $data).settle($self._objects, $self._runtime.backoff):",
+        test=_LEASES + "test_of_two_that_choose_the_same_partitions_at_once_one_has_them",
     ),
     Mutant(
-        "a compactor that died holds its partitions while the chain is ahead (simulated)",
-        rounds._Rounds._is_claimed,
-        "if $chains.ages.is_over($state, $claim.until - CLAIM_MS, CLAIM_MS):",
-        "if False:",
-        settings={"actors": _SHARING, "far": 0.3},
-    ),
-    Mutant(
-        "the chain does not hear of claims that were measured to be over",
-        claims.claim_partitions,
-        "($tp, $state.claims.get($tp)) in $command.expired",
-        "False",
-        test=_ROUNDS + "test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahead",
+        "leases have numbers that are free, not ascending ones",
+        lease.CompactionLease._others,
+        "max(lease_number($key) or 0 for $key in $listed)",
+        "len($listed)",
+        test=_LEASES + "test_a_lease_has_a_larger_number_than_all_others",
     ),
     Mutant(
         "a compactor that died holds its partitions without end",
-        claims.is_claimed,
-        "and $claim.until > $now",
-        "",
-        test=_CLAIMS + "test_a_claim_ends_and_leaves_the_state",
+        lease.CompactionLease._others,
+        "if abs($now - $listed[$key].modified_ms) > $lease.duration_ms:",
+        "if False:",
+        test=_LEASES + "test_the_partitions_of_a_compactor_that_died_are_free_after_its_lease",
     ),
     Mutant(
-        "claims that ended stay in the state",
-        claims._lasting,
-        "if $claim.until <= $state.timestamp:",
+        "a compactor that died holds its partitions without end (simulated)",
+        lease.CompactionLease._others,
+        "if abs($now - $listed[$key].modified_ms) > $lease.duration_ms:",
         "if False:",
-        test=_CLAIMS + "test_a_claim_ends_and_leaves_the_state",
+        settings={"actors": _SHARING},
+    ),
+    Mutant(
+        "a lease is measured by the clock of the machine",
+        lease.CompactionLease._others,
+        "$self._objects.now_ms()",
+        "$self._runtime.clock()",
+        test=_LEASES + "test_the_clock_of_the_machine_ends_no_lease",
+    ),
+    Mutant(
+        "a lease is not renewed",
+        lease.CompactionLease._renew,
+        "$self._objects.put(*$taken)",
+        "pass",
+        test=_LEASES + "test_a_lease_is_renewed_while_its_holder_works",
+    ),
+    Mutant(
+        "a lease is renewed once",
+        lease.CompactionLease._renew,
+        "$self._timer.set(DURATION_MS / _RENEWALS / 1000)",
+        "pass",
+        test=_LEASES + "test_a_lease_is_renewed_while_its_holder_works",
+    ),
+    Mutant(
+        "a compactor works by what it knew before its lease",
+        compaction._Compaction._leased,
+        "$self._connection.view()",
+        "$self._connection.view(refresh=False)",
+        test=_LEASES + "test_what_was_compacted_before_the_lease_is_not_compacted_again",
+    ),
+    Mutant(
+        "leases that nobody renews stay without end",
+        _Vacuum._delete_unannounced,
+        "older([*$probes, *$leases], $self._now - $sweep_ms)",
+        "older([*$probes], $self._now - $sweep_ms)",
+        test=_LEASES + "test_a_vacuum_deletes_leases_that_nobody_renews",
     ),
     Mutant(
         "a partition larger than the budget is never compacted",
@@ -81,11 +110,11 @@ COMPACTION = (
         test=_ROUNDS + "test_the_partition_with_the_most_segments_comes_first",
     ),
     Mutant(
-        "a compactor works on what another one was granted",
-        rounds._Rounds._round,
-        "partitions=$granted",
-        "partitions=chosen",
-        test=_ROUNDS + "test_a_partition_claimed_in_between_is_left_to_its_compactor",
+        "a round works on what it did not choose",
+        compaction._Compaction._compacted,
+        "$self._merge($self._logs($view, $topics, selected=$leased),",
+        "$self._merge($self._logs($view, $topics),",
+        test=_ROUNDS + "test_the_partition_with_the_most_segments_comes_first",
     ),
     Mutant(
         "a segment that was vacuumed after another compaction is damage for a task of Spark",

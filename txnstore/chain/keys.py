@@ -11,6 +11,7 @@ STORE = "store.json"
 TOPICS = "topics/"
 CHAINS = "chains/"
 HINTS = "chains/latest/"
+LEASES = "leases/"
 _DIGITS = 20
 #: The id of a store.
 _ID = re.compile("[0-9a-f-]{36}")
@@ -65,6 +66,15 @@ class Keys:
         """The boundary ``number`` of a chain; the first one is 1."""
         return f"{self.boundaries(chain)}{number:0{_DIGITS}d}.json"
 
+    @property
+    def leases(self) -> str:
+        """The prefix of the leases of compactors."""
+        return f"{LEASES}{self.store_id}/"
+
+    def lease(self, number: int) -> str:
+        """The lease ``number`` of a compactor; the first one is 1."""
+        return f"{self.leases}{number:0{_DIGITS}d}.json"
+
 
 def latest(chain: int) -> str:
     """The hint to a chain's newest checkpoint; without the store's id, so that it is read together with that."""
@@ -96,6 +106,11 @@ def entry_sequence(key: str) -> int | None:
 def boundary_number(key: str) -> int | None:
     """The number of the boundary ``key``, or None if it is not a boundary."""
     return _numbered(key, "/boundaries")
+
+
+def lease_number(key: str) -> int | None:
+    """The number of the lease ``key`` of any store, or None if it is not a lease."""
+    return _numbered(key, "") if key.startswith(LEASES) and key.count("/") == 2 else None
 
 
 def is_of_chain(key: str) -> bool:

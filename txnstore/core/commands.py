@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
 from txnstore.core.log.commands import Append, DeleteRecords
@@ -43,7 +42,5 @@ Command = (
     | DropObjects
     | ForgetObjects
     | ForgetEntries
-    | ClaimPartitions
-    | ReleasePartitions
     | Expire
 )

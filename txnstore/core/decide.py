@@ -13,7 +13,6 @@ from typing import Any
 from txnstore.core import expiration
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.catalog.rules import alter_topic, close_topic, copy_topic, create_topic, delete_topic
-from txnstore.core.claims import ClaimPartitions, ReleasePartitions, claim_partitions, release_partitions
 from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.evolve import FOLDS
@@ -107,7 +106,5 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     DropObjects: drop_objects,
     ForgetObjects: forget_objects,
     ForgetEntries: forget_entries,
-    ClaimPartitions: claim_partitions,
-    ReleasePartitions: release_partitions,
     Expire: expiration.expire,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
-from txnstore.core.claims import PartitionsClaimed, PartitionsReleased
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
     GroupDeleted,
@@ -51,8 +50,6 @@ Event = (
     | LogStartMoved
     | ObjectsDropped
     | ObjectsForgotten
-    | PartitionsClaimed
-    | PartitionsReleased
     | MemberJoined
     | MemberLeft
     | MemberSeen

@@ -7,7 +7,6 @@ is the time of the entry that holds the event, in ms.
 from __future__ import annotations
 
 from txnstore.core.catalog.rules import CATALOG_FOLDS
-from txnstore.core.claims import CLAIM_FOLDS
 from txnstore.core.events import Event
 from txnstore.core.expiration import EXPIRATION_FOLDS
 from txnstore.core.groups.fold import GROUP_FOLDS
@@ -33,7 +32,6 @@ FOLDS = Folds(
         **RETENTION_FOLDS,
         **GROUP_FOLDS,
         **MAINTENANCE_FOLDS,
-        **CLAIM_FOLDS,
         **EXPIRATION_FOLDS,
     },
     together=LOG_RUN_FOLDS,

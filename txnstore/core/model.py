@@ -114,13 +114,6 @@ class Features:
 NO_FEATURES = Features()
 
 
-class CompactionLease(NamedTuple):
-    """A partition that a compactor works on, so that others leave it alone; ``until`` is a time of the chain in ms."""
-
-    owner: str
-    until: int
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
     """The identity of a producer instance; ``transactional_id`` is None for an idempotent producer."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.commands import Command
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
@@ -183,8 +182,6 @@ _ROUTES: dict[type, _Route] = {
     DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetEntries: lambda command, _: (command.chain,),
-    ClaimPartitions: lambda command, chains: {chain_of_partition(tp, chains) for tp in command.partitions},
-    ReleasePartitions: lambda _, chains: range(chains),
     Expire: lambda _, chains: range(chains),
 }
 

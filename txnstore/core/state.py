@@ -19,7 +19,6 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import (
     NO_FEATURES,
     NO_PRODUCER,
-    CompactionLease,
     EntrySpan,
     Features,
     Fence,
@@ -72,7 +71,6 @@ class State:
         deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
             copy with this revision or an older one takes no records (:meth:`is_closed`).
         fences: The fences of producers of other chains, by producer id (:mod:`txnstore.core.fences`).
-        claims: The partitions that compactors work on (:mod:`txnstore.core.claims`).
         requires: The features of the format that the chain uses from some entry on.
     """
 
@@ -94,7 +92,6 @@ class State:
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)
-    claims: Map[TopicPartition, CompactionLease] = field(default_factory=Map)
     requires: Features = NO_FEATURES
 
     def is_closed(self, topic: CatalogTopic) -> bool:

@@ -49,7 +49,7 @@ class Watched(MemoryStore):
         return super().get(key, start, end)
 
     def _watch(self, key: str) -> None:
-        in_layout = key == "store.json" or key.startswith(("topics/", "chains/", "_probe"))
+        in_layout = key == "store.json" or key.startswith(("topics/", "chains/", "leases/", "_probe"))
         if not in_layout or ".." in key.split("/") or _CONTROL.search(key):
             self.wrong.add(key)
 

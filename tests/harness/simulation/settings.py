@@ -49,7 +49,7 @@ TENANTS = ("replace:d/1", "tenant:e/1", "tenant:e/2")
 CLEANERS = ("keys:i/1", "keys:j/1", "clean:g/1", "clean:g/2")
 #: They delete records, up to an offset and by retention.
 SHORTENERS = ("shorten:o/1", "shorten:o/2")
-#: They compact round after round, and share the partitions by claims.
+#: They compact round after round, and share the partitions by leases.
 SHARERS = ("share:h/1", "share:h/2", "share:h/3")
 #: They delete the history of the chains, and sleep meanwhile.
 FORGETTERS = ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "napscan:k/5")

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 
+import pyarrow as pa
 import pytest
 
 from tests.harness.executors import InlineExecutor, never

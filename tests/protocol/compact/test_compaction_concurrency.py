@@ -13,6 +13,7 @@ from tests.helpers.compaction import (
     batches,
     begin,
     commit,
+    lose_leases,
     named_keys,
     new_store,
     reopen,
@@ -189,7 +190,12 @@ def test_losing_concurrent_compaction_has_no_effect(store: Store, objects: HookS
         commit(store, [b"%d" % number])
     before = rows(store)
     reports = []
-    objects.before_put = lambda: reports.append(other.compact())
+
+    def compact_too() -> None:
+        lose_leases(objects)
+        reports.append(other.compact())
+
+    objects.before_put = compact_too
     loser = store.compact()
     assert reports[0].merges == 1
     assert (loser.merges, loser.conflicts, loser.records) == (0, 1, 0)
@@ -234,6 +240,7 @@ def test_source_deleted_after_another_compaction_is_a_conflict(
     before = rows(store)
 
     def overtake() -> None:
+        lose_leases(objects)
         other.compact()
         other.vacuum(0)
 

@@ -13,10 +13,9 @@ from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.shell import ONE_CHAIN, T0, T1, T2, another_process, new_store, rows, runtime
 from txnstore.compactor import Round
-from txnstore.compactor.compact.rounds import CLAIM_MS, watch
+from txnstore.compactor.compact.rounds import watch
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.core.claims import ClaimPartitions, ReleasePartitions
-from txnstore.core.model import CompactionLease, TopicPartition
+from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,
@@ -28,7 +27,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock
-from txnstore.testing.faults import no_faults, on
+from txnstore.testing.faults import on
 
 
 @pytest.fixture
@@ -54,13 +53,8 @@ def compacted(round_: Round) -> list[TopicPartition]:
     return [item.tp for item in round_.report.partitions]
 
 
-def claims(store: Store) -> dict[TopicPartition, CompactionLease]:
-    states = connection_of(another_process(store)).view().states
-    return {tp: claim for state in states for tp, claim in state.claims.items()}
-
-
 def test_compactors_share_the_partitions(store: Store) -> None:
-    """Each takes what no other has claimed: no partition is read twice, no replacement conflicts."""
+    """Each takes what is left: no partition is read twice, no replacement conflicts."""
     fill(store)
     before = rows(store)
     with another_process(store) as one, another_process(store) as two:
@@ -70,72 +64,6 @@ def test_compactors_share_the_partitions(store: Store) -> None:
         assert [round_.report.conflicts for round_ in first_rounds] == [0, 0, 0]
         assert [next(theirs).idle, next(ours).idle] == [True, True]
     assert rows(store) == before
-
-
-def test_a_claimed_partition_is_left_alone_until_it_is_released(store: Store) -> None:
-    fill(store, partitions=(0,))
-    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
-    chain.submit(ClaimPartitions("another", (T0,), CLAIM_MS))
-    with closing(store.compact_rounds()) as rounds:
-        round_ = next(rounds)
-        assert (round_.due, round_.claimed, round_.idle) == (1, 1, True)
-        chain.submit(ReleasePartitions("another"))
-        assert compacted(next(rounds)) == [T0]
-
-
-def test_the_partitions_of_a_compactor_that_died_are_free_after_its_claim(store: Store, clock: ManualClock) -> None:
-    """No entry is needed for that: a store without writers has none."""
-    fill(store, partitions=(0,))
-    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
-    chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
-    clock.advance(CLAIM_MS - 10)
-    with closing(store.compact_rounds()) as rounds:
-        assert next(rounds).claimed == 1
-        clock.advance(20)
-        assert compacted(next(rounds)) == [T0]
-
-
-def test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahead(
-    store: Store, clock: ManualClock
-) -> None:
-    """The time of the chain stands still for a year, so each compactor measures the age of the claim."""
-    fill(store, partitions=(0,))
-    objects = connection_of(store).counts.inner
-    with open_on(objects, runtime=runtime(ManualClock(clock() + 365 * 86_400_000))) as ahead:
-        chain = next(chain for chain in connection_of(ahead).chains if T0 in chain.state.partitions)
-        chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
-    with closing(store.compact_rounds()) as rounds:
-        assert next(rounds).claimed == 1
-        clock.advance(CLAIM_MS // 2)
-        assert next(rounds).claimed == 1
-        clock.advance(CLAIM_MS // 2 + 1)
-        assert compacted(next(rounds)) == [T0]
-
-
-def test_a_partition_claimed_in_between_is_left_to_its_compactor(store: Store, faults: FaultStore) -> None:
-    """Both have planned the same partition; the chain decides who has it."""
-    fill(store, partitions=(0,))
-    chain = next(chain for chain in connection_of(store).chains if T0 in chain.state.partitions)
-    late = FaultStore(faults.inner)
-
-    def claimed_before(_: int, operation: str, __: str) -> None:
-        if operation == "put_if_absent":
-            late.plan = no_faults
-            chain.submit(ClaimPartitions("another", (T0,), CLAIM_MS))
-
-    with another_process(store, late) as process, closing(process.compact_rounds()) as rounds:
-        late.plan = claimed_before
-        round_ = next(rounds)
-        assert (round_.due, round_.claimed, round_.idle) == (1, 1, True)
-        assert round_.report.partitions == ()
-
-
-def test_claims_are_released_when_the_caller_stops(store: Store) -> None:
-    fill(store)
-    with closing(store.compact_rounds()) as rounds:
-        assert len(compacted(next(rounds))) == 3
-        assert set(claims(store)) == {T0, T1, T2}
-    assert claims(store) == {}
 
 
 def test_the_partition_with_the_most_segments_comes_first(store: Store) -> None:
@@ -236,23 +164,14 @@ def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
 
 
 @ONE_CHAIN
-def test_an_idle_round_costs_two_gets(store: Store, faults: FaultStore) -> None:
+def test_an_idle_round_costs_a_get(store: Store, faults: FaultStore) -> None:
     fill(store)
     store.compact()
     with closing(store.compact_rounds()) as rounds:
         next(rounds)
         since = len(faults.requests)
         next(rounds)
-        assert [request.operation for request in faults.requests[since:]] == ["get", "get"]
-
-
-@ONE_CHAIN
-def test_a_round_writes_one_entry_for_its_claims(store: Store, faults: FaultStore) -> None:
-    fill(store)
-    with closing(store.compact_rounds()) as rounds:
-        before = connection_of(store).chain.state.sequence
-        next(rounds)
-        assert connection_of(store).chain.state.sequence == before + 1 + 3
+        assert [request.operation for request in faults.requests[since:]] == ["get"]
 
 
 @pytest.mark.parametrize(

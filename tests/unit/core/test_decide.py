@@ -9,7 +9,6 @@ import pytest
 from tests.helpers import checkpoints
 from tests.helpers.core import RC, T0, World
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
-from txnstore.core.claims import ClaimPartitions
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import Outcome, TopicPartition
@@ -194,7 +193,6 @@ def test_state_is_restored_from_checkpoint(world: World, log: tuple[Batch, ...])
     world.create("deleted")
     world.plain(1, TopicPartition("deleted", 0))
     world.do(DeleteTopic("deleted"))
-    world.do(ClaimPartitions("compactor", (T0,), 1000))
     objects = MemoryStore()
     checkpoints.write(objects, world.state)
     assert checkpoints.read(objects, world.state.sequence) == world.state

@@ -18,7 +18,7 @@ from txnstore.core.invariants.groups import GROUP_INVARIANTS, GROUP_STEPS
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, ProducerState
 from txnstore.core.maintenance import DropObjects, ForgetObjects
-from txnstore.core.model import CompactionLease, Outcome, TopicPartition
+from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import TxnState
 
@@ -137,11 +137,6 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
         "dropped_segments_unreferenced",
         "t-0: the batch 0-1",
         lambda s: replace(s, dropped=s.dropped.insert(next(iter(s.partitions[T0].batches)).segment.key, 1)),
-    ),
-    (
-        "claims_end",
-        "x has claimed it until",
-        lambda s: replace(s, claims=s.claims.insert(T0, CompactionLease("x", 2**60))),
     ),
     ("transactions_well_formed", "'c' is ONGOING", lambda s: _txn(s, "c", started_at=None)),
     ("transactions_well_formed", "PREPARE_COMMIT", lambda s: _txn(s, "a", state=TxnState.PREPARE_COMMIT)),

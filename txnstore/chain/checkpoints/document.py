@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import Field
-
 from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import CatalogTopic
@@ -15,7 +13,6 @@ from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
 from txnstore.core.model import (
     NO_FEATURES,
-    CompactionLease,
     EntrySpan,
     Features,
     Fence,
@@ -90,15 +87,6 @@ class GroupDocument:
     emptied_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDocument:
-    """A partition that a compactor works on."""
-
-    tp: TopicPartition
-    owner: str
-    until: int
-
-
 class HeadDocument(Stored):
     """``head.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 
@@ -120,7 +108,6 @@ class HeadDocument(Stored):
     seen: dict[int, int]
     deleted: dict[str, int]
     fences: dict[int, Fence]
-    claims: list[ClaimDocument] = Field(default_factory=list)
     requires: Features = NO_FEATURES
     index: list[Int64]
 
@@ -153,7 +140,6 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
-        claims=[ClaimDocument(tp, *claim) for tp, claim in sorted_items(state.claims)],
         requires=state.requires,
         index=index,
     )
@@ -180,7 +166,6 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         seen=Map(document.seen),
         deleted=Map(document.deleted),
         fences=Map(document.fences),
-        claims=Map({item.tp: CompactionLease(item.owner, item.until) for item in document.claims}),
         requires=document.requires,
     )
 

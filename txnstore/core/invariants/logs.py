@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from txnstore.core.claims import MAX_CLAIM_MS
 from txnstore.core.invariants.common import offsets_of
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State, leads_partition
@@ -106,15 +105,6 @@ def dropped_segments_unreferenced(state: State) -> Iterator[str]:
                 yield f"{tp}: the batch {offsets_of(batch)} names {batch.segment.key}, which is dropped"
 
 
-def claims_end(state: State) -> Iterator[str]:
-    """A compactor that has died holds no partition back for longer than :data:`MAX_CLAIM_MS`."""
-    for tp, claim in sorted_items(state.claims):
-        if claim.until > state.timestamp + MAX_CLAIM_MS:
-            yield f"{tp}: {claim.owner} has claimed it until {claim.until}, at {state.timestamp}"
-        if not leads_partition(state, tp):
-            yield f"{tp}: {claim.owner} has claimed it in chain {state.chain}, which does not lead it"
-
-
 #: The invariants of partition logs, in the order of the report.
 LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     topics_own_their_partitions,
@@ -125,5 +115,4 @@ LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     batches_hold_their_offsets,
     segments_referenced_once,
     dropped_segments_unreferenced,
-    claims_end,
 )

@@ -1,0 +1,136 @@
+"""Leases of compactors: which partitions each of them works on, so that no other one does the same work.
+
+A lease is a small object that names the partitions. Compactors create leases with ascending numbers, each after a look
+at all others, so of two that want the same partition one reads the lease of the other. Its holder renews it; one that
+was not renewed for its duration, by the clock of the storage, is over. It is advice: the revision of a partition makes
+a replacement safe, and where a lease is lost or ends early, work is done twice. See docs/design/0015-leases.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
+from typing import Self
+
+from pydantic import Field
+
+from txnstore.chain.codec import Stored, decode, encode
+from txnstore.chain.keys import lease_number
+from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.storage.base import Claim
+
+_LOG = logging.getLogger(__name__)
+
+#: How long a lease lasts after it was created or renewed, in ms. A compactor that dies holds its partitions no longer.
+DURATION_MS = 180_000
+#: No lease of any release lasts longer, in ms.
+_MAX_DURATION_MS = 3_600_000
+#: It is renewed so often in its duration, so that one renewal may fail.
+_RENEWALS = 3
+
+
+class LeaseDocument(Stored):
+    """The lease of one compactor; ``duration_ms``: it is over so long after the object was written."""
+
+    owner: str
+    duration_ms: int = Field(ge=1, le=_MAX_DURATION_MS)
+    partitions: list[TopicPartition]
+
+
+class CompactionLease:
+    """The lease of one compaction; the end of the block releases it.
+
+    Args:
+        connection: The connection to the store.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._objects, self._keys, self._runtime = connection.objects, connection.keys, connection.runtime
+        self._owner = connection.runtime.new_id()
+        self._timer = connection.runtime.timer(self._renew)
+        #: The key of the lease and its bytes; None without one. The timer's thread reads it.
+        self._taken: tuple[str, bytes] | None = None
+
+    def take(
+        self, choose: Callable[[frozenset[TopicPartition]], Collection[TopicPartition]]
+    ) -> frozenset[TopicPartition]:
+        """Take a lease on partitions; returns them.
+
+        Costs a LIST and a PUT, and if there are leases of others, a GET for each, and a request for the clock of the
+        storage. Without a choice it costs no PUT.
+
+        Args:
+            choose: Chooses partitions, given those that others have leases on. Called again if another compactor takes
+                a lease meanwhile.
+
+        Raises:
+            StorageError: The storage failed, or refuses to create the lease.
+        """
+        while True:
+            number, held = self._others()
+            chosen = frozenset(choose(held))
+            if not chosen:
+                return chosen
+            document = LeaseDocument(owner=self._owner, duration_ms=DURATION_MS, partitions=sorted(chosen))
+            key, data = self._keys.lease(number + 1), encode(document)
+            if Claim(key, data).settle(self._objects, self._runtime.backoff) == data:
+                self._taken = key, data
+                self._timer.set(DURATION_MS / _RENEWALS / 1000)
+                return chosen
+
+    def _others(self) -> tuple[int, frozenset[TopicPartition]]:
+        """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
+        listed = {item.key: item for item in self._objects.list(self._keys.leases) if lease_number(item.key)}
+        if not listed:
+            return 0, frozenset()
+        now, over, held = self._objects.now_ms(), [], set[TopicPartition]()
+        for lease, key in self._read(listed):
+            # One from the future was written before the clock of the storage was set back: nobody knows when it ends.
+            if abs(now - listed[key].modified_ms) > lease.duration_ms:
+                over.append(key)
+            else:
+                held.update(lease.partitions)
+        self._delete(over)
+        return max(lease_number(key) or 0 for key in listed), frozenset(held)
+
+    def _read(self, keys: Collection[str]) -> Iterator[tuple[LeaseDocument, str]]:
+        """The leases that can be read, with their keys; others hold nothing, and a vacuum deletes them."""
+        for key in keys:
+            try:
+                yield decode(LeaseDocument, key, self._objects.get(key)), key
+            except ObjectNotFoundError:
+                continue
+            except (CorruptionError, UnsupportedFormatError) as error:
+                _LOG.warning("lease ignored: %s", error, extra={"key": key, "error": str(error)})
+
+    def _renew(self) -> None:
+        taken = self._taken
+        if taken is None:
+            return
+        try:
+            self._objects.put(*taken)
+        except StorageError as error:
+            _LOG.info("lease not renewed: another compactor may do the same work", extra={"error": str(error)})
+        self._timer.set(DURATION_MS / _RENEWALS / 1000)
+
+    def _delete(self, keys: list[str]) -> None:
+        """Delete leases. One that stays ends by itself."""
+        if not keys:
+            return
+        try:
+            self._objects.delete(keys)
+        except StorageError as error:
+            _LOG.info("lease not deleted: it ends by itself", extra={"key": keys[0], "error": str(error)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.stop()
+        taken, self._taken = self._taken, None
+        self._delete([taken[0]] if taken is not None else [])
