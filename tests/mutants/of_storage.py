@@ -15,6 +15,8 @@ from txnstore.storage.local import LocalStore
 from txnstore.storage.s3.errors import check_absence
 from txnstore.storage.s3.requests import ETags
 
+_OBSERVED = "protocol/chains/test_observed.py::"
+
 _POWER = "protocol/chain/test_power_loss.py::"
 _LOCAL = "unit/storage/test_local.py::"
 _ANSWERS = "unit/storage/test_s3_answers.py::"
@@ -133,5 +135,26 @@ STORAGE = (
         "if not 0 <= $chain < $state.chains:",
         "if False:",
         test="protocol/chain/test_damage.py::test_command_that_rests_on_a_chain_that_does_not_exist_is_refused",
+    ),
+    Mutant(
+        "an entry may rest on one of its own chain",
+        check_observed,
+        "if $chain == $state.chain:",
+        "if False:",
+        test=_OBSERVED + "test_an_entry_that_cannot_be_one_of_another_chain_is_refused",
+    ),
+    Mutant(
+        "an entry may rest on one before the first",
+        check_observed,
+        "if $sequence < 1:",
+        "if False:",
+        test=_OBSERVED + "test_an_entry_that_cannot_be_one_of_another_chain_is_refused",
+    ),
+    Mutant(
+        "an entry may rest on one that its writer has not read",
+        Chain._commit,
+        "$self._read_observed($attempt)",
+        "pass",
+        test=_OBSERVED + "test_an_entry_that_follows_from_one_that_does_not_exist_is_not_written",
     ),
 )

@@ -45,7 +45,7 @@ from txnstore.chain.turns import Turns
 from txnstore.core.commands import Command
 from txnstore.core.groups.events import OffsetsCommitted
 from txnstore.core.state import State, first_state
-from txnstore.errors import CorruptionError, StorageError, UnknownOutcomeError
+from txnstore.errors import CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import ObjectStore, make_durable
@@ -360,8 +360,8 @@ class Chain:
            the head; nothing is acknowledged into a deleted store.
         4. A command is refused for a state that is out of date, such as "no such topic". So a decision without events
            counts only if no entry follows the state it was made from; else the commands are decided again.
-        5. An entry names an entry of another chain that is visible, but lost in a power cut. So that one is made
-           durable before this one is offered.
+        5. An entry names an entry of another chain that does not exist, or that is visible, but lost in a power cut.
+           So this process has read that one, and it is made durable, before this one is offered.
 
         Args:
             waiters: The callers; those that come while it is the turn of other writers are added.
@@ -388,7 +388,8 @@ class Chain:
                     self.make_durable(self.state.sequence)
                     break  # 4. A refusal, or a result without an entry, is valid at the head, and this is the head.
                 continue
-            self._make_seen_durable(attempt)  # 5.
+            self._read_observed(attempt)  # 5.
+            self._make_seen_durable(attempt)
             leader.has_offered(len(waiters))
             offered = self._runtime.monotonic()
             if self._offer(attempt):
@@ -535,6 +536,22 @@ class Chain:
         if sequence > self.durable:
             make_durable(self._objects, [self._keys.entry(self.number, sequence)])
             self.durable = sequence
+
+    def _read_observed(self, attempt: Attempt) -> None:
+        """Make sure that this process has read what an entry names in other chains; costs no request if it has.
+
+        Raises:
+            InvalidConfigError: The entry names one that does not exist.
+        """
+        before = self.state.seen
+        if attempt.state.seen is before:
+            return
+        for number, sequence in attempt.state.seen.items():
+            if sequence > before.get(number, 0) and self._siblings[number].refresh(sequence).sequence < sequence:
+                msg = (
+                    f"{attempt.claim.key} would follow from {self._keys.entry(number, sequence)}, which does not exist"
+                )
+                raise InvalidConfigError(msg)
 
     def _make_seen_durable(self, attempt: Attempt) -> None:
         """Make sure that what an entry follows from in other chains survives a power cut.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from operator import is_
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
@@ -131,13 +131,17 @@ class Chains:
             return cached
         while behind := _behind(states):
             newer = self.concurrently(
-                {number: partial(self._chains[number].refresh, behind[number]) for number in behind}
+                {number: partial(self._chains[number].refresh, needed.sequence) for number, needed in behind.items()}
             )
-            for number, sequence in behind.items():
+            for number, needed in behind.items():
                 states[number] = newer[number]
-                if newer[number].sequence < sequence:
+                if newer[number].sequence < needed.sequence:
                     missing = self.keys.entry(number, newer[number].sequence + 1)
-                    msg = f"{missing} is missing, but an entry of another chain depends on it"
+                    dependent = self.keys.entry(needed.by.chain, needed.by.sequence)
+                    msg = (
+                        f"{missing} is missing, but {dependent}, or an entry before it, follows from "
+                        f"{self.keys.entry(number, needed.sequence)}"
+                    )
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
@@ -188,8 +192,8 @@ class Chains:
             entries = check_entries(entry, heads, firsts)
         states = self.concurrently({number: partial(past[number].at, last) for number, last in enumerate(entries)})
         view = View(tuple(states[number] for number in sorted(states)))
-        for chain, sequence in sorted(_behind([*view.states]).items()):
-            msg = f"entries {entries} are no consistent view: they depend on entry {sequence} of chain {chain}"
+        for chain, needed in sorted(_behind([*view.states]).items()):
+            msg = f"entries {entries} are no consistent view: they depend on entry {needed.sequence} of chain {chain}"
             raise InvalidConfigError(msg)
         return view
 
@@ -248,14 +252,21 @@ class Chains:
         return results, errors
 
 
-def _behind(states: list[State]) -> dict[int, int]:
-    """The chains that are behind an entry that another state depends on, with the number of that entry."""
-    dependencies: dict[int, int] = {}
+class _Needed(NamedTuple):
+    """An entry that is not read yet, and the state that depends on it."""
+
+    sequence: int
+    by: State
+
+
+def _behind(states: list[State]) -> dict[int, _Needed]:
+    """The chains that are behind an entry that another state depends on, with the last such entry."""
+    needed: dict[int, _Needed] = {}
     for state in states:
         for chain, sequence in state.seen.items():
-            if states[chain].sequence < sequence:
-                dependencies[chain] = max(sequence, dependencies.get(chain, 0))
-    return dependencies
+            if sequence > (needed[chain].sequence if chain in needed else states[chain].sequence):
+                needed[chain] = _Needed(sequence, state)
+    return needed
 
 
 def read_if_there(objects: ObjectStore, key: str) -> bytes | None:

@@ -214,26 +214,32 @@ def _unknown(state: State, _: UnknownEvent) -> State:
 
 
 def _observed(state: State, event: Observed) -> State:
-    check_observed(state, event.chain)
+    check_observed(state, event.chain, event.sequence)
     return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
 
 
 def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
     """This entry follows from these entries of other chains: a reader of this chain must have read them."""
     for chain, sequence in after:
-        check_observed(draft.state, chain)
         if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
+            check_observed(draft.state, chain, sequence)
             draft.emit(Observed(chain=chain, sequence=sequence))
 
 
-def check_observed(state: State, chain: int) -> None:
-    """Check that an entry that the state rests on is one of a chain of the store.
+def check_observed(state: State, chain: int, sequence: int) -> None:
+    """Check that an entry that the state rests on may be one of another chain of the store.
 
     Raises:
         InvalidConfigError: It is not.
     """
     if not 0 <= chain < state.chains:
         msg = f"an entry of chain {chain} is named, but the store has chains 0 to {state.chains - 1}"
+        raise InvalidConfigError(msg)
+    if chain == state.chain:
+        msg = f"entry {sequence} of chain {chain} is named as one of another chain, but it is of this one"
+        raise InvalidConfigError(msg)
+    if sequence < 1:
+        msg = f"entry {sequence} of chain {chain} is named, but the first entry of a chain is 1"
         raise InvalidConfigError(msg)
 
 

@@ -213,8 +213,8 @@ def _saved(document: HeadDocument, edges: list[Edge], key: str) -> Saved:
         state = from_document(document, edges[-1].partitions)
         # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
         missing = next(topics_own_their_partitions(state), None)
-        for chain, _ in sorted_items(state.seen):
-            check_observed(state, chain)
+        for chain, seen in sorted_items(state.seen):
+            check_observed(state, chain, seen)
     except MemoryError:
         raise
     except Exception as error:
