@@ -7,7 +7,7 @@ stay. See docs/design/0014-cleaner.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.reader import Projection, Run
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.partition import key_bytes
@@ -89,12 +89,12 @@ class CleanProjection(Projection):
         """The columns to decode from the segment of a batch."""
         return [*super().needs(batch), *([HORIZON_FIELD.name] if batch.segment.key in self._stamped else [])]
 
-    def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
-        """Convert decoded rows to :attr:`rows`."""
-        converted = super().fit(table, part, first_offset)
+    def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
+        """Convert decoded rows to :attr:`rows`. The rows of all runs have the same columns."""
+        converted = super().fit(table, runs)
         if len(self.rows) == len(self.schema):
             return converted
-        if part.batch.segment.key in self._stamped:
+        if any(run.part.batch.segment.key in self._stamped for run in runs):
             return converted.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
         return converted.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
 

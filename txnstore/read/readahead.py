@@ -2,8 +2,8 @@
 
 Two windows move over the slices: one of segments that are fetched (bound by latency), one of pieces of the fetched
 segments that are decoded (bound by CPU). The thread that fetched a segment of one piece also decodes it. Of a large
-segment the first window fetches the footer, the second one the pieces. Of small segments that are read together, one
-task fetches several, and another one decodes them: a task for each would cost more than its decoding.
+segment the first window fetches the footer, the second one the pieces. Of inlined segments, and of small ones that are
+read together, one task fetches several, and another one decodes them: a task for each would cost more than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from txnstore.core.log.visibility import Slice
-from txnstore.read.reader import OpenSlice, Projection, open_slice
+from txnstore.read.reader import OpenSlice, Projection, open_slice, read_together
 from txnstore.storage.base import ObjectStore
 
 #: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
@@ -32,6 +32,11 @@ _FILE_FETCHES = 4
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 #: The maximum number of segments that are read together, of the bytes of one, and of those of all.
 _TOGETHER, _SMALL_BYTES, _TOGETHER_BYTES = 32, 256 << 10, 2 << 20
+
+
+def most_fetches(objects: ObjectStore) -> int:
+    """The maximum number of segments fetched concurrently."""
+    return _FILE_FETCHES if objects.url.startswith("file:") else MAX_FETCHES
 
 
 @dataclass(slots=True)
@@ -70,10 +75,15 @@ def _open(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
 
 
 class _Together:
-    """Slices of small segments that were fetched by one task, to be decoded by one."""
+    """Slices of small segments that were fetched by one task, to be decoded by one.
 
-    def __init__(self, slices: Sequence[OpenSlice]) -> None:
+    ``error``: why the segment after them could not be fetched; None if it was not asked for, or they are all.
+    """
+
+    def __init__(self, slices: Sequence[OpenSlice], projection: Projection, error: Exception | None) -> None:
         self._slices = [opened for opened in slices if len(opened)]
+        self._projection = projection
+        self.error = error
 
     def __len__(self) -> int:
         """The number of slices with rows."""
@@ -81,8 +91,7 @@ class _Together:
 
     def read(self) -> pa.Table:
         """The rows of all of them in order, in one chunk: encoding many costs more than this copy of a few rows."""
-        tables = [opened.read(number) for opened in self._slices for number in range(len(opened))]
-        return pa.concat_tables(tables).combine_chunks()
+        return read_together(self._slices, self._projection)
 
 
 def _fetch(
@@ -92,7 +101,15 @@ def _fetch(
     if len(parts) == 1:
         fetched = fetch_slice if decode else _open
         return fetched(objects, parts[0], projection)
-    return _Together([open_slice(objects, part, projection) for part in parts])
+    opened: list[OpenSlice] = []
+    try:
+        for part in parts:
+            opened.append(open_slice(objects, part, projection))  # noqa: PERF401 - those before an error are kept
+    except Exception as error:
+        if not opened:
+            raise
+        return _Together(opened, projection, error)
+    return _Together(opened, projection, None)
 
 
 def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
@@ -132,7 +149,7 @@ def read_ahead(
         slices: The slices, all of the topic of ``projection``.
         projection: The columns to read.
         together: One task may fetch several small segments, one after the other, and their rows be one table: less
-            work in all, but the first rows come later, and fewer of them before an error.
+            work in all, but the first rows come later. It always may fetch several inlined ones.
         window: The maximum number of bytes that are fetched and not yet returned; one segment may be larger.
         decode_ahead: Decode in the pool, ahead of use. Otherwise a table is decoded when it is taken, in the calling
             thread, and no other one is in memory.
@@ -198,9 +215,10 @@ class _Fetches:
         #: The bytes of these fetches in total, and the number from which on no other one is begun.
         self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
         #: The largest number of these fetches.
-        self._most = _FILE_FETCHES if objects.url.startswith("file:") else MAX_FETCHES
+        self._most = most_fetches(objects)
         # Few segments are fetched concurrently, not one after the other.
-        self._together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES) if together else 1
+        self._most_together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES)
+        self._together = together
 
     def fill(self) -> bool:
         """Start fetches until the window is full; returns whether any segment is in the window."""
@@ -215,12 +233,14 @@ class _Fetches:
         """The next slice, with those of small segments that are fetched together with it."""
         parts = [self._waiting.popleft()]
         size = parts[0].batch.segment.size
-        while size <= _TOGETHER_BYTES and self._waiting and len(parts) < self._together:
-            following = self._waiting[0].batch.segment.size
-            if max(parts[-1].batch.segment.size, following) > _SMALL_BYTES:
+        while size <= _TOGETHER_BYTES and self._waiting and len(parts) < self._most_together:
+            last, following = parts[-1].batch.segment, self._waiting[0].batch.segment
+            if not (self._together or (last.inlined and following.inlined)):
+                break
+            if max(last.size, following.size) > _SMALL_BYTES:
                 break
             parts.append(self._waiting.popleft())
-            size += following
+            size += following.size
         return parts
 
     def arrived(self) -> bool:
@@ -252,9 +272,17 @@ def _decode(pool: Executor, arrived: Future[Any], *, ahead: bool) -> Iterator[Fu
     if isinstance(fetched, _Together):
         if len(fetched):
             yield pool.submit(fetched.read) if ahead else fetched.read()
+        if fetched.error is not None:
+            yield _failed(fetched.error)
         return
     if fetched.only is not None:
         yield fetched.only
         return
     for number in range(fetched.pieces):
         yield pool.submit(fetched.opened.read, number) if ahead else fetched.opened.read(number)
+
+
+def _failed(error: Exception) -> Future[pa.Table]:
+    future: Future[pa.Table] = Future()
+    future.set_exception(error)
+    return future

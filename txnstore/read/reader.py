@@ -7,9 +7,9 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from txnstore.read.ranged import (
 )
 from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
-from txnstore.segment.pieces import SegmentFile, open_segment
+from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import (
     OFFSET_FIELD,
     PARTITION_FIELD,
@@ -119,32 +119,35 @@ class Projection:
             return footer
         return footer + segment.size // least_row_groups(segment.rows, segment.size)
 
-    def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
-        """Convert decoded rows to the columns of the read.
+    def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
+        """Convert decoded rows to the columns of the read. The cost hardly grows with the number of runs.
 
         Args:
-            table: The rows.
-            part: The slice that they belong to.
-            first_offset: The offset of the first row, for segments that store no offsets.
+            table: The rows: those of the runs, in their order.
+            runs: Which slices they belong to; all of the topic, and all with stored offsets or none.
         """
         stored = table if table.schema.equals(self._target) else conform(table, self._topic_schema, self._stored)
         arrays = [
-            self._reserved(name, table, part, first_offset) if name in _RESERVED else stored.column(name)
-            for name in self.columns
+            self._reserved(name, table, runs) if name in _RESERVED else stored.column(name) for name in self.columns
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def _reserved(self, name: str, table: pa.Table, part: Slice, first_offset: int) -> Any:
-        rows = table.num_rows
+    def _reserved(self, name: str, table: pa.Table, runs: Sequence[Run]) -> Any:
         if name == TOPIC_FIELD.name:
-            return self._constant(part.tp.topic, TOPIC_FIELD.type, rows)
+            return self._constant(self.topic.name, TOPIC_FIELD.type, table.num_rows)
         if name == PARTITION_FIELD.name:
-            return self._constant(part.tp.partition, PARTITION_FIELD.type, rows)
+            partition = _per_row([run.part.tp.partition for run in runs], runs)
+            if isinstance(partition, int):
+                return self._constant(partition, PARTITION_FIELD.type, table.num_rows)
+            return pa.array(partition, PARTITION_FIELD.type)
         if name == OFFSET_FIELD.name:
-            if part.batch.segment.explicit_offsets:
-                return table.column(name)
-            return pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64))
-        return timestamps_of(table, self.time_column_of(part.batch), self.timestamp_range(part)[1])
+            return table.column(name) if runs[0].part.batch.segment.explicit_offsets else pa.array(_offsets(runs))
+        defaults = _per_row([self.default_timestamp(run.part) for run in runs], runs)
+        return timestamps_of(table, self.time_column_of(runs[0].part.batch), defaults)
+
+    def default_timestamp(self, part: Slice) -> int:
+        """The ``_timestamp`` of a row without a stored time, in milliseconds since the epoch."""
+        return self.timestamp_range(part)[1]
 
     def _constant(self, key: str | int, data_type: pa.DataType, rows: int) -> Any:
         """A column with the value ``key`` in each row: a slice of the longest such column so far."""
@@ -156,6 +159,18 @@ class Projection:
     def timestamp_range(self, part: Slice) -> tuple[int, int]:
         """The range of ``_timestamp`` in a slice, in milliseconds, both ends included, without reading it."""
         return part.batch.time_range(append_time=self._append_time)
+
+
+def _per_row(values: Sequence[int], runs: Sequence[Run]) -> int | np.ndarray:
+    """The value of each row, given that of each run; one number if all have the same."""
+    if len(set(values)) == 1:
+        return values[0]
+    return np.repeat(np.array(values, np.int64), [run.rows for run in runs])
+
+
+def _offsets(runs: Sequence[Run]) -> np.ndarray:
+    """The offset of each row of runs without stored offsets."""
+    return np.concatenate([np.arange(run.offset, run.offset + run.rows, dtype=np.int64) for run in runs])
 
 
 def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> None:
@@ -171,8 +186,15 @@ def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> Non
             raise SchemaMismatchError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class PieceRows:
+class Run(NamedTuple):
+    """Consecutive rows of a slice: how many, and the offset of the first one if the segment stores no offsets."""
+
+    part: Slice
+    rows: int
+    offset: int
+
+
+class PieceRows(NamedTuple):
     """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is the offset of the first one."""
 
     number: int
@@ -211,15 +233,27 @@ class OpenSlice:
         Raises:
             CorruptionError: The piece cannot be decoded; or the segment is missing or damaged.
         """
+        table, run = self._decode(number)
+        try:
+            return self._projection.fit(table, [run])
+        except DAMAGE as error:
+            raise unreadable(self.part.batch.segment, error) from error
+
+    def decoded(self) -> Iterator[tuple[pa.Table, Run]]:
+        """Decode all pieces, without the conversion to the columns of the read; see :func:`read_together`."""
+        return map(self._decode, range(len(self)))
+
+    def _decode(self, number: int) -> tuple[pa.Table, Run]:
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
             table = self._file.read(piece.number, self._projection.needs(self.part.batch))
-            table = table.slice(piece.first_row, piece.rows)
+            if piece.rows != table.num_rows:
+                table = table.slice(piece.first_row, piece.rows)
             if segment.explicit_offsets:
                 table = _cut(table, self.part.start, self.part.limit)
-            return self._projection.fit(table, self.part, piece.offset)
         except DAMAGE as error:
             raise unreadable(segment, error) from error
+        return table, Run(self.part, table.num_rows, piece.offset)
 
     def compare_hash(self) -> None:
         """Compare the hash of the segment, if it was opened with ``hashed`` and its pieces were read by ranges.
@@ -247,17 +281,71 @@ def open_slice(
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
     segment = part.batch.segment
-    file: SegmentFile
     if projection.reads_ranges(part) or (in_parts and has_footer(segment)):
-        file = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
+        file: SegmentFile = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
+        check_file(segment, file)
     else:
-        data = fetch(objects, part.tp, segment, hashed=hashed)
-        try:
-            file = open_segment(data, segment.format)
-        except DAMAGE as error:
-            raise unreadable(segment, error) from error
-    check_file(segment, file)
+        file = open_whole(objects, part.tp, segment, hashed=hashed)
     return OpenSlice(part, projection, file, pieces_of(part, file))
+
+
+def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:
+    """Fetch all bytes of a segment with one GET, and check them; ``hashed``: see :func:`fetch`.
+
+    Raises:
+        CorruptionError: The segment is missing, or differs from its description in the chain.
+    """
+    data = fetch(objects, tp, segment, hashed=hashed)
+    try:
+        file = open_segment(data, segment.format)
+    except DAMAGE as error:
+        raise unreadable(segment, error) from error
+    check_file(segment, file)
+    return file
+
+
+def decode_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> DecodedSegment:
+    """Fetch a small segment with one GET, check it, and decode all of its columns.
+
+    Raises:
+        CorruptionError: The segment is missing, differs from its description in the chain, or cannot be decoded.
+    """
+    file = open_whole(objects, tp, segment)
+    try:
+        pieces = [file.read(number, file.columns) for number in range(len(file.rows))]
+        return DecodedSegment(pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces))
+    except DAMAGE as error:
+        raise unreadable(segment, error) from error
+
+
+def read_together(slices: Iterable[OpenSlice], projection: Projection) -> pa.Table:
+    """Decode slices of small segments, in order, and convert them together: for each alone, that costs more.
+
+    Args:
+        slices: The open slices, all of this projection.
+        projection: The columns of the read.
+
+    Returns:
+        Their rows, in one chunk.
+
+    Raises:
+        CorruptionError: A slice cannot be decoded.
+    """
+    tables: list[pa.Table] = []
+    decoded = (rows for opened in slices for rows in opened.decoded())
+
+    def kind(rows: tuple[pa.Table, Run]) -> tuple[object, ...]:
+        """What rows have in common that are converted together."""
+        batch = rows[1].part.batch
+        return rows[0].schema, batch.segment.explicit_offsets, projection.time_column_of(batch)
+
+    for _, alike in groupby(decoded, kind):
+        rows, runs = zip(*alike, strict=True)
+        try:
+            tables.append(projection.fit(pa.concat_tables(rows), runs))
+        except DAMAGE as error:
+            raise unreadable(runs[0].part.batch.segment, error) from error
+    return pa.concat_tables(tables).combine_chunks() if tables else projection.schema.empty_table()
 
 
 def check_file(segment: Segment, file: SegmentFile) -> None:

@@ -140,6 +140,27 @@ class ParquetFooter:
         return file.read_row_group(piece, columns=None if every else held, use_threads=False)
 
 
+class DecodedSegment:
+    """A small segment whose rows are in memory, as one piece.
+
+    Args:
+        table: Its rows.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.columns: list[str] = table.column_names
+        self.rows = [table.num_rows]
+
+    def offset_range(self, piece: int) -> tuple[int, int] | None:
+        return None
+
+    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        if columns == self.columns:
+            return self.table
+        return self.table.select([name for name in columns if name in self.columns])
+
+
 class _ArrowIpc:
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -104,21 +104,23 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
     return pa.table(columns, schema=RECORD_SCHEMA)
 
 
-def timestamps_of(table: pa.Table, column: str | None, default_ms: int) -> Any:
+def timestamps_of(table: pa.Table, column: str | None, default_ms: int | np.ndarray) -> Any:
     """The ``_timestamp`` of each row: a (chunked) array of ``timestamp[ms, UTC]`` without nulls.
 
     Args:
         table: The rows. A stored ``_timestamp`` column (compacted segments) takes precedence over ``column``.
         column: The event time column of the topic (``timestamp`` for Kafka records); None if it has none.
-        default_ms: The value where the columns are missing or null: the batch's append time.
+        default_ms: The value where the columns are missing or null: the batch's append time. An array has one for
+            each row.
     """
     if TIMESTAMP_FIELD.name in table.column_names:
         moments = table[TIMESTAMP_FIELD.name]
     elif column is not None and column in table.column_names:
         moments = as_milliseconds(table[column], column)
     else:
-        return pa.repeat(_time(default_ms, TIMESTAMP), table.num_rows)
-    return pc.fill_null(moments, _time(default_ms, TIMESTAMP)) if moments.null_count else moments
+        default = _times(default_ms)
+        return default if isinstance(default, pa.Array) else pa.repeat(default, table.num_rows)
+    return pc.fill_null(moments, _times(default_ms)) if moments.null_count else moments
 
 
 def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tuple[int, int]:
@@ -143,6 +145,13 @@ def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
 def _time(moment_ms: int, data_type: pa.DataType) -> pa.Scalar:
     load("pandas")  # pa.scalar imports it for a time, if it is installed.
     return pa.scalar(moment_ms, data_type)
+
+
+def _times(default_ms: int | np.ndarray) -> pa.Scalar | pa.Array:
+    """A time for all rows, or one for each."""
+    if isinstance(default_ms, np.ndarray):
+        return pa.array(default_ms, pa.int64()).cast(TIMESTAMP)
+    return _time(default_ms, TIMESTAMP)
 
 
 def is_timestamp_type(data_type: pa.DataType) -> bool:

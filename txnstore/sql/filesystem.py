@@ -36,7 +36,8 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.read.ranged import RangedObject, footer_of, has_footer, may_read_parts
 from txnstore.read.reader import fetch
-from txnstore.segment.codec import decode
+from txnstore.segment.codec import ROW_GROUP_ROWS, decode
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.sql.access import PROTOCOL, Access
 from txnstore.sql.content import Content, ContentCache
 from txnstore.sql.files import FileOfParts, LocalFile, WholeFile
@@ -47,6 +48,8 @@ from txnstore.storage.base import ObjectStore
 GENERATIONS = 128
 #: The path of a segment: its hash and size, those of its footer if it has checksums of its blocks, and its key.
 _SEGMENT = re.compile(r"([0-9a-f]{64})-(\d+)(?:-([0-9a-f]{64})-(\d+))?/(.+)")
+#: The columns by whose range DuckDB skips row groups of a virtual file: statistics of all take a quarter of its making.
+_SKIPPING = [PARTITION_FIELD.name, OFFSET_FIELD.name, TIMESTAMP_FIELD.name]
 #: The modification time of every file: files never change, so it is a constant.
 _MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -133,9 +136,10 @@ class TableFile:
 
 def parquet_bytes(table: pa.Table) -> bytes:
     """Encode a table as Parquet, uncompressed, because it never leaves this process."""
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="none", use_dictionary=False)
-    return sink.getvalue()
+    sink = pa.BufferOutputStream()
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": _SKIPPING}
+    pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **options)
+    return bytes(sink.getvalue())
 
 
 class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -164,6 +168,8 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         self._cache = cache or ContentCache()
         #: The tables of the last calls of :meth:`add`; the newest one of a path counts.
         self._tables: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS)
+        #: Those of :meth:`keep`.
+        self._lasting: dict[str, VirtualFile] = {}
         #: The paths of topics that cannot be shown, with the error that a read of one raises.
         self._refused: dict[str, TxnStoreError] = {}
         #: Its attribute ``active`` is true in a thread that creates views.
@@ -176,6 +182,11 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def add(self, tables: Mapping[str, VirtualFile]) -> None:
         """Add tables. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
         self._tables.append(dict(tables))
+
+    def keep(self, tables: Mapping[str, VirtualFile]) -> None:
+        """Add tables that stay as long as the file system."""
+        for path, file in tables.items():
+            self._lasting.setdefault(path, file)
 
     def refuse(self, path: str, reason: TxnStoreError) -> None:
         """Raise an error for each query that reads this path."""
@@ -242,7 +253,9 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         return SegmentObject(self._objects, described, tp)
 
     def _file(self, path: str) -> VirtualFile:
-        file = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)
+        file = self.segment(path) or self._lasting.get(path)
+        if file is None:
+            file = next((tables[path] for tables in reversed(self._tables) if path in tables), None)
         if file is None:
             msg = f"{path} is not a file of this connection's snapshot"
             raise FileNotFoundError(msg)

@@ -5,9 +5,10 @@ Both kinds of database show snapshots through these views: the one that all quer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from weakref import ref
 
 import pyarrow as pa
@@ -18,12 +19,17 @@ from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.read.inlined import InlinedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
 from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
+from txnstore.sql.fresh import FreshFile, fresh_files
 from txnstore.sql.history import EntryHistory
 from txnstore.sql.types import literal, shown_ms
 from txnstore.sql.views import read_parquet, read_parquet_from, topic_select, visible_slices
+
+#: What a database keeps for a slice whose rows are in a virtual file, in bytes.
+SLICE_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +40,28 @@ class TopicPlan:
         select: The SELECT of the view.
         refused: The path below ``txnseg://`` that the view reads instead of its segments, and why the topic cannot be
             shown; None if it can.
-        paths: The paths below ``txnseg://`` of its segments.
+        paths: The paths below ``txnseg://`` of its segments, except for inlined ones.
+        fresh: The files with the rows of inlined segments, by their paths below ``txnseg://``.
     """
 
     select: str
     refused: tuple[str, TxnStoreError] | None = None
     paths: tuple[str, ...] = ()
+    fresh: Mapping[str, FreshFile] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """What the view takes in memory, roughly: the number of its characters, and of bytes of its fresh slices."""
+        return len(self.select) + SLICE_BYTES * sum(len(file.slices) for file in self.fresh.values())
 
 
-def plan_topic(topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPlan:
+def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPlan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
     A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
 
     Args:
+        connection: The connection to the store.
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
@@ -61,15 +75,24 @@ def plan_topic(topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPl
         paths.append(segment_path(tp, segment))
         return f"{PROTOCOL}://{paths[-1]}"
 
+    slices = visible_slices(topic, view, isolation)
+    fresh = fresh_files(topic, [part for part in slices if part.batch.segment.inlined], _inlined_segments(connection))
+    others = [part for part in slices if not part.batch.segment.inlined]
     try:
-        select = topic_select(topic, visible_slices(topic, view, isolation), locate)
+        select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except TxnStoreError as error:
         path = f"refused/{topic.topic_id}-{topic.version}"
         kind = CorruptionError if isinstance(error, CorruptionError) else UnsupportedFormatError
         reason = kind(f"topic {topic.name!r} cannot be shown in SQL: {error}")
         columns = pa.schema([("reason", pa.string())])
         return TopicPlan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
-    return TopicPlan(select, None, tuple(paths))
+    return TopicPlan(select, None, tuple(paths), fresh)
+
+
+def _inlined_segments(connection: Connection) -> InlinedSegments:
+    """The inlined segments that all databases of a store have decoded."""
+    make = partial(InlinedSegments, connection.objects, _pool(connection))
+    return connection.cached(InlinedSegments, make)
 
 
 # Inspection -----------------------------------------------------------------------------------------------------------

@@ -134,9 +134,10 @@ class Session:
         plan = _SnapshotPlan()
         names = view_names(view)
         for topic in view.sorted_topics():
-            topic_plan = plan_topic(topic, view, self.isolation)
+            topic_plan = plan_topic(self.connection, topic, view, self.isolation)
             plan.views[quote(names[topic.name])] = topic_plan.select
             plan.segments.extend(topic_plan.paths)
+            plan.tables.update(topic_plan.fresh)
             if topic_plan.refused is not None:
                 plan.refused.append(topic_plan.refused)
         folder = f"state/{view.sequence}"

@@ -217,7 +217,7 @@ class _Database:
         """Prepare a cursor that shows the topics of a view with the given names."""
         self._move(view)
         topics = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        schemas = [self._schema(view_name, topic, isolation) for view_name, topic in topics]
+        schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in topics]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
         own = f'"txn call {self._calls}"'
         self._calls += 1
@@ -236,7 +236,7 @@ class _Database:
         self._view = view
         self._current.clear()
 
-    def _schema(self, view_name: str, topic: CatalogTopic, isolation: Isolation) -> str:
+    def _schema(self, connection: Connection, view_name: str, topic: CatalogTopic, isolation: Isolation) -> str:
         """The quoted name of the schema with the current view of a topic; plans the topic if it has changed."""
         key = (view_name, isolation)
         if key not in self._current:
@@ -244,18 +244,26 @@ class _Database:
             seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                current = self._plan(view_name, topic, isolation, seen)
+                current = self._plan(connection, view_name, topic, isolation, seen)
                 self._live += current.size - (0 if newest is None else newest.size)
                 newest = self._newest[key] = current
             self._current[key] = newest.schema
         return self._current[key]
 
-    def _plan(self, view_name: str, topic: CatalogTopic, isolation: Isolation, seen: tuple[object, ...]) -> _TopicView:
+    def _plan(
+        self,
+        connection: Connection,
+        view_name: str,
+        topic: CatalogTopic,
+        isolation: Isolation,
+        seen: tuple[object, ...],
+    ) -> _TopicView:
         assert self._view is not None
         self._work.planned += 1
-        plan = plan_topic(topic, self._view, isolation)
+        plan = plan_topic(connection, topic, self._view, isolation)
         if plan.refused is not None:
             self.files.refuse(*plan.refused)
+        self.files.keep(plan.fresh)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
             schema = quote(f"txn view {len(self._schemas)}")
@@ -265,9 +273,9 @@ class _Database:
                     f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
                 )
             self._work.created += 1
-            self._written += len(plan.select)
+            self._written += plan.size
             self._schemas[view_name, plan.select] = schema
-        return _TopicView(schema, len(plan.select), seen)
+        return _TopicView(schema, plan.size, seen)
 
     def _show_inspection(
         self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View

@@ -2,7 +2,8 @@
 
 A view reads its segments with DuckDB's Parquet reader, which pushes columns and filters into the files. The columns and
 their types are given (``schema``), so DuckDB opens no file to infer them; segments of an older schema are widened and
-filled with nulls. Columns that the files do not store are computed from the file of the row:
+filled with nulls. Rows of inlined segments are in files with all columns (:mod:`txnstore.sql.fresh`), as they are.
+Columns that the files do not store are computed from the file of the row:
 
 - few files: from the file's *name*. The path contains the partition; a map gives the base offset of a freshly appended
   segment. A filter on such a column removes files from the list without opening them. Merged segments store their
@@ -68,19 +69,20 @@ def visible_slices(topic: CatalogTopic, view: View, isolation: Isolation) -> lis
     return [part for tp, partition in view.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 
 
-def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate) -> str:
+def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate, fresh: Sequence[str] = ()) -> str:
     """Write the SELECT of the rows of the slices, with the columns and types of a scan, in no particular order.
 
     Args:
         topic: The topic.
         slices: The slices.
         locate: Returns the path or URL of a segment.
+        fresh: The paths of files with further rows, which have all columns of a scan.
     """
     projection = Projection(topic)
     schema = projection.schema
     parts = list(slices)
-    fresh = sum(not part.batch.segment.explicit_offsets for part in parts)
-    width = topic.partitions if fresh <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
+    appended = sum(not part.batch.segment.explicit_offsets for part in parts)
+    width = topic.partitions if appended <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
     groups: dict[tuple[bool, int, bool, bool], list[Slice]] = {}
     for part in parts:
         explicit = part.batch.segment.explicit_offsets
@@ -88,13 +90,13 @@ def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate) -
         at_append = not explicit and projection.time_column_of(part.batch) is None
         kind = (explicit, block, _is_whole_file(part), at_append)
         groups.setdefault(kind, []).append(part)
-    if not groups:
-        return _empty(schema)
-    branches = (
+    branches = [
         _Branch(topic, projection, alike, locate, explicit, whole).select()
         for (explicit, _, whole, _), alike in sorted(groups.items(), key=itemgetter(0))
-    )
-    return "\nUNION ALL\n".join(branches)
+    ]
+    if fresh:
+        branches.append(_select_all(schema, fresh))
+    return "\nUNION ALL\n".join(branches) if branches else _empty(schema)
 
 
 def read_parquet(
@@ -135,6 +137,13 @@ def _is_whole_file(part: Slice) -> bool:
     """Whether every row of the segment is in the slice."""
     batch = part.batch
     return part.whole and batch.first_row == 0 and batch.records == batch.segment.rows
+
+
+def _select_all(schema: pa.Schema, paths: Sequence[str]) -> str:
+    """The SELECT of the rows of files that have all columns."""
+    names = [_inner_name(name) for name in schema.names]
+    columns = ", ".join(f"{quote(name)} AS {quote(field.name)}" for name, field in zip(names, schema, strict=True))
+    return f"SELECT {columns}\nFROM {read_parquet(paths, schema, names)}"
 
 
 def _empty(schema: pa.Schema) -> str:

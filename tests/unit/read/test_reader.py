@@ -55,6 +55,7 @@ def _slices(store: Store, count: int) -> list[Slice]:
     return store.scan("t").plan()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-12: by number, and by bytes beyond the first."""
     slices = _slices(store, 60)
@@ -70,6 +71,7 @@ def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pyte
         assert pool.submitted == 60
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_caller_may_fetch_less_ahead(store: Store) -> None:
     slices = _slices(store, 40)
     pool = _Inline()
@@ -85,6 +87,7 @@ def test_a_caller_may_fetch_less_ahead(store: Store) -> None:
     assert len(list(tables)) == 39
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("together", [False, True])
 def test_a_caller_may_decode_nothing_ahead(store: Store, *, together: bool) -> None:
     """Then the pool only fetches, and each table is decoded when it is taken, in the calling thread."""

@@ -1,0 +1,94 @@
+"""The rows of inlined segments as files that DuckDB reads: a few of them, however many commits there are.
+
+DuckDB needs about a millisecond for a file that it reads through txnstore: for each small commit, that would be more
+than its rows take. The visible slices of a topic whose segments are inlined are cut into runs of at most
+:data:`FILE_BYTES` of segments and :data:`FILE_SLICES`, oldest first, and each run is one virtual Parquet file with all
+columns of the view. So a commit changes the last file only, and what a query holds at a time is bounded. A file is made
+when a query first reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.visibility import Slice
+from txnstore.read.inlined import InlinedSegments
+from txnstore.read.reader import Projection, read_together
+from txnstore.sql.filesystem import parquet_bytes
+from txnstore.sql.types import shown_ms
+
+#: The maximum size of the segments whose rows are one file, in bytes as they are stored.
+FILE_BYTES = 8 << 20
+#: The maximum number of slices whose rows are one file: compressed segments of 8 MiB may have many times as many bytes.
+FILE_SLICES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class FreshFile:
+    """The rows of slices of inlined segments, with all columns of the view of their topic."""
+
+    topic: CatalogTopic
+    slices: Sequence[Slice]
+    segments: InlinedSegments
+
+    @property
+    def size(self) -> int | None:
+        return None
+
+    def load(self) -> bytes:
+        projection = _Shown(self.topic)
+        return parquet_bytes(read_together(self.segments.open(self.slices, projection), projection))
+
+
+class _Shown(Projection):
+    """The columns of a view."""
+
+    def default_timestamp(self, part: Slice) -> int:
+        """The ``_timestamp`` of a row without a stored time, as SQL shows it."""
+        return shown_ms(super().default_timestamp(part))
+
+
+def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: InlinedSegments) -> dict[str, FreshFile]:
+    """The files with the rows of slices of inlined segments, by their paths. Reads no object.
+
+    Args:
+        topic: The topic.
+        slices: The slices.
+        segments: Decodes them when a file is first read.
+
+    Returns:
+        The files; the path of one names its rows and their columns, so that equal paths have equal bytes.
+    """
+    shown = f"{topic.topic_id}-{topic.version}-{topic.revision}"
+    return {f"fresh/{shown}/{_digest(run)}.parquet": FreshFile(topic, run, segments) for run in _runs(slices)}
+
+
+def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """The slices of each file; new ones come last, whatever their partition and chain is."""
+    run: list[Slice] = []
+    size = 0
+    for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.batch.first_row)):
+        if run and (size + part.batch.segment.size > FILE_BYTES or len(run) == FILE_SLICES):
+            yield sorted(run, key=_place)
+            run, size = [], 0
+        run.append(part)
+        size += part.batch.segment.size
+    if run:
+        yield sorted(run, key=_place)
+
+
+def _place(part: Slice) -> tuple[int, int]:
+    return part.tp.partition, part.start
+
+
+def _digest(slices: Sequence[Slice]) -> str:
+    """A name for the rows of the slices."""
+    names = [
+        f"{part.tp.partition} {part.start} {part.limit} {part.batch.base_offset} {part.batch.first_row} "
+        f"{part.batch.segment.sha256} {part.batch.segment.key}\n"
+        for part in slices
+    ]
+    return hashlib.sha256("".join(names).encode()).hexdigest()
