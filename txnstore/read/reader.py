@@ -342,10 +342,17 @@ def read_together(slices: Iterable[OpenSlice], projection: Projection) -> pa.Tab
     for _, alike in groupby(decoded, kind):
         rows, runs = zip(*alike, strict=True)
         try:
-            tables.append(projection.fit(pa.concat_tables(rows), runs))
+            tables.append(projection.fit(_concatenated(rows), runs))
         except DAMAGE as error:
             raise unreadable(runs[0].part.batch.segment, error) from error
     return pa.concat_tables(tables).combine_chunks() if tables else projection.schema.empty_table()
+
+
+def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables with the same columns, which may be none: then Arrow would forget how many rows there are."""
+    if tables[0].num_columns:
+        return pa.concat_tables(tables)
+    return pa.table({"row": pa.nulls(sum(table.num_rows for table in tables))}).select([])
 
 
 def check_file(segment: Segment, file: SegmentFile) -> None:
