@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "merge", "clean",
-         "spark", "microbatches", "transports")  # fmt: skip
+NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "fresh", "merge",
+         "clean", "spark", "microbatches", "transports")  # fmt: skip
 OTHERS = ("day", "optimize")
 
 

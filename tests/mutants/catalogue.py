@@ -10,6 +10,7 @@ from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
+from tests.mutants.of_fresh import FRESH
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_history import HISTORY
@@ -349,6 +350,7 @@ MUTANTS = (
         *RETENTION,
         *CARE,
         *RANGES,
+        *FRESH,
         *INLINING,
         *PACKS,
         *HISTORY,

@@ -90,4 +90,4 @@ def _name(segment: Segment) -> _Name:
 
 
 def _size(table: pa.Table) -> int:
-    return int(table.nbytes) + _OVERHEAD
+    return int(table.get_total_buffer_size()) + _OVERHEAD

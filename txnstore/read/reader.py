@@ -311,6 +311,8 @@ def decode_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> 
         CorruptionError: The segment is missing, differs from its description in the chain, or cannot be decoded.
     """
     file = open_whole(objects, tp, segment)
+    if isinstance(file, DecodedSegment):
+        return file
     try:
         pieces = [file.read(number, file.columns) for number in range(len(file.rows))]
         return DecodedSegment(pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces))
@@ -335,9 +337,8 @@ def read_together(slices: Iterable[OpenSlice], projection: Projection) -> pa.Tab
     decoded = (rows for opened in slices for rows in opened.decoded())
 
     def kind(rows: tuple[pa.Table, Run]) -> tuple[object, ...]:
-        """What rows have in common that are converted together."""
-        batch = rows[1].part.batch
-        return rows[0].schema, batch.segment.explicit_offsets, projection.time_column_of(batch)
+        """What rows have in common that are converted together. Merged segments have a column more."""
+        return rows[0].schema, projection.time_column_of(rows[1].part.batch)
 
     for _, alike in groupby(decoded, kind):
         rows, runs = zip(*alike, strict=True)

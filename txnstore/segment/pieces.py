@@ -53,8 +53,8 @@ def open_segment(data: bytes, fmt: str) -> SegmentFile:
         return ParquetSegment(data)
     if fmt == "arrow":
         return _ArrowIpc(data)
-    if fmt == "arrow_stream":
-        return _ArrowStream(data)
+    if fmt == "arrow_stream":  # Small, and not compressed.
+        return DecodedSegment(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
     msg = f"this txnstore cannot read segments of format {fmt!r}; it reads parquet, arrow and arrow_stream"
     raise UnsupportedFormatError(msg)
 
@@ -153,9 +153,11 @@ class DecodedSegment:
         self.rows = [table.num_rows]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
+        """None: the rows tell it."""
         return None
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        """These columns; ignores names that the segment does not have."""
         if columns == self.columns:
             return self.table
         return self.table.select([name for name in columns if name in self.columns])
@@ -181,18 +183,3 @@ class _ArrowIpc:
     def _open(self, fields: list[int]) -> Any:
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         return pa.ipc.open_file(pa.BufferReader(self._data), options=options)
-
-
-class _ArrowStream:
-    """An Arrow IPC stream, which is one piece: it is small, and not compressed."""
-
-    def __init__(self, data: bytes) -> None:
-        self._table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-        self.columns: list[str] = self._table.column_names
-        self.rows = [self._table.num_rows]
-
-    def offset_range(self, piece: int) -> tuple[int, int] | None:
-        return None
-
-    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        return self._table.select([name for name in columns if name in self.columns])

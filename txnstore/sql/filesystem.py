@@ -11,7 +11,7 @@ segment in a local folder the answer is the path of the file there, after its ch
 the file itself. Without external access DuckDB may not open that path, so it reads the file through this file system.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
-that is made when a query first opens it.
+that is made when a query first opens it; so are the rows of inlined segments (:mod:`txnstore.sql.fresh`).
 """
 
 from __future__ import annotations

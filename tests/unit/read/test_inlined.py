@@ -73,6 +73,20 @@ def slices_of(objects: CountingStore, fmt: str, seed: int = 1) -> list[Slice]:
     return result
 
 
+def rows_of(part: Slice) -> list[tuple[int, int, int]]:
+    """The partition, offset and value of ``n`` of each row of a slice, by the rules of :func:`slices_of`."""
+    batch, number = part.batch, int(part.batch.segment.key.rpartition("/")[2].partition("-")[0])
+    if batch.segment.explicit_offsets:
+        offsets = {5 * row: row for row in range(batch.records)}
+    else:
+        offsets = {batch.base_offset + row: batch.first_row + row for row in range(batch.records)}
+    return [
+        (part.tp.partition, offset, 100 * number + row)
+        for offset, row in offsets.items()
+        if part.start <= offset < part.limit
+    ]
+
+
 @pytest.fixture
 def objects() -> CountingStore:
     return CountingStore(MemoryStore())
@@ -91,6 +105,10 @@ def test_slices_that_are_converted_together_have_the_rows_of_each(
     together = read_together([open_slice(objects, part, projection) for part in slices], projection)
     assert together.schema == expected.schema == projection.schema
     assert together.to_pylist() == expected.to_pylist()
+    if columns is None:
+        assert list(zip(*(together[name].to_pylist() for name in ("_partition", "_offset", "n")), strict=True)) == [
+            row for part in slices for row in rows_of(part)
+        ]
     assert max(column.num_chunks for column in together.columns) == 1
     segments = InlinedSegments(objects, InlineExecutor)
     for _ in range(2):
