@@ -131,7 +131,7 @@ class Scan:
         return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
-        """The result in tables of at most one row group of one segment each, with bounded memory."""
+        """The result with bounded memory: in tables of a row group at most, or of some small neighbouring segments."""
         tables = read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading)
         with expirations(lambda: self._connection):
             if self._filter is None:

@@ -21,8 +21,8 @@ from txnstore.sql.filesystem import parquet_bytes
 from txnstore.sql.types import shown_ms
 
 #: The maximum size of the segments whose rows are one file, in bytes as they are stored.
-FILE_BYTES = 8 << 20
-#: The maximum number of slices whose rows are one file: compressed segments of 8 MiB may have many times as many bytes.
+FILE_BYTES = 16 << 20
+#: The maximum number of slices whose rows are one file: 16 MiB may be many times as many when decompressed.
 FILE_SLICES = 2048
 
 
