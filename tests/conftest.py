@@ -131,10 +131,10 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All segments are objects of their own, as with ``inline.bytes=0`` and ``pack.bytes=0``, however small."""
+    """All segments are objects of their own, as with ``inline.bytes=0`` and ``segment.own.bytes=0``, however small."""
     parameters = inspect.signature(TopicConfig).parameters.values()
     defaults = [item.default for item in parameters if item.default is not inspect.Parameter.empty]
     names = [item.name for item in parameters if item.default is not inspect.Parameter.empty]
-    off = ("inline_bytes", "pack_bytes")
+    off = ("inline_bytes", "segment_own_bytes")
     new_defaults = tuple(0 if name in off else value for name, value in zip(names, defaults, strict=True))
     monkeypatch.setattr(TopicConfig.__init__, "__defaults__", new_defaults)

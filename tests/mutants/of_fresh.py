@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.read import inlined, readahead, reader
+from txnstore.read import readahead, reader
 from txnstore.sql import fresh, planning
 
 _READ, _SQL = "unit/read/test_inlined.py::", "integration/sql/test_fresh.py::"
@@ -59,32 +59,32 @@ FRESH = (
         readahead._fetch,
         "if not $opened:",
         "if True:",
-        test=_READ + "test_a_read_ahead_takes_inlined_segments_together",
+        test=_READ + "test_a_read_ahead_takes_shared_segments_together",
     ),
     Mutant(
         "the error of a segment that is read with others is swallowed",
         readahead._decode,
         "if $fetched.error is not None:",
         "if False:",
-        test=_READ + "test_a_read_ahead_takes_inlined_segments_together",
+        test=_READ + "test_a_read_ahead_takes_shared_segments_together",
     ),
     Mutant(
         "what is decoded is not kept",
-        inlined.InlinedSegments.open,
+        sharing.SharedSegments.open,
         "self._keep($decoded)",
         "pass",
         test=_ONCE,
     ),
     Mutant(
         "what is decoded is kept without bound",
-        inlined.InlinedSegments._keep,
+        sharing.SharedSegments._keep,
         "while self._kept and self._bytes > self._bound:",
         "while False:",
         test=_READ + "test_what_is_kept_is_bounded_and_the_last_ones_stay",
     ),
     Mutant(
         "another description of a segment is not compared with its bytes",
-        inlined._name,
+        sharing._name,
         "return $segment.key, $segment.sha256, $segment.rows",
         "return $segment.key, '', 0",
         test=_READ + "test_another_description_of_a_segment_is_compared_with_its_bytes",

@@ -14,7 +14,7 @@ from txnstore.producer.sender import Sender
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
-_INLINED, _VACUUM = "protocol/chain/test_inlined_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
+_INLINED, _VACUUM = "protocol/chain/test_shared_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
 _REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
 
 INLINING = (
@@ -114,7 +114,7 @@ INLINING = (
         payloads.old_payloads,
         "        $live | {$entry",
         "        {$entry",
-        test="protocol/vacuum/test_history.py::test_entries_with_live_inlined_segments_stay",
+        test="protocol/vacuum/test_history.py::test_entries_with_live_shared_segments_stay",
     ),
     Mutant(
         "what was dropped beside a live segment is forgotten",

@@ -244,9 +244,9 @@ class Poller:
         turns = dict.fromkeys([tp for tp in self._turn_order if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
         flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
-        polled = drain(
-            flows, self._connection.objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema
-        )
+        # Several partitions may have rows in the same segments.
+        objects = self._connection.objects.with_neighbours() if len(flows) > 1 else self._connection.objects
+        polled = drain(flows, objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
         self._turn_order = [flow.tp for flow in flows]
         return polled
 

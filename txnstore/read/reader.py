@@ -285,17 +285,19 @@ def open_slice(
         file: SegmentFile = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
         check_file(segment, file)
     else:
-        file = open_whole(objects, part.tp, segment, hashed=hashed)
+        file = open_whole(objects, part.tp, segment, hashed=hashed, shared=part.batch.shared)
     return OpenSlice(part, projection, file, pieces_of(part, file))
 
 
-def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:
-    """Fetch all bytes of a segment with one GET, and check them; ``hashed``: see :func:`fetch`.
+def open_whole(
+    objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False, shared: bool = False
+) -> SegmentFile:
+    """Fetch all bytes of a segment with one GET, and check them; ``hashed`` and ``shared``: see :func:`fetch`.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    data = fetch(objects, tp, segment, hashed=hashed)
+    data = fetch(objects, tp, segment, hashed=hashed, shared=shared)
     try:
         file = open_segment(data, segment.format)
     except DAMAGE as error:
@@ -381,15 +383,22 @@ def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.
     return pa.concat_tables(tables) if tables else projection.schema.empty_table()
 
 
-def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> bytes:
+def fetch(
+    objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False, shared: bool = False
+) -> bytes:
     """Fetch the bytes of a segment, and check them: by their hash, or those of a large one by its checksums of blocks.
 
-    ``hashed``: check also a large one by its hash.
+    Args:
+        objects: The object store.
+        tp: The partition, for messages.
+        segment: The segment.
+        hashed: Check also a large one by its hash.
+        shared: Other batches may have rows of it, so that a store that keeps neighbours may be asked for it again.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    name, start = f"segment {segment.key} of {tp}", segment.first_byte
+    name, start = f"segment {segment.key} of {tp}", 0 if shared and segment.first_byte is None else segment.first_byte
     try:
         data = (
             objects.get(segment.object) if start is None else objects.get(segment.object, start, start + segment.size)

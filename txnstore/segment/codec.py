@@ -33,6 +33,9 @@ ROW_GROUP_ROWS = 128 * 1024
 #: The maximum size of a row group in bytes before compression.
 ROW_GROUP_BYTES = 64 << 20
 
+#: The least size in bytes of a row group that ends where a table ends.
+_PART_BYTES = 16 << 10
+
 #: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
@@ -109,7 +112,7 @@ def encode(
     """Encode a table, or several of one schema, as one segment.
 
     Args:
-        rows: The rows. From 1 MiB on, a row group ends where a table ends, so that it can be read alone.
+        rows: The rows. A row group ends where a table ends, if it has 16 KiB: so a reader of one table decodes little more.
         fmt: ``"parquet"`` or ``"arrow"``.
         compression: A key of :data:`COMPRESSIONS` for this format.
         row_group_rows: The maximum number of rows per row group.
@@ -118,11 +121,10 @@ def encode(
         InvalidConfigError: The format or compression is unknown.
     """
     tables = [rows] if isinstance(rows, pa.Table) else rows
-    parted = len(tables) > 1 and sum(table.nbytes for table in tables) >= BLOCKS_FROM_BYTES
     with SegmentWriter(tables[0].schema, fmt, compression, row_group_rows) as writer:
         for table in tables:
             writer.append(table)
-            if parted:
+            if len(tables) > 1 and writer.pending_bytes >= _PART_BYTES:
                 writer.end_row_group()
         return writer.finish()
 
@@ -240,6 +242,11 @@ class SegmentWriter:
     def size(self) -> int:
         """The bytes written so far, without the rows of the incomplete row group."""
         return self._size if self._sink is None or self._sink.closed else int(self._sink.tell())
+
+    @property
+    def pending_bytes(self) -> int:
+        """The size in memory of the rows of the incomplete row group."""
+        return self._pending_bytes
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows. Raises ``ValueError`` if their schema is not that of the writer."""

@@ -1,8 +1,8 @@
-"""The rows of inlined segments as files that DuckDB reads: a few of them, however many commits there are.
+"""The rows of shared segments as files that DuckDB reads: a few of them, however many commits there are.
 
 DuckDB needs about a millisecond for a file that it reads through txnstore: for each small commit, that would be more
-than its rows take. The visible slices of a topic whose segments are inlined are cut into runs of at most
-:data:`FILE_BYTES` of segments and :data:`FILE_SLICES`, oldest first, and each run is one virtual Parquet file with all
+than its rows take. The visible slices of a topic whose segments share an object with others are cut into runs of at
+most :data:`FILE_BYTES` of segments and :data:`FILE_SLICES`, oldest first, and each run is one virtual Parquet file with all
 columns of the view. So a commit changes the last file only, and what a query holds at a time is bounded. A file is made
 when a query first reads it.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.visibility import Slice
-from txnstore.read.inlined import InlinedSegments
 from txnstore.read.reader import Projection, read_together
+from txnstore.read.sharing import SharedSegments
 from txnstore.sql.filesystem import parquet_bytes
 from txnstore.sql.types import shown_ms
 
@@ -28,11 +28,11 @@ FILE_SLICES = 2048
 
 @dataclass(frozen=True, slots=True)
 class FreshFile:
-    """The rows of slices of inlined segments, with all columns of the view of their topic."""
+    """The rows of slices of shared segments, with all columns of the view of their topic."""
 
     topic: CatalogTopic
     slices: Sequence[Slice]
-    segments: InlinedSegments
+    segments: SharedSegments
 
     @property
     def size(self) -> int | None:
@@ -51,8 +51,8 @@ class _Shown(Projection):
         return shown_ms(super().default_timestamp(part))
 
 
-def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: InlinedSegments) -> dict[str, FreshFile]:
-    """The files with the rows of slices of inlined segments, by their paths. Reads no object.
+def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSegments) -> dict[str, FreshFile]:
+    """The files with the rows of slices of shared segments, by their paths. Reads no object.
 
     Args:
         topic: The topic.
@@ -71,11 +71,11 @@ def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
     run: list[Slice] = []
     size = 0
     for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.batch.first_row)):
-        if run and (size + part.batch.segment.size > FILE_BYTES or len(run) == FILE_SLICES):
+        if run and (size + part.batch.size > FILE_BYTES or len(run) == FILE_SLICES):
             yield sorted(run, key=_place)
             run, size = [], 0
         run.append(part)
-        size += part.batch.segment.size
+        size += part.batch.size
     if run:
         yield sorted(run, key=_place)
 

@@ -19,7 +19,7 @@ from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
-from txnstore.read.inlined import InlinedSegments
+from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
 from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
@@ -40,8 +40,8 @@ class TopicPlan:
         select: The SELECT of the view.
         refused: The path below ``txnseg://`` that the view reads instead of its segments, and why the topic cannot be
             shown; None if it can.
-        paths: The paths below ``txnseg://`` of its segments, except for inlined ones.
-        fresh: The files with the rows of inlined segments, by their paths below ``txnseg://``.
+        paths: The paths below ``txnseg://`` of its segments, except for shared ones.
+        fresh: The files with the rows of shared segments, by their paths below ``txnseg://``.
     """
 
     select: str
@@ -76,8 +76,8 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
         return f"{PROTOCOL}://{paths[-1]}"
 
     slices = visible_slices(topic, view, isolation)
-    fresh = fresh_files(topic, [part for part in slices if part.batch.segment.inlined], _inlined_segments(connection))
-    others = [part for part in slices if not part.batch.segment.inlined]
+    fresh = fresh_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
+    others = [part for part in slices if not part.batch.shared]
     try:
         select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except TxnStoreError as error:
@@ -89,10 +89,10 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     return TopicPlan(select, None, tuple(paths), fresh)
 
 
-def _inlined_segments(connection: Connection) -> InlinedSegments:
-    """The inlined segments that all databases of a store have decoded."""
-    make = partial(InlinedSegments, connection.objects, _pool(connection))
-    return connection.cached(InlinedSegments, make)
+def _shared_segments(connection: Connection) -> SharedSegments:
+    """The shared segments that all databases of a store have decoded."""
+    make = partial(SharedSegments, connection.objects, _pool(connection))
+    return connection.cached(SharedSegments, make)
 
 
 # Inspection -----------------------------------------------------------------------------------------------------------

@@ -10,14 +10,17 @@ from txnstore.threads import ForkLock
 
 #: The number of bytes that are kept; beyond it, the oldest beginnings are dropped.
 _KEPT_BYTES = 16 << 20
+#: The number of bytes that are kept for a caller that reads many parts of objects.
+_NEAR_BYTES = 64 << 20
 #: A request costs more than the transfer of this many bytes at the beginning of an object.
 _BEGINNING_BYTES = 64 << 10
 
 
 class _Beginnings:
-    """The beginnings of objects, by key. Thread-safe."""
+    """The beginnings of objects, by key, up to ``bound`` bytes in total. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
         #: Guards changes of the two fields below; lookups take no lock. A thread that holds it takes no other lock.
         self._lock = ForkLock()
         #: Oldest first.
@@ -25,10 +28,9 @@ class _Beginnings:
         #: Their bytes in total; too large after an interrupt, never too small.
         self._size = 0
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more beginning can be kept, and none is dropped for it."""
-        return self._size + _BEGINNING_BYTES <= _KEPT_BYTES
+    def has_room(self, size: int) -> bool:
+        """Whether a beginning of this size can be kept, and none is dropped for it."""
+        return self._size + size <= self._bound
 
     def find(self, key: str, end: int) -> bytes | None:
         """The beginning of an object, if it has the bytes before ``end``."""
@@ -42,7 +44,7 @@ class _Beginnings:
             if key not in self._by_key:
                 self._by_key[key] = beginning
                 self._size += len(beginning)
-            while self._by_key and self._size > _KEPT_BYTES:  # An interrupt can leave the sum too large.
+            while self._by_key and self._size > self._bound:  # An interrupt can leave the sum too large.
                 _, oldest = self._by_key.popitem(last=False)
                 self._size = self._size - len(oldest) if self._by_key else 0
 
@@ -68,7 +70,7 @@ class RecentObjects:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         #: Those of entries, which were checked.
-        self._kept = _Beginnings()
+        self._kept = _Beginnings(_KEPT_BYTES)
         #: Those of other objects, unchecked, for one caller; None: they are not read ahead.
         self._near: _Beginnings | None = None
 
@@ -84,7 +86,7 @@ class RecentObjects:
         memory for that is full. What is kept was not checked, so no other reader gets it.
         """
         objects = RecentObjects(self.inner)
-        objects._kept, objects._near = self._kept, _Beginnings()
+        objects._kept, objects._near = self._kept, self._near or _Beginnings(_NEAR_BYTES)
         return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
@@ -101,8 +103,9 @@ class RecentObjects:
         beginning = self._kept.find(key, end)
         if beginning is None and self._near is not None:
             beginning = self._near.find(key, end)
-            if beginning is None and end <= _BEGINNING_BYTES and self._near.has_room:
-                beginning = self.inner.get(key, 0, _BEGINNING_BYTES)
+            length = max(end, _BEGINNING_BYTES)
+            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and self._near.has_room(length):
+                beginning = self.inner.get(key, 0, length)
                 self._near.keep(key, beginning)
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 

@@ -38,8 +38,8 @@ PARTITIONS = [TopicPartition(topic, number) for topic in ("log", "users") for nu
 def store(local_store_url: str, spark: SparkSession) -> Iterator[Store]:
     """A store of two chains with small segments of a log and of a table, some of an aborted transaction."""
     with txnstore.create(local_store_url, chains=2) as created:
-        created.create_topic("log", partitions=3, config={"pack.bytes": 0})
-        created.create_topic("users", partitions=3, config={"cleanup.policy": "compact", "pack.bytes": 0})
+        created.create_topic("log", partitions=3, config={"segment.own.bytes": 0})
+        created.create_topic("users", partitions=3, config={"cleanup.policy": "compact", "segment.own.bytes": 0})
         with created.producer("writer") as producer:
             for outcome in ("commit", "commit", "abort", "commit"):
                 producer.begin_transaction()

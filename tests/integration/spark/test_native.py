@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("nam
 def store(local_store_url: str) -> Iterator[Store]:
     """A store with a typed topic whose times are finer than ``_timestamp``, and null in every fourth row."""
     with txnstore.create(local_store_url) as created:
-        files = {"pack.bytes": 0}
+        files = {"segment.own.bytes": 0}
         created.create_topic("typed", partitions=2, schema=SCHEMA, key="id", timestamp="at", config=files)
         commit(created, 0, 40)
         yield created
@@ -224,7 +224,7 @@ def test_inlined_and_packed_rows_are_read_by_the_driver(spark: SparkSession, sto
     with store.producer() as producer:
         producer.send_table("own", [{"id": 1, "at": None, "name": "n"}]).result()
     assert rows(read(spark, store.url, "own")) == rows(load(spark, store.url, "own"))
-    store.alter_topic("typed", config={"inline.bytes": 0, "pack.bytes": 10_000})
+    store.alter_topic("typed", config={"inline.bytes": 0, "segment.own.bytes": 10_000})
     commit(store, 200, 240)
     assert any(item.key.endswith(".pack") for item in connection_of(store).objects.list("topics/"))
     assert same(spark, store) == 82

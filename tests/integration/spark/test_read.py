@@ -28,7 +28,7 @@ RECORD_COLUMNS = ["_topic", "_partition", "_offset", "_timestamp", "key", "value
 def store(local_store_url: str) -> Iterator[Store]:
     """A store with a topic of records in two partitions: ten committed ones each, with an aborted run between them."""
     with txnstore.create(local_store_url) as created:
-        created.create_topic("events", partitions=2, config={"pack.bytes": 0})
+        created.create_topic("events", partitions=2, config={"segment.own.bytes": 0})
         with created.producer("writer") as producer:
             for first, commit in ((0, True), (5, False), (10, True)):
                 producer.begin_transaction()

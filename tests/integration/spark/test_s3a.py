@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[Store]:
     """A store with a topic of two partitions; each test has a bucket, because Hadoop keeps a client for each bucket."""
     with txnstore.create(f"{s3_bucket_url}/a b", storage_options=logged_options) as created:
-        created.create_topic("events", partitions=2, schema=SCHEMA, key="id", config={"pack.bytes": 0})
+        created.create_topic("events", partitions=2, schema=SCHEMA, key="id", config={"segment.own.bytes": 0})
         commit(created, 0, 40)
         yield created
 

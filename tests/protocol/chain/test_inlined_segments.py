@@ -123,8 +123,8 @@ def test_larger_commits_are_uploaded(store: Store, objects: MemoryStore) -> None
         commit(store, [b"x" * size], topic="small")
     assert inlined(store, TopicPartition("small", 0)) == [True, False]
     with store.producer("id") as producer, producer.transaction() as txn:
-        txn.send("t", b"x" * 20_000, partition=0)
-        txn.send("t", b"x" * 20_000, partition=1)
+        txn.send("t", b"x" * 40_000, partition=0)
+        txn.send("t", b"x" * 40_000, partition=1)
     assert (inlined(store, T0), inlined(store, T1)) == ([False], [False])
     assert max(payloads(objects).values()) <= 3_000
 
@@ -169,8 +169,8 @@ def test_a_refused_commit_leaves_nothing_in_the_entry_that_it_would_have_shared(
 
 
 def test_the_encoded_size_counts(store: Store, objects: MemoryStore) -> None:
-    """Many partitions with one record each: their files are larger than the records."""
-    store.create_topic("many", partitions=16, config={"inline.bytes": 8_000})
+    """One small record in each partition: the segment has a schema, which is larger."""
+    store.create_topic("many", partitions=16, config={"inline.bytes": 1_000})
     with store.producer("id") as producer, producer.transaction() as txn:
         for number in range(16):
             txn.send("many", b"x", partition=number)
@@ -340,7 +340,7 @@ def test_an_entry_of_format_1_is_read(store: Store, objects: MemoryStore, clock:
 
 
 @pytest.mark.parametrize("config", [{}, {"segment.format": "arrow"}])
-def test_sql_reads_inlined_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
+def test_sql_reads_shared_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
     store.alter_topic("t", config=config)
     expected: list[tuple[int, int, bytes]] = []
     for number in range(3):

@@ -67,8 +67,8 @@ TYPES = {**PLAIN, **NESTED}
 PLACES: dict[str, dict[str, object]] = {
     "inline": {},
     "pack": {"inline.bytes": 0},
-    "own": {"inline.bytes": 0, "pack.bytes": 0},
-    "arrow": {"inline.bytes": 0, "pack.bytes": 0, "segment.format": "arrow"},
+    "own": {"inline.bytes": 0, "segment.own.bytes": 0},
+    "arrow": {"inline.bytes": 0, "segment.own.bytes": 0, "segment.format": "arrow"},
 }
 
 

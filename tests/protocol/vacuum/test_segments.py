@@ -181,6 +181,7 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
     assert values(store) == [b"a"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_deletion_of_referenced_segments_is_refused(store: Store) -> None:
     """RET-10: a segment that was registered after the vacuum has looked at the state stays, whatever it asks for."""
     commit(store, [b"a"])
@@ -264,6 +265,7 @@ def test_keys_deleted_long_ago_leave_the_state(store: Store, clock: ManualClock)
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_dropped_keys_stay_in_the_state_until_deleted(store: Store, clock: ManualClock) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
@@ -273,6 +275,7 @@ def test_dropped_keys_stay_in_the_state_until_deleted(store: Store, clock: Manua
     assert len(connection_of(store).view().removals) == 2
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_later_vacuum_completes_an_announced_deletion(clock: ManualClock, fault: Fault) -> None:
     inner = MemoryStore(clock=clock)
@@ -374,7 +377,7 @@ class _IgnoringCase(HookStore):
 def test_vacuum_compares_keys_without_case(clock: ManualClock) -> None:
     objects = _IgnoringCase(clock=clock)
     store = new_store(clock, objects)
-    store.create_topic("t", config={"inline.bytes": 0, "pack.bytes": 0})
+    store.create_topic("t", config={"inline.bytes": 0, "segment.own.bytes": 0})
     commit(store, [b"kept"])
     objects.put(ORPHAN, b"abandoned")
     clock.advance(2 * DAY_MS)

@@ -24,7 +24,7 @@ from txnstore.store import Store, open_on
 
 @pytest.fixture
 def bucket(own_objects: None) -> MemoryStore:
-    """Its segments are objects; tests/protocol/chain/test_inlined_segments.py damages inlined ones."""
+    """Its segments are objects; tests/protocol/chain/test_shared_segments.py damages inlined ones."""
     return sample_bucket()
 
 
@@ -48,7 +48,7 @@ def resealed(document: dict[str, Any]) -> bytes:
 
 
 def newer(bucket: MemoryStore, key: str) -> None:
-    bucket.put(key, resealed({**json.loads(bucket.get(key)), "version": 3, "colour": "red"}))
+    bucket.put(key, resealed({**json.loads(bucket.get(key)), "version": 4, "colour": "red"}))
 
 
 def last_entry(bucket: MemoryStore) -> str:
@@ -64,7 +64,7 @@ def test_a_newer_format_version(bucket: MemoryStore, which: str) -> None:
         "checkpoint": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")),
     }[which]
     newer(bucket, key)
-    with refused(bucket, UnsupportedFormatError, f"{key} has format version 3; this txnstore reads up to 2"):
+    with refused(bucket, UnsupportedFormatError, f"{key} has format version 4; this txnstore reads up to 3"):
         open_on(bucket)
 
 

@@ -26,6 +26,7 @@ from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.reads.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
 from txnstore.spark.workers import Sent, shorten_collections
+from txnstore.storage.recent import RecentObjects
 from txnstore.threads import Workers
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
     try:
         with ExitStack() as stack, expirations(lambda: stack.enter_context(Connection(objects, read_only=True))):
             if group.share is None:
-                tables = read_ahead(objects, pool, group.slices, projection)
+                # Several partitions may have rows in the same segments.
+                tables = read_ahead(RecentObjects(objects).with_neighbours(), pool, group.slices, projection)
             else:
                 tables = read_share(objects, group.slices[0], projection, group.share)
             yield from types.to_batches(tables, schema)

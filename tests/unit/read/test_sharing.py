@@ -18,9 +18,9 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.read.inlined import InlinedSegments
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection, open_slice, read_slice, read_together
+from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import schema_to_text
 from txnstore.storage.counting import CountingStore
@@ -110,20 +110,20 @@ def test_slices_that_are_converted_together_have_the_rows_of_each(
             row for part in slices for row in rows_of(part)
         ]
     assert max(column.num_chunks for column in together.columns) == 1
-    segments = InlinedSegments(objects, InlineExecutor)
+    segments = SharedSegments(objects, InlineExecutor)
     for _ in range(2):
         assert read_together(segments.open(slices, projection), projection).to_pylist() == expected.to_pylist()
 
 
 def test_no_slices_have_no_rows(objects: CountingStore) -> None:
     projection = Projection(topic())
-    opened = InlinedSegments(objects, InlineExecutor).open([], projection)
+    opened = SharedSegments(objects, InlineExecutor).open([], projection)
     assert read_together(opened, projection).equals(projection.schema.empty_table())
 
 
 def test_a_segment_is_fetched_once_however_many_batches_and_readers_it_has(objects: CountingStore) -> None:
     slices, projection = slices_of(objects, "arrow"), Projection(topic())
-    segments = InlinedSegments(objects, InlineExecutor)
+    segments = SharedSegments(objects, InlineExecutor)
     segments.open(slices[:3], projection)
     segments.open(slices, projection)
     segments.open(slices, Projection(topic(), ["n"]))
@@ -134,7 +134,7 @@ def test_what_is_kept_is_bounded_and_the_last_ones_stay(objects: CountingStore) 
     slices, projection = slices_of(objects, "arrow"), Projection(topic())
     by_key = {part.batch.segment.key: part for part in slices}
     first, *_, last = by_key.values()
-    segments = InlinedSegments(objects, InlineExecutor, bound=8_000)
+    segments = SharedSegments(objects, InlineExecutor, bound=8_000)
     for part in by_key.values():
         segments.open([first, part], projection)
     before = objects.snapshot().get
@@ -142,7 +142,7 @@ def test_what_is_kept_is_bounded_and_the_last_ones_stay(objects: CountingStore) 
     assert objects.snapshot().get == before
     segments.open([*by_key.values()], projection)
     assert objects.snapshot().get > before
-    nothing = InlinedSegments(objects, InlineExecutor, bound=0)
+    nothing = SharedSegments(objects, InlineExecutor, bound=0)
     assert len(nothing.open(slices, projection)) == len(slices)
 
 
@@ -150,7 +150,7 @@ def test_damage_is_named_and_not_kept(objects: CountingStore) -> None:
     slices, projection = slices_of(objects, "arrow"), Projection(topic())
     segment = slices[0].batch.segment
     data = objects.get(segment.object)
-    segments = InlinedSegments(objects, InlineExecutor)
+    segments = SharedSegments(objects, InlineExecutor)
     objects.put(segment.object, data[:20] + b"\xff" + data[21:])
     with pytest.raises(CorruptionError, match=segment.key):
         segments.open(slices, projection)
@@ -160,14 +160,14 @@ def test_damage_is_named_and_not_kept(objects: CountingStore) -> None:
 
 def test_another_description_of_a_segment_is_compared_with_its_bytes(objects: CountingStore) -> None:
     part, *_ = slices_of(objects, "arrow")
-    segments, projection = InlinedSegments(objects, InlineExecutor), Projection(topic())
+    segments, projection = SharedSegments(objects, InlineExecutor), Projection(topic())
     segments.open([part], projection)
     other = replace(part.batch.segment, rows=part.batch.segment.rows + 1)
     with pytest.raises(CorruptionError, match="rows; expected"):
         segments.open([replace(part, batch=replace(part.batch, segment=other))], projection)
 
 
-def test_a_read_ahead_takes_inlined_segments_together(clock: ManualClock) -> None:
+def test_a_read_ahead_takes_shared_segments_together(clock: ManualClock) -> None:
     """Also if the caller does not ask for it; the rows before a missing one come first."""
     store = new_store(clock)
     store.create_topic("t")

@@ -1,4 +1,4 @@
-"""Inlined segments that this process has decoded: a reader that comes again fetches and decodes only the new ones."""
+"""Segments of several batches, or in entries, that this process has decoded: each once for all readers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OVERHEAD = 2048
 _Name: TypeAlias = tuple[str, str, int]
 
 
-class InlinedSegments:
-    """Decodes inlined segments, and keeps those that were asked for last. Thread-safe.
+class SharedSegments:
+    """Decodes shared segments, and keeps those that were asked for last. Thread-safe.
 
     A segment is decoded once, with all of its columns, however many batches are in it.
 
@@ -46,7 +46,7 @@ class InlinedSegments:
         self._bytes = 0
 
     def open(self, slices: Sequence[Slice], projection: Projection) -> list[OpenSlice]:
-        """Open slices of inlined segments, in their order; each segment that is not kept costs one GET.
+        """Open slices of shared segments, in their order; each segment that is not kept costs one GET.
 
         Raises:
             CorruptionError: A segment is missing, or differs from its description in the chain.
