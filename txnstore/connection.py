@@ -29,6 +29,7 @@ from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
 from txnstore.core.routes import with_expired
 from txnstore.core.routing import CATALOG, MAX_CHAINS
+from txnstore.core.state import State
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.core.view import View
@@ -94,6 +95,9 @@ class Connection:
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
+        #: Merges the small commits of a chain in the background, when a checkpoint of it is due; raises nothing. None:
+        #: nothing does. Set once, by the store.
+        self.settle_later: Callable[[Connection, State], None] | None = None
         #: Whether :meth:`check_storage` has succeeded, or need not; never reset.
         self._checked = checked
         self._reset()
@@ -223,6 +227,7 @@ class Connection:
         chains = Chains(
             objects, names, count, runtime, self.pool, workers,
             read_only=self.read_only, background=later, check_storage=self.check_storage,
+            on_checkpoint=self._settle_later,
         )  # fmt: skip
         chains.identity.was_read(began)
         chains.load(hint)
@@ -232,8 +237,18 @@ class Connection:
         _LOG.info("store opened", extra={**where, "read_only": self.read_only})
         return self._opened
 
-    def _in_background(self) -> Executor:
+    @property
+    def background(self) -> Executor:
+        """The workers for what no caller waits for."""
         return self._workers("background", self.runtime.background)
+
+    def _in_background(self) -> Executor:
+        return self.background
+
+    def _settle_later(self, state: State) -> None:
+        """Settle the small commits of a chain in the background, if this connection is to do that."""
+        if self.settle_later is not None:
+            self.settle_later(self, state)
 
     # Commands and views -----------------------------------------------------------------------------------------------
 
@@ -368,6 +383,8 @@ class Connection:
             unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
             checkpoints=sum(chain.checkpoints for chain in metrics),
             checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
+            settled=sum(chain.settled for chain in metrics),
+            settle_failures=sum(chain.settle_failures for chain in metrics),
             durations=self.measurements.durations(),
         )
 

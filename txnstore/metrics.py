@@ -186,6 +186,8 @@ class StoreMetrics:
         unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.
         checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
+        settled: Small batches that this process has merged in the background.
+        settle_failures: Times that this failed; the log says why, and the next one repeats it.
         durations: How long the calls of each kind took. ``get``, ``put``, ``put_if_absent``, ``list``, ``delete``,
             ``stat``, ``now_ms``: the requests, with their repetitions. ``commit``: commands, until their entries are
             stored, or the command is refused. ``poll``: polls of consumers, without the pauses in which they wait for
@@ -207,6 +209,8 @@ class StoreMetrics:
     unknown_outcomes: int
     checkpoints: int
     checkpoint_failures: int
+    settled: int
+    settle_failures: int
     durations: dict[str, Histogram]
     status: StoreStatus | None = None
 
@@ -223,6 +227,8 @@ class ChainMetrics:
         retries: Repetitions of conditional creates.
         checkpoints: Checkpoints written.
         checkpoint_failures: Checkpoints after a commit that could not be written.
+        settled: Small batches that were merged in the background.
+        settle_failures: Times that this failed; the next one repeats it.
     """
 
     commits: int = 0
@@ -232,3 +238,5 @@ class ChainMetrics:
     retries: int = 0
     checkpoints: int = 0
     checkpoint_failures: int = 0
+    settled: int = 0
+    settle_failures: int = 0

@@ -19,6 +19,7 @@ from txnstore.connection import Connection, create_connection, open_connection
 from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.metrics import StoreMetrics
@@ -147,6 +148,7 @@ class Store:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        connection.settle_later = _settle_later
 
     @property
     def url(self) -> str:
@@ -833,3 +835,11 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._connection,)
+
+
+def _settle_later(connection: Connection, state: State) -> None:
+    """Merge the small commits of a chain in the background."""
+    load("txnstore.compactor.settle")
+    from txnstore.compactor.settle import settle_later
+
+    settle_later(connection, state)

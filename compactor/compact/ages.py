@@ -14,12 +14,12 @@ PERIODS = 8
 
 def newest(batch: Batch, config: TopicConfig) -> int:
     """The time of the newest record in ms."""
-    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.max_timestamp
+    return batch.time_range(append_time=config.append_time)[1]
 
 
 def oldest(batch: Batch, config: TopicConfig) -> int:
     """The time of the oldest record in ms."""
-    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.min_timestamp
+    return batch.time_range(append_time=config.append_time)[0]
 
 
 def period(batch: Batch, config: TopicConfig) -> int:

@@ -81,6 +81,10 @@ class CompactionLease:
                 self._timer.set(DURATION_MS / _RENEWALS / 1000)
                 return chosen
 
+    def others(self) -> frozenset[TopicPartition]:
+        """The partitions that compactors have leases on now. Costs a LIST, and a GET for each lease."""
+        return self._others()[1]
+
     def _others(self) -> tuple[int, frozenset[TopicPartition]]:
         """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
         listed = {item.key: item for item in self._objects.list(self._keys.leases) if lease_number(item.key)}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import TypeAlias
 
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
@@ -19,6 +20,7 @@ from txnstore.compactor.verify.boundaries import read_boundaries, without_checkp
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
+from txnstore.core.log.model import Batch
 from txnstore.core.log.released import entry_of
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
@@ -34,6 +36,10 @@ _WINDOW = 64
 _LOOKS = 64
 
 
+#: What names the rows of a batch: the key of its segment, and its first row.
+BatchRows: TypeAlias = tuple[str, int]
+
+
 @dataclass(slots=True)
 class ChainFindings:
     """The result of verifying a chain.
@@ -47,7 +53,7 @@ class ChainFindings:
         states: The number of states whose invariants were checked.
         steps: The number of entries that were folded.
         compactions: The number of compactions in them.
-        sums: The sums of the records of each segment that a compaction wrote, by key, as far as recorded.
+        sums: The sums of the records of each batch that a compaction wrote, by its rows, as far as recorded.
         payloads: The size of the payload of each entry that has one, by key.
     """
 
@@ -59,7 +65,7 @@ class ChainFindings:
     states: int = 0
     steps: int = 0
     compactions: int = 0
-    sums: dict[str, Sums] = field(default_factory=dict)
+    sums: dict[BatchRows, Sums] = field(default_factory=dict)
     payloads: dict[str, int] = field(default_factory=dict)
 
 
@@ -384,14 +390,21 @@ def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> li
     return violations
 
 
-def sums_violations(key: str, state: State, event: SegmentsReplaced, recorded: dict[str, Sums]) -> list[Violation]:
+def rows_of(batch: Batch) -> BatchRows:
+    """What names the rows of a batch."""
+    return batch.segment.key, batch.first_row
+
+
+def sums_violations(
+    key: str, state: State, event: SegmentsReplaced, recorded: dict[BatchRows, Sums]
+) -> list[Violation]:
     """Violations of the sums of a compaction in entry ``key``: records were changed, or are not accounted for.
 
     Args:
         key: The key of the entry.
         state: The state before the event.
         event: The compaction.
-        recorded: The sums of the segments of earlier compactions, by key; gets those of its new segments.
+        recorded: The sums of the batches of earlier compactions; gets those of its new batches.
     """
     if event.sums is None:
         return []
@@ -402,12 +415,12 @@ def sums_violations(key: str, state: State, event: SegmentsReplaced, recorded: d
     problem = unconserved(event.added, event.sums, merge=event.clean_until is None)
     # Of a batch that the log start cuts, only the rest is read.
     if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
-        records, before = sum(batch.records for batch in read), [recorded.get(batch.segment.key) for batch in read]
+        records, before = sum(batch.records for batch in read), [recorded.get(rows_of(batch)) for batch in read]
         if records != event.sums.read.records:
             problem = f"it read {event.sums.read} from batches of {records} records"
         elif None not in before and add_up(filter(None, before)) != event.sums.read:
             problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, before))}"
-    recorded.update((batch.segment.key, sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
+    recorded.update((rows_of(batch), sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
     return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
 
 

@@ -49,7 +49,7 @@ def verify_segments(
     objects: ObjectStore,
     states: Sequence[State],
     topics: Mapping[str, CatalogTopic],
-    sums: Mapping[str, Sums],
+    sums: Mapping[tuple[str, int], Sums],
     payloads: Mapping[str, int],
     deep: Engine | None,
 ) -> SegmentFindings:
@@ -59,7 +59,7 @@ def verify_segments(
         objects: The object store.
         states: The newest states of the undamaged chains.
         topics: The topics of the catalog, as far as known.
-        sums: The sums of the records of segments that compactions wrote, by key.
+        sums: The sums of the records of batches that compactions wrote, by the key of the segment and the first row.
         payloads: The sizes of the payloads of entries, by key.
         deep: Also reads and decodes each segment; hash, rows, offsets, timestamps and sums must be as recorded. None:
             not.
@@ -67,7 +67,7 @@ def verify_segments(
     findings = SegmentFindings()
     sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
     intact = [
-        (part, topic, sums.get(part.batch.segment.key))
+        (part, topic, sums.get((part.batch.segment.key, part.batch.first_row)))
         for state in states
         for part, topic in _listed_as_recorded(findings, state, topics, sizes)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.read import readahead, reader
+from txnstore.read import readahead, reader, sharing
 from txnstore.sql import fresh, planning
 
 _READ, _SQL = "unit/read/test_inlined.py::", "integration/sql/test_fresh.py::"

@@ -80,6 +80,7 @@ class Chain:
         siblings: All chains of the store, this one included; by default it is the only one.
         background: Returns the executor that writes checkpoints; None: the committing thread writes them.
         check_storage: Called before each write; raises if the storage is not known to create a name once.
+        on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Chain:
         siblings: Sequence[Chain] | None = None,
         background: Callable[[], Executor] | None = None,
         check_storage: Callable[[], None] = lambda: None,
+        on_checkpoint: Callable[[State], None] = lambda _: None,
     ) -> None:
         # What never changes.
         self.number = number
@@ -107,6 +109,7 @@ class Chain:
         self._siblings = siblings if siblings is not None else (self,)
         self._read_only = read_only
         self._check_storage = check_storage
+        self._on_checkpoint = on_checkpoint
         self._checkpoint_every = checkpoint_every
 
         # The parts of the chain. Each documents its own fields.
@@ -317,6 +320,7 @@ class Chain:
                 leader.let_go_first(following)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
+            self._on_checkpoint(checkpoint_due)
         return waiter.answer()
 
     def _commit_round(self, own: QueuedCommand, leader: Leader) -> State | None:

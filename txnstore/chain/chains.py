@@ -39,6 +39,7 @@ class Chains:
         read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
         background: Returns the executor that writes checkpoints; None: the committing thread writes them.
         check_storage: Called before each write; raises if the storage is not known to create a name once.
+        on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Chains:
         read_only: bool = False,
         background: Callable[[], Executor] | None = None,
         check_storage: Callable[[], None] = lambda: None,
+        on_checkpoint: Callable[[State], None] = lambda _: None,
     ) -> None:
         self._objects = objects
         self.keys = keys
@@ -73,6 +75,7 @@ class Chains:
                 siblings=self._chains,
                 background=background,
                 check_storage=check_storage,
+                on_checkpoint=on_checkpoint,
             )
             self._chains.append(chain)
         self._runtime = runtime

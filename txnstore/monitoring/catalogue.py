@@ -100,6 +100,8 @@ PROCESS: tuple[Metric, ...] = (
     Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _count("unknown_outcomes")),
     Metric("checkpoints", "Checkpoints that this process wrote.", (), _count("checkpoints")),
     Metric("checkpoint_failures", "Checkpoints that this process could not write.", (), _count("checkpoint_failures")),
+    Metric("settled_batches", "Small batches that this process has merged in the background.", (), _count("settled")),
+    Metric("settle_failures", "Times that it could not merge them.", (), _count("settle_failures")),
 )
 
 #: How long the calls of this process took.

@@ -18,7 +18,7 @@ refers to two of them, which keeps such a filter out of the scan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 import pyarrow as pa
@@ -84,8 +84,12 @@ def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate, f
     appended = sum(not part.batch.segment.explicit_offsets for part in parts)
     width = topic.partitions if appended <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
     groups: dict[tuple[bool, int, bool, bool], list[Slice]] = {}
+    settled: dict[str, list[Slice]] = {}
     for part in parts:
         explicit = part.batch.segment.explicit_offsets
+        if explicit and not part.batch.alone:
+            settled.setdefault(part.batch.segment.key, []).append(part)
+            continue
         block = 0 if explicit else part.tp.partition // width
         at_append = not explicit and projection.time_column_of(part.batch) is None
         kind = (explicit, block, _is_whole_file(part), at_append)
@@ -94,9 +98,60 @@ def topic_select(topic: CatalogTopic, slices: Iterable[Slice], locate: Locate, f
         _Branch(topic, projection, alike, locate, explicit, whole).select()
         for (explicit, _, whole, _), alike in sorted(groups.items(), key=itemgetter(0))
     ]
+    branches += _settled_selects(topic, schema, settled.values(), locate)
     if fresh:
         branches.append(_select_all(schema, fresh))
     return "\nUNION ALL\n".join(branches) if branches else _empty(schema)
+
+
+def _settled_selects(
+    topic: CatalogTopic, schema: pa.Schema, segments: Iterable[Sequence[Slice]], locate: Locate
+) -> Iterator[str]:
+    """Write the SELECTs over segments with rows of several partitions, which store the partition of each row.
+
+    Segments of which all rows are visible are read together, and each of the others alone.
+
+    Args:
+        topic: The topic.
+        schema: The columns of the view.
+        segments: The slices of each segment.
+        locate: Returns the path or URL of a segment.
+    """
+    whole: list[str] = []
+    for slices in segments:
+        first = slices[0]
+        path = locate(first.tp, first.batch.segment)
+        if (
+            all(part.whole for part in slices)
+            and sum(part.batch.records for part in slices) == first.batch.segment.rows
+        ):
+            whole.append(path)
+            continue
+        partition, offset = quote(_inner_name(PARTITION_FIELD.name)), quote(_inner_name(OFFSET_FIELD.name))
+        conditions = [
+            f"({partition} = {part.tp.partition} AND {offset} >= {part.start} AND {offset} < {part.limit})"
+            for part in slices
+        ]
+        yield f"{_settled_select(topic, schema, [path])}\nWHERE {' OR '.join(conditions)}"
+    if whole:
+        yield _settled_select(topic, schema, whole)
+
+
+def _settled_select(topic: CatalogTopic, schema: pa.Schema, paths: Sequence[str]) -> str:
+    stored = [field for field in schema if field.name != TOPIC_FIELD.name]
+
+    def column(name: str) -> str:
+        inner = quote(_inner_name(name))
+        if name == TOPIC_FIELD.name:
+            return literal(topic.name)
+        if name not in {PARTITION_FIELD.name, OFFSET_FIELD.name}:
+            return inner
+        # A file without the column is damage, and must not give nulls.
+        return f"CASE WHEN {inner} IS NULL THEN error({literal(f'a settled segment has no {name}')}) ELSE {inner} END"
+
+    columns = ", ".join(f"{column(field.name)} AS {quote(field.name)}" for field in schema)
+    source = read_parquet(paths, pa.schema(stored), [_inner_name(field.name) for field in stored])
+    return f"SELECT {columns}\nFROM {source}"
 
 
 def read_parquet(
