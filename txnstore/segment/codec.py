@@ -112,7 +112,7 @@ def encode(
     """Encode a table, or several of one schema, as one segment.
 
     Args:
-        rows: The rows. A row group ends where a table ends, if it has 16 KiB: a reader of one table decodes little more.
+        rows: The rows. A row group ends where a table ends, if it has 16 KiB: who reads one decodes little more.
         fmt: ``"parquet"`` or ``"arrow"``.
         compression: A key of :data:`COMPRESSIONS` for this format.
         row_group_rows: The maximum number of rows per row group.

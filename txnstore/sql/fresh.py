@@ -3,8 +3,8 @@
 DuckDB needs about a millisecond for a file that it reads through txnstore: for each small commit, that would be more
 than its rows take. The visible slices of a topic whose segments share an object with others are cut into runs of at
 most :data:`FILE_BYTES` of segments and :data:`FILE_SLICES`, oldest first, and each run is one virtual Parquet file with
-all columns of the view. So a commit changes the last file only, and what a query holds at a time is bounded. A file is made
-when a query first reads it.
+all columns of the view. So a commit changes the last file only, and what a query holds at a time is bounded. A file is
+made when a query first reads it.
 """
 
 from __future__ import annotations

@@ -121,10 +121,8 @@ def _settled_selects(
     for slices in segments:
         first = slices[0]
         path = locate(first.tp, first.batch.segment)
-        if (
-            all(part.whole for part in slices)
-            and sum(part.batch.records for part in slices) == first.batch.segment.rows
-        ):
+        rows = sum(part.batch.records for part in slices if part.whole)
+        if rows == first.batch.segment.rows:
             whole.append(path)
             continue
         partition, offset = quote(_inner_name(PARTITION_FIELD.name)), quote(_inner_name(OFFSET_FIELD.name))

@@ -76,11 +76,13 @@ class Kind(NamedTuple):
         explicit: The offsets and times are stored in it.
         cut: Some of its rows are outside ``[low, high)``.
         timed: The event times are in the topic's column; else all of them are ``default_ms``.
+        settled: The partitions are stored in it.
     """
 
     explicit: bool
     cut: bool
     timed: bool
+    settled: bool
 
 
 Kinds = Mapping[Kind, Sequence[NativeFile]]
@@ -164,9 +166,16 @@ def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
     """The files; None if a file contains several batches, so that its rows have no single base offset."""
     kinds: dict[Kind, list[NativeFile]] = {}
     keys: set[str] = set()
+    settled: dict[str, int] = {}
     for part in slices:
         batch, segment = part.batch, part.batch.segment
-        if segment.key in keys or batch.records != segment.rows:
+        if segment.explicit_offsets and not batch.alone and part.whole:
+            # The rows of several partitions, which are stored with them: the file is read if all of them are.
+            settled[segment.key] = settled.get(segment.key, 0) + batch.records
+            if settled[segment.key] < segment.rows:
+                continue
+            del settled[segment.key]
+        elif segment.key in keys or batch.records != segment.rows:
             return None
         keys.add(segment.key)
         file = NativeFile(
@@ -179,8 +188,8 @@ def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
             default_ms=projection.timestamp_range(part)[1],
         )
         timed = projection.time_column_of(batch) is not None
-        kinds.setdefault(Kind(segment.explicit_offsets, not part.whole, timed), []).append(file)
-    return kinds
+        kinds.setdefault(Kind(segment.explicit_offsets, not part.whole, timed, not batch.alone), []).append(file)
+    return None if settled else kinds
 
 
 def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
@@ -225,7 +234,8 @@ class _Frames:
 
         stored = list(_stored(self._projection.topic))
         if kind.explicit:
-            stored += [field for field in RESERVED_FIELDS if field.name in ("_offset", "_timestamp")]
+            names_stored = {"_offset", "_timestamp", *(["_partition"] if kind.settled else [])}
+            stored += [field for field in RESERVED_FIELDS if field.name in names_stored]
         listed = [ListedFile(f"{self._root}/{quote(file.key)}", file.size) for file in files]
         frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
         if frame is None:
@@ -239,7 +249,7 @@ class _Frames:
             frame = frame.where(f"{offset} >= {of_file('low')} AND {offset} < {of_file('high')}")
         derived: dict[str, Callable[[], str]] = {
             "_topic": lambda: f"'{self._projection.topic.name}'",
-            "_partition": lambda: f"int({of_file('partition')})",
+            "_partition": lambda: "int(_partition)" if kind.settled else f"int({of_file('partition')})",
             "_offset": lambda: offset,
             "_timestamp": lambda: self._timestamp(of_file("default_ms"), kind),
         }
