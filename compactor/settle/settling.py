@@ -155,7 +155,8 @@ def _merged(connection: Connection, topic: CatalogTopic, plans: Sequence[MergePl
     projection = _Settled(topic)
     parts = [*_rows(connection, projection, plans)]
     config, compression = topic_writer(topic).config, topic_writer(topic).compression
-    encoded = encode([part.table for part in parts], config.segment_format, compression)
+    rows = pa.concat_tables([part.table for part in parts])
+    encoded = encode(rows, config.segment_format, compression, parts=[part.table.num_rows for part in parts])
     tp = plans[0].tp
     segment = encoded.segment(
         keys.segment(tp.topic, tp.partition, connection.runtime.new_id(), config.segment_format), explicit_offsets=True

@@ -14,6 +14,7 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import WINDOW, NewBatch
 from txnstore.core.model import TopicPartition
+from txnstore.errors import TxnStoreError
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table
 
@@ -21,6 +22,8 @@ from txnstore.segment.schema import RecordTuple, records_to_table
 RECORD_OVERHEAD = 32
 #: The same for a row that is kept as an Arrow table of its own.
 TABLE_OVERHEAD = 1024
+#: Fewer batches are not worth a common conversion.
+_FEW = 2
 
 
 class Flusher(Protocol):
@@ -196,6 +199,20 @@ class ProducerBatch:
         self._pieces, self._rows = [], None
         return table
 
+    @property
+    def records(self) -> list[RecordTuple] | None:
+        """All rows as Kafka records, if they were sent one by one, and were not converted yet; else None."""
+        pieces = self._pieces
+        if self.writer.schema is not None or self._table is not None or len(pieces) != 1:
+            return None
+        piece = pieces[0][1]
+        return piece if isinstance(piece, list) else None
+
+    def keep(self, table: pa.Table) -> None:
+        """Keep all rows as a table, as :meth:`table` does."""
+        self._table = table
+        self._pieces, self._rows = [], None
+
     def release(self) -> None:
         """Drop the rows."""
         self._pieces, self._rows, self._table = [], None, None
@@ -340,6 +357,25 @@ class Upload:
         """The description of the uploaded segment."""
         assert self.new_batch is not None
         return self.new_batch
+
+
+def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
+    """Convert the records of batches of a topic in one step: for few records each, most of the work is per step.
+
+    Batches with rows of another kind are left out. If the records cannot be converted, each batch is left to its own
+    conversion, which fails it alone.
+    """
+    lists = [(batch, records) for batch in batches if (records := batch.records)]
+    if len(lists) < _FEW:
+        return
+    try:
+        table = records_to_table([record for _, records in lists for record in records], now_ms)
+    except TxnStoreError:
+        return
+    first = 0
+    for batch, records in lists:
+        batch.keep(table.slice(first, len(records)))
+        first += len(records)
 
 
 def rounds(uploads: Sequence[Upload]) -> list[list[Upload]]:

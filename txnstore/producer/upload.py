@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -19,12 +20,12 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import ProducerBatch, Upload, rounds
+from txnstore.producer.batches import ProducerBatch, Upload, convert_together, rounds
 from txnstore.producer.sharing import grouped
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode, encode_stream
-from txnstore.segment.schema import fill_timestamps, timestamp_range
+from txnstore.segment.schema import fill_timestamps, timestamp_ranges
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -65,32 +66,33 @@ def encode_rows(
             batches have its bytes, and get its place from the entry. Else it has a unique key.
     """
     now, config = runtime.clock(), writer.config
-    tables = [_with_times(writer, table, now) for _, table in parts]
+    table = parts[0][1] if len(parts) == 1 else pa.concat_tables([rows for _, rows in parts])
+    table, counts = _with_times(writer, table, now), [rows.num_rows for _, rows in parts]
     if inlined:
-        encoded, key = encode_stream(tables), ""
+        encoded, key = encode_stream(table), ""
     else:
-        encoded = encode(tables, config.segment_format, writer.compression)
+        encoded = encode(table, config.segment_format, writer.compression, parts=counts)
         topic, partition = parts[0][0]
         key = keys.segment(topic, partition, runtime.new_id(), config.segment_format)
-    segment, batches, first_row = encoded.segment(key), list[NewBatch](), 0
-    for (tp, _), table in zip(parts, tables, strict=True):
-        first, last = timestamp_range(table, writer.timestamp_column, now)
-        batches.append(
-            NewBatch(
-                tp.topic,
-                tp.partition,
-                segment,
-                first,
-                last,
-                uploaded_at=None if inlined else max(now, chain_time),
-                topic_id=writer.topic.topic_id,
-                data=encoded.data if inlined else None,
-                first_row=first_row,
-                rows=table.num_rows,
-                timestamp_type=config.message_timestamp_type,
-            )
+    segment, first_rows = encoded.segment(key), [*accumulate(counts, initial=0)]
+    batches = [
+        NewBatch(
+            tp.topic,
+            tp.partition,
+            segment,
+            first,
+            last,
+            uploaded_at=None if inlined else max(now, chain_time),
+            topic_id=writer.topic.topic_id,
+            data=encoded.data if inlined else None,
+            first_row=first_row,
+            rows=rows.num_rows,
+            timestamp_type=config.message_timestamp_type,
         )
-        first_row += table.num_rows
+        for (tp, rows), first_row, (first, last) in zip(
+            parts, first_rows, timestamp_ranges(table, writer.timestamp_column, now, counts), strict=False
+        )
+    ]
     return EncodedRows(encoded.data, batches)
 
 
@@ -296,6 +298,7 @@ class Uploader:
         batches: list[tuple[Upload, NewBatch]] = []
         for group in grouped(uploads, len(self._connection.chains), limit):
             try:
+                self._convert(group)
                 encoded = self._encode(group, [self._rows(upload) for upload in group], inlined=True)
             except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
                 return None
@@ -304,6 +307,10 @@ class Uploader:
                 return None
             batches += zip(group, encoded.batches, strict=True)
         return batches
+
+    def _convert(self, uploads: Sequence[Upload]) -> None:
+        """Convert the records of several batches in one step, if that is possible."""
+        convert_together([upload.batch for upload in uploads], self._connection.runtime.clock())
 
     def _rows(self, upload: Upload) -> Rows:
         """The rows of a batch, without those that cannot be encoded."""
@@ -323,9 +330,9 @@ class Uploader:
         """
         uploads: list[Upload] = []
         parts: list[Rows] = []
-        for each in upload.members or (upload,):
-            if each.ended or each.abandoned:
-                continue
+        remaining = [each for each in upload.members or (upload,) if not (each.ended or each.abandoned)]
+        self._convert(remaining)
+        for each in remaining:
             try:
                 rows = self._rows(each)
                 if rows[1].num_rows == each.batch.rows:  # Else another thread has just uploaded it.

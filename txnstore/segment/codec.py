@@ -85,47 +85,50 @@ def least_row_groups(rows: int, size: int) -> int:
     return max(1, -(-rows // ROW_GROUP_ROWS), -(-size // ROW_GROUP_BYTES))
 
 
-def encode_stream(tables: Sequence[pa.Table]) -> EncodedSegment:
-    """Encode small tables of one schema, one after the other, as an Arrow IPC stream without compression.
+def encode_stream(table: pa.Table) -> EncodedSegment:
+    """Encode a small table as an Arrow IPC stream without compression.
 
     It has its schema (some 400 bytes), so that it can be read alone. Compression takes 15 times as long.
     """
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, tables[0].schema) as writer:
-        for batch in _compact(_joined(tables)).to_batches():
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in _compact(table).to_batches():
             writer.write_batch(batch)
     data = sink.getvalue().to_pybytes()
-    rows = sum(table.num_rows for table in tables)
-    return EncodedSegment(data, "arrow_stream", rows, hashlib.sha256(data).hexdigest())
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    return EncodedSegment(data, "arrow_stream", table.num_rows, hashlib.sha256(data).hexdigest())
 
 
 def encode(
-    rows: pa.Table | Sequence[pa.Table],
+    table: pa.Table,
     fmt: str = "parquet",
     compression: str = "zstd",
     row_group_rows: int = ROW_GROUP_ROWS,
+    *,
+    parts: Sequence[int] = (),
 ) -> EncodedSegment:
-    """Encode a table, or several of one schema, as one segment.
+    """Encode the table as one segment.
 
     Args:
-        rows: The rows. A row group ends where a table ends, if it has 16 KiB: who reads one decodes little more.
+        table: The rows.
         fmt: ``"parquet"`` or ``"arrow"``.
         compression: A key of :data:`COMPRESSIONS` for this format.
         row_group_rows: The maximum number of rows per row group.
+        parts: The numbers of rows of parts that are read alone: a row group ends where a part ends, if it has about
+            16 KiB, so that a reader of one decodes little more.
 
     Raises:
         InvalidConfigError: The format or compression is unknown.
     """
-    tables = [rows] if isinstance(rows, pa.Table) else rows
-    with SegmentWriter(tables[0].schema, fmt, compression, row_group_rows) as writer:
-        for table in tables:
-            writer.append(table)
-            if len(tables) > 1 and writer.pending_bytes >= _PART_BYTES:
+    with SegmentWriter(table.schema, fmt, compression, row_group_rows) as writer:
+        least = _PART_BYTES * table.num_rows // max(1, table.nbytes) if len(parts) > 1 else table.num_rows
+        first = end = 0
+        for rows in parts:
+            end += rows
+            if end - first > least:
+                writer.append(table.slice(first, end - first))
                 writer.end_row_group()
+                first = end
+        writer.append(table.slice(first))
         return writer.finish()
 
 
@@ -242,11 +245,6 @@ class SegmentWriter:
     def size(self) -> int:
         """The bytes written so far, without the rows of the incomplete row group."""
         return self._size if self._sink is None or self._sink.closed else int(self._sink.tell())
-
-    @property
-    def pending_bytes(self) -> int:
-        """The size in memory of the rows of the incomplete row group."""
-        return self._pending_bytes
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows. Raises ``ValueError`` if their schema is not that of the writer."""

@@ -123,13 +123,29 @@ def timestamps_of(table: pa.Table, column: str | None, default_ms: int | np.ndar
     return pc.fill_null(moments, _times(default_ms)) if moments.null_count else moments
 
 
-def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tuple[int, int]:
-    """The minimum and maximum of :func:`timestamps_of` in milliseconds; ``default_ms`` twice without rows."""
+def timestamp_ranges(
+    table: pa.Table, column: str | None, default_ms: int, parts: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The minimum and maximum of :func:`timestamps_of` in milliseconds, for each part of a table.
+
+    Args:
+        table: The rows.
+        column: The event time column.
+        default_ms: The value where it is missing or null, and of a part without rows.
+        parts: The number of rows of each part.
+    """
     if table.num_rows == 0 or (column is None and TIMESTAMP_FIELD.name not in table.column_names):
-        return default_ms, default_ms
+        return [(default_ms, default_ms)] * len(parts)
     # In numpy: for the segments of small commits, a kernel of Arrow costs more than the comparison.
     moments = timestamps_of(table, column, default_ms).to_numpy().view(np.int64)
-    return int(moments.min()), int(moments.max())
+    if len(parts) == 1:
+        return [(int(moments.min()), int(moments.max()))]
+    filled = [rows for rows in parts if rows]
+    starts = np.cumsum([0, *filled[:-1]])
+    ranges = zip(
+        np.minimum.reduceat(moments, starts).tolist(), np.maximum.reduceat(moments, starts).tolist(), strict=True
+    )
+    return [next(ranges) if rows else (default_ms, default_ms) for rows in parts]
 
 
 def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:

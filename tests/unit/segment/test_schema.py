@@ -18,7 +18,7 @@ from txnstore.segment.schema import (
     is_timestamp_type,
     records_to_table,
     stored_schema,
-    timestamp_range,
+    timestamp_ranges,
     timestamps_of,
 )
 
@@ -85,13 +85,13 @@ def test_timestamps_come_from_the_column_and_nulls_from_the_append_time() -> Non
     table = pa.table({"at": pa.array([7, None], pa.int64()), "id": [1, 2]})
     assert ms(timestamps_of(table, "at", NOW)) == [7, NOW]
     assert timestamps_of(table, "at", NOW).type == TIMESTAMP
-    assert timestamp_range(table, "at", NOW) == (7, NOW)
+    assert timestamp_ranges(table, "at", NOW, [len(table)]) == [(7, NOW)]
 
 
 def test_without_a_column_all_rows_have_the_append_time() -> None:
     table = pa.table({"id": [1, 2]})
     assert ms(timestamps_of(table, None, NOW)) == [NOW, NOW]
-    assert timestamp_range(table, None, NOW) == (NOW, NOW)
+    assert timestamp_ranges(table, None, NOW, [len(table)]) == [(NOW, NOW)]
     # The column was added to the schema after this segment was written.
     assert ms(timestamps_of(table, "at", NOW)) == [NOW, NOW]
 
@@ -99,11 +99,11 @@ def test_without_a_column_all_rows_have_the_append_time() -> None:
 def test_stored_timestamp_takes_precedence() -> None:
     table = pa.table({"at": [7, 8], "_timestamp": pa.array([1, 2], TIMESTAMP)})
     assert ms(timestamps_of(table, "at", NOW)) == [1, 2]
-    assert timestamp_range(table, None, NOW) == (1, 2)
+    assert timestamp_ranges(table, None, NOW, [len(table)]) == [(1, 2)]
 
 
 def test_the_range_of_no_rows_is_the_append_time() -> None:
-    assert timestamp_range(RECORD_SCHEMA.empty_table(), "timestamp", NOW) == (NOW, NOW)
+    assert timestamp_ranges(RECORD_SCHEMA.empty_table(), "timestamp", NOW, [0]) == [(NOW, NOW)]
 
 
 @pytest.mark.parametrize(
