@@ -16,6 +16,7 @@ from txnstore.chain.checkpoints.checkpoint import KEPT_CHECKPOINTS, Saved, edge_
 from txnstore.chain.checkpoints.index import FAN, Edge, KnownEdges
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.keys import Keys
+from txnstore.chain.payload import entry_hash
 from txnstore.chain.tail import Tail
 from txnstore.compactor.repair.history import boundary_repairs
 from txnstore.compactor.repair.plan import Loss, Repair
@@ -42,6 +43,7 @@ class Survey:
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
         begins: The entry of the last boundary, also of one that has lost its checkpoint: a vacuum may have deleted it
             and those before it.
+        lost_head: The newest entry that the hint names, if it does not exist; else 0.
         leftover: Whether the hint names a checkpoint that lacks index files, below a sound one: a writer was paused in
             it, and a vacuum deleted them meanwhile. Nothing is lost, and the next checkpoint replaces the hint.
     """
@@ -54,6 +56,7 @@ class Survey:
     is_own: bool = False
     conflict: str = ""
     begins: int = 0
+    lost_head: int = 0
     leftover: bool = False
 
     @property
@@ -119,6 +122,13 @@ class ChainRepairs:
         if hinted_boundary > last_boundary and not damage:
             damage = f"it names boundary {hinted_boundary}, and the last one is {last_boundary}"
 
+        lost_head = 0
+        if hint_document.head > max(begins, newest_sound):  # Else no process asks for it.
+            different, is_missing = self._named_head(hint_document)
+            lost_head = hint_document.head if is_missing else 0
+            conflict = conflict or different
+            damage = damage or different or is_missing
+
         # A process may begin at the checkpoint of each boundary, and at all since the last boundary.
         ends = _entries_of(boundaries)
         for end in ends:
@@ -143,6 +153,7 @@ class ChainRepairs:
             is_own=bool(hint_document.store_id),
             conflict=conflict,
             begins=begins,
+            lost_head=lost_head,
             leftover=leftover,
         )
 
@@ -218,6 +229,16 @@ class ChainRepairs:
             return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""
 
+    def _named_head(self, hint: LatestDocument) -> tuple[str, str]:
+        """How the newest entry that the hint names differs from its hash there, and that it is missing, as texts."""
+        entry = self._names.entry(self._chain, hint.head)
+        data = read_if_there(self._objects, entry)
+        if data is None:
+            return "", f"it names {entry}, which does not exist"
+        if not hint.head_hash or entry_hash(data) == hint.head_hash:
+            return "", ""
+        return f"it names {entry} with the hash {hint.head_hash}, and that has another one", ""
+
     def _exists(self, sequence: int) -> bool:
         return read_if_there(self._objects, self._names.entry(self._chain, sequence)) is not None
 
@@ -240,6 +261,9 @@ class ChainRepairs:
             yield self._no_checkpoint(survey.begins) if self.state.sequence < survey.begins else loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+        if survey.lost_head > max(self.state.sequence, survey.hinted or 0) and self.state.sequence and loss is None:
+            consequence = _lost_end(self._chain, self.state.sequence, survey.lost_head)
+            yield Loss(keys.latest(self._chain), survey.damage, consequence, blocks=False)
         if survey.conflict:
             consequence = (
                 "objects of two histories of this store are mixed: what the other one has committed is not in this "
@@ -319,10 +343,7 @@ class ChainRepairs:
                 continue
             if number > self.state.sequence > 0 and not lost:  # Of an empty chain the hint says it.
                 evidence = "it was written after an entry of that number"
-                consequence = (
-                    f"chain {self._chain} ends at entry {self.state.sequence}: entries {self.state.sequence + 1} to "
-                    f"{number} are lost, or the bucket was rolled back. The store opens without them"
-                )
+                consequence = _lost_end(self._chain, self.state.sequence, number)
                 yield Loss(head, f"{damage}; {evidence}", consequence, blocks=False)
             if exists and number < base.sequence:
                 action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
@@ -367,6 +388,14 @@ class ChainRepairs:
     def _encoded(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
         """The objects of a checkpoint with all its index files: a damaged one may be among those that it shares."""
         return tuple(checkpoint.encoded(self._names, self._chain, rebuilt.edges, rebuilt.state))
+
+
+def _lost_end(chain: int, end: int, last: int) -> str:
+    """The consequence for a chain that ends at an entry, although a later one is known to have existed."""
+    return (
+        f"chain {chain} ends at entry {end}: entries {end + 1} to {last} are lost, or the bucket was rolled back. The "
+        "store opens without them"
+    )
 
 
 def _sequence(saved: Saved) -> int:

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -77,11 +77,15 @@ def topic(name: str, partitions: int = 1) -> CatalogTopic:
 
 @contextmanager
 def a_chain(
-    objects: ObjectStore, clock: Callable[[], int] | None = None, checkpoint_every: int = 64
+    objects: ObjectStore,
+    clock: Callable[[], int] | None = None,
+    checkpoint_every: int = 64,
+    background: Executor | None = None,
 ) -> Iterator[Chain]:
-    """A loaded chain of a process of its own."""
+    """A loaded chain of a process of its own. ``background``: writes its checkpoints; by default the thread itself."""
+    later = None if background is None else lambda: background
     with ThreadPoolExecutor(4) as pool:
-        chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=checkpoint_every)
+        chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=checkpoint_every, background=later)
         chain.load(_hint(objects))
         yield chain
 

@@ -8,7 +8,7 @@ from txnstore.chain import group_commit as waiting
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.loading import Loader
-from txnstore.chain.tail import Tail
+from txnstore.chain.tail import Tail, _end_of_window
 from txnstore.consumer import Consumer
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules as transactions_rules
@@ -17,14 +17,36 @@ from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore, RootFolder
 
 _RUNS = "unit/core/test_runs.py"
+_OPENING = "protocol/chain/test_opening.py::"
 
 HEADS = (
     Mutant(
         "the first name without an entry is the end of a chain",
         Tail._missing,
-        "if $sure and len($window) < ABSENT",
-        "if False",
-        test="protocol/chain/test_holes.py::test_missing_entry_is_named_by_open",
+        "if $sure and not any($unfolded.values()):",
+        "if False:",
+        test="protocol/chain/test_holes.py::test_missing_entry_after_the_known_head_is_named",
+    ),
+    Mutant(
+        "the first window of an open ends before the head that its hint names",
+        Tail.ahead,
+        "range($sequence + 1, $last + 1)",
+        "range($sequence + 1, $last)",
+        test=f"{_OPENING}test_entries_up_to_the_head_that_a_hint_names_are_read_at_once[40-36]",
+    ),
+    Mutant(
+        "an open does not see how many entries follow",
+        _end_of_window,
+        "$absent + ABSENT - 1 if $absent else",
+        "$absent + ABSENT - 1 if False else",
+        test=f"{_OPENING}test_an_open_takes_three_round_trips_and_few_requests_beside_the_tail[43]",
+    ),
+    Mutant(
+        "entries far ahead are no evidence",
+        Tail._missing,
+        "if all($follower is None for $follower in $unfolded.values()):",
+        "if all($unfolded.get(sequence + distance) is None for distance in range(ABSENT)):",
+        test=f"{_OPENING}test_entries_far_ahead_show_that_one_is_lost[11]",
     ),
     Mutant(
         "a head that was read long ago is trusted",

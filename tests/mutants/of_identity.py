@@ -5,11 +5,12 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.chain.checkpoints.checkpoint import hint_mismatch, hint_of_this_store
+from txnstore.chain.checkpoints.checkpoint import hint_mismatch, hint_of_this_store, hinted_entries
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
 from txnstore.chain.remains import other_store
 from txnstore.compactor.foreign import foreign_pages
+from txnstore.compactor.repair.chain import ChainRepairs
 from txnstore.compactor.repair.repair import _missing_heads, _tried
 from txnstore.compactor.vacuum.soundness import _gaps, check_no_others
 from txnstore.compactor.vacuum.vacuum import _choose, _view_after_lists
@@ -17,6 +18,7 @@ from txnstore.connection import create_connection
 from txnstore.read.expired import judged
 
 _TESTS = "protocol/repair/test_replaced_stores.py::"
+_OPENING = "protocol/chain/test_opening.py::"
 _OF_TWO = "protocol/repair/test_identity.py::"
 
 IDENTITY = (
@@ -112,23 +114,58 @@ IDENTITY = (
         test=f"{_OF_TWO}test_hint_of_another_store_is_ignored",
     ),
     Mutant(
+        "the newest entry that the hint of another store names is believed",
+        hint_of_this_store,
+        '$document.store_id in ("", $keys.store_id)',
+        "True",
+        test=f"{_OPENING}test_a_hint_of_another_store_is_no_evidence_and_no_request",
+    ),
+    Mutant(
+        "a hint does not show that entries behind its checkpoint are lost",
+        Loader.check,
+        "max($hinted.sequence, $hinted.head)",
+        "$hinted.sequence",
+        test=f"{_OPENING}test_a_hint_shows_that_the_entries_behind_its_checkpoint_are_lost",
+    ),
+    Mutant(
+        "the hash of the newest entry in a hint is not compared",
+        hinted_entries,
+        "$hint.head: $hint.head_hash",
+        "0: ''",
+        test=f"{_OPENING}test_a_hint_with_another_hash_of_its_newest_entry_is_another_history[40]",
+    ),
+    Mutant(
+        "a hint names an entry that a power cut may take",
+        Chain._durable_state,
+        "self.make_durable($state.sequence)",
+        "pass",
+        test=f"{_OPENING}test_a_hint_names_no_entry_that_a_power_cut_may_take",
+    ),
+    Mutant(
+        "a recovery does not look for the newest entry that a hint names",
+        ChainRepairs.survey,
+        "if $hint_document.head > max($begins, $newest_sound):",
+        "if False:",
+        test=f"{_OPENING}test_a_recovery_accepts_a_chain_without_the_newest_entry_of_its_hint[another]",
+    ),
+    Mutant(
         "a hint does not show that the newest entries are lost",
         Loader.check,
-        "$hinted.sequence > $state.sequence",
+        "$newest > $state.sequence",
         "False",
         test=f"{_OF_TWO}test_hint_shows_that_a_chain_has_lost_its_newest_entries",
     ),
     Mutant(
         "a checkpoint of another history is believed",
         hint_mismatch,
-        '$hint.entry_hash in ("", $state.entry_hash)',
-        "True",
+        "if $expected == $state.entry_hash:",
+        "if True:",
         test=f"{_OF_TWO}test_hint_with_another_hash_is_another_history",
     ),
     Mutant(
         "an entry of another history is believed",
         Loader._check_hinted_entry,
-        "entry_hash($data) != $hinted.entry_hash",
+        "entry_hash($data) != $digest",
         "False",
         test=f"{_OF_TWO}test_hint_with_another_hash_is_another_history",
     ),

@@ -95,7 +95,7 @@ POWER = (
     Mutant(
         "a gap between entries is the end of a chain (simulated)",
         Tail._missing,
-        "if all($follower is None for $follower in $followers):",
+        "if all($follower is None for $follower in $unfolded.values()):",
         "if True:",
         mishaps=(Mishap.SLOW,),
         settings=_GAPS,

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -123,7 +123,7 @@ class Chain:
         self._tail = Tail(objects, keys, number, pool, self._turns.record, self.boundaries)
         self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
         #: Its edges change under `_publishing`, together with `state`.
-        self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, background)
+        self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, self._durable_state, background)
         self._drafts = Drafts(keys, number, writer_id, runtime)
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
 
@@ -131,8 +131,8 @@ class Chain:
         #: any thread reads it without a lock. Invariant: its sequence never decreases.
         self.state = first_state(number, chains)
         #: The number of an entry that is known to survive a power cut, with all entries before it. Committing threads
-        #: of this chain and of its siblings write it, without a lock: a lost update costs one flush more, because it
-        #: can only make the number too small. On most storages all that is visible is durable.
+        #: of this chain and of its siblings and the saver write it, without a lock: a lost update costs one flush more,
+        #: because it can only make the number too small. On most storages all that is visible is durable.
         self.durable = 0
         #: The wall clock in ms before the newest look at the head that found no later entry, or before the PUT of the
         #: newest own entry; None before the first look. Readers and the committing thread assign it without a lock.
@@ -220,7 +220,7 @@ class Chain:
     def _catch_up(
         self,
         size: int,
-        window: list[bytes | None] | None = None,
+        window: Mapping[int, bytes | None] | None = None,
         *,
         until: int | None = None,
         sure: bool = False,
@@ -531,6 +531,12 @@ class Chain:
             self.make_durable(state.sequence)
             self._saver.save(state)
         return state.sequence
+
+    def _durable_state(self) -> State:
+        """The newest state that this process knows, whose entries survive a power cut from now on."""
+        state = self.state
+        self.make_durable(state.sequence)
+        return state
 
     def make_durable(self, sequence: int) -> None:
         """Make sure that the entries up to this one survive a power cut, before something rests on them that does.

@@ -96,12 +96,16 @@ class LatestDocument(Stored):
         boundary: The number of the last boundary that its writer knew, which is not after the checkpoint.
         store_id: The store that it is of; empty in a hint of an older release, of which that is not known.
         entry_hash: The hash of that entry's line; empty in a hint of an older release.
+        head: The newest entry that its writer knew, and knew to be durable; 0 in a hint of an older release.
+        head_hash: The hash of that entry's line; empty in a hint of an older release.
     """
 
     sequence: Int64 = 0
     boundary: Int64 = 0
     store_id: str = ""
     entry_hash: str = ""
+    head: Int64 = 0
+    head_hash: str = ""
 
 
 class PayloadInfo(BaseModel):

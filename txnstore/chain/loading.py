@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from txnstore.chain.codec import LatestDocument
 from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
 from txnstore.chain.payload import entry_hash
 from txnstore.chain.remains import other_store
-from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
+from txnstore.chain.tail import Tail, missing_entry
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, LostIdentityError, StorageError, StorageRefusedError
@@ -30,14 +31,14 @@ class Start(NamedTuple):
 
     Attributes:
         saved: The checkpoint to begin with; None: begin before entry 1.
-        window: The entries after it, as far as they were read.
+        window: The entries after it that were read, by number; None if those that were read are others.
         first_due: Without a hint, the answer to a request for the entry that the first checkpoint of a small state is
             of: if it exists, there should be a hint. None with a hint.
         hint: The document of the hint; an empty one if it is of another store.
     """
 
     saved: Saved | None
-    window: list[bytes | None] | None
+    window: Mapping[int, bytes | None] | None
     first_due: Future[bytes | None] | None
     hint: LatestDocument
 
@@ -71,7 +72,7 @@ class Loader:
         self._pool, self._tail, self._boundaries, self._every = pool, tail, boundaries, every
 
     def first(self, hint: bytes | None) -> Start:
-        """Read the checkpoint that the hint names, and concurrently the next boundary and the entries after it.
+        """Read the checkpoint that the hint names, and concurrently the next boundary and entries after the checkpoint.
 
         A missing, stale or damaged hint or checkpoint costs additional requests, never correctness. A list of later
         checkpoints, which is sent concurrently too, shows that the hint is stale: then the entries that follow its
@@ -87,7 +88,7 @@ class Loader:
         # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
         first_due = None if sequence else self._pool.submit(self._tail.get, self._every)
         later = None if first_due is not None else self._pool.submit(self._later, sequence)
-        window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
+        window: Mapping[int, bytes | None] | None = self._tail.ahead(sequence, hinted.head)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
@@ -105,7 +106,7 @@ class Loader:
             False if an empty chain was written to since: it must be read, and checked again.
 
         Raises:
-            CorruptionError: It does, or the entry that the hint names is another one.
+            CorruptionError: It does, or an entry that the hint names is another one.
             OvertakenError: The entries after ``state`` were deleted since they were looked for.
         """
         if start.first_due is not None and start.first_due.result() is not None and state.sequence < self._every:
@@ -113,10 +114,12 @@ class Loader:
         if state.sequence == 0 and not self._is_empty(state):
             return False
         hinted = start.hint
-        if hinted.store_id and hinted.sequence > state.sequence:
-            raise self._ends_before(state, f"{latest(self._number)} names the checkpoint of entry {hinted.sequence}")
-        if hinted.entry_hash and (start.saved is None or start.saved.state.sequence < hinted.sequence):
-            self._check_hinted_entry(hinted)
+        newest = max(hinted.sequence, hinted.head)
+        if hinted.store_id and newest > state.sequence:
+            raise self._ends_before(state, f"{latest(self._number)} names entry {newest}")
+        for sequence, digest in checkpoint.hinted_entries(hinted).items():
+            if start.saved is None or start.saved.state.sequence < sequence:
+                self._check_hinted_entry(sequence, digest, start.window or {})
         return True
 
     def _is_empty(self, state: State) -> bool:
@@ -144,14 +147,17 @@ class Loader:
             raise self._ends_before(state, f"entry {entries[0]} exists" if entries else f"{remaining[0]} exists")
         return False
 
-    def _check_hinted_entry(self, hinted: LatestDocument) -> None:
-        """Compare the entry that the hint names, whose checkpoint could not be read, so that entries were folded."""
-        if self._boundaries.last().sequence >= hinted.sequence:
+    def _check_hinted_entry(self, sequence: int, digest: str, window: Mapping[int, bytes | None]) -> None:
+        """Compare an entry that the hint names, and that was folded, with the hash in the hint.
+
+        ``window``: the entries that were read first; the entry is requested if it is not one of them.
+        """
+        if self._boundaries.last().sequence >= sequence:
             return  # Another object may have the name of a deleted entry.
-        data = self._tail.get(hinted.sequence)
-        if data is not None and entry_hash(data) != hinted.entry_hash:
-            entry = self._keys.entry(self._number, hinted.sequence)
-            self._check_hint(f"it names {entry} with the hash {hinted.entry_hash}, and that has another one")
+        data = window.get(sequence) or self._tail.get(sequence)
+        if data is not None and entry_hash(data) != digest:
+            entry = self._keys.entry(self._number, sequence)
+            self._check_hint(f"it names {entry} with the hash {digest}, and that has another one")
 
     def _check_hint(self, conflict: str) -> None:
         if conflict:

@@ -6,7 +6,7 @@ would otherwise look like the end, and a commit would fill the gap and change hi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 
 from txnstore.chain.boundary import Boundaries
@@ -69,10 +69,14 @@ def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
     return entry
 
 
-#: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
-FIRST_WINDOW, _MAX_WINDOW = 4, 64
 #: The number of names without an object in a row that are the end of a chain.
 ABSENT = 3
+#: The number of entries that are read first where nothing is known of them, and the most that are read concurrently.
+FIRST_WINDOW, _MAX_WINDOW = 4, 64
+#: The entries that an open reads first, by their distance from the newest one that it knows of. Those far ahead show
+#: how many follow, so that the second request is for these, and for few that do not exist. The last one is before the
+#: next checkpoint of a small state.
+AHEAD = (1, 2, 3, 4, 15, 30, 45, 60)
 
 
 class Tail:
@@ -130,11 +134,16 @@ class Tail:
         keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
         return folded
 
-    def window(self, first: int, count: int) -> list[bytes | None]:
-        """Read ``count`` entries from ``first`` concurrently; None for an entry that does not exist."""
-        if count == 1:
-            return [self.get(first)]
-        return list(self._pool.map(self.get, range(first, first + count)))
+    def read(self, numbers: Sequence[int]) -> dict[int, bytes | None]:
+        """Read these entries concurrently; None for one that does not exist."""
+        if len(numbers) == 1:
+            return {numbers[0]: self.get(numbers[0])}
+        return dict(zip(numbers, self._pool.map(self.get, numbers), strict=True))
+
+    def ahead(self, sequence: int, head: int) -> dict[int, bytes | None]:
+        """Read the entries after ``sequence`` up to ``head``, which should exist, and then those of :data:`AHEAD`."""
+        last = min(max(sequence, head), sequence + _MAX_WINDOW)
+        return self.read([*range(sequence + 1, last + 1), *(last + distance for distance in AHEAD)])
 
     def follow(
         self,
@@ -142,7 +151,7 @@ class Tail:
         publish: Callable[[State], None],
         size: int,
         *,
-        window: list[bytes | None] | None = None,
+        window: Mapping[int, bytes | None] | None = None,
         until: int | None = None,
         sure: bool = False,
     ) -> State:
@@ -152,42 +161,45 @@ class Tail:
             state: The state to begin with.
             publish: Called with each new state, so that none is lost if a later entry is damaged.
             size: The number of entries to read first; each further request reads twice as many.
-            window: The entries after ``state``, if they were read before.
+            window: The entries after ``state`` that were read before, by number.
             until: Read no further than this entry.
             sure: Look at :data:`ABSENT` names before the chain ends; else the first one without an object ends it,
-                unless the same request has found a later entry.
+                unless a later entry was found before, or by the same request.
 
         Raises:
             CorruptionError: An entry is missing though a later one exists, or an entry is damaged.
             OvertakenError: The entries after the last known state may have been deleted.
         """
-        if sure and window is None:
+        unfolded = dict(window or ())
+        if sure and not unfolded:
             size = max(size, ABSENT)
-        while True:
-            if until is not None:
-                size = min(size, until - state.sequence)
-                if size < 1:
-                    return state
-            if window is None:
-                window = self.window(state.sequence + 1, min(size, _MAX_WINDOW))
-            for place, data in enumerate(window):
+        while until is None or state.sequence < until:
+            following = state.sequence + 1
+            if following not in unfolded:
+                end, size = _end_of_window(following, unfolded, size)
+                end = end if until is None else min(end, until)
+                unread = [number for number in range(following, end + 1) if number not in unfolded]
+                unfolded |= self.read(unread[:_MAX_WINDOW])
+                size *= 2
+            data = unfolded[following]
+            if data is None:
+                data = self._missing(following, unfolded, sure=sure)
                 if data is None:
-                    data = self._missing(state.sequence + 1, window[place:], sure=sure)
-                    if data is None:
-                        return state
-                state = self.fold(state, data)
-                publish(state)
-            window, size = None, size * 2
+                    return state
+            state = self.fold(state, data)
+            publish(state)
+            del unfolded[following]
+        return state
 
-    def _missing(self, sequence: int, window: list[bytes | None], *, sure: bool) -> bytes | None:
+    def _missing(self, sequence: int, unfolded: dict[int, bytes | None], *, sure: bool) -> bytes | None:
         """An entry that did not exist when it was read; None at the end of the chain.
 
-        ``window``: this entry and those read with it.
+        ``unfolded``: this entry and later ones that were read.
         """
-        followers = window[1:]
-        if sure and len(window) < ABSENT and not any(followers):
-            followers = self.window(sequence + len(window), ABSENT - len(window))
-        if all(follower is None for follower in followers):
+        if sure and not any(unfolded.values()):
+            unread = [number for number in range(sequence + 1, sequence + ABSENT) if number not in unfolded]
+            unfolded |= self.read(unread) if unread else {}
+        if all(follower is None for follower in unfolded.values()):
             self._check(sequence)
             return None
         # Most likely both were written while these requests were on their way; then it exists by now.
@@ -196,6 +208,18 @@ class Tail:
             self._check(sequence)
             raise missing_entry(self._keys, self._number, sequence, "later entries exist")
         return data
+
+
+def _end_of_window(first: int, unfolded: Mapping[int, bytes | None], size: int) -> tuple[int, int]:
+    """The last entry to read next, from ``first`` on, and the size of this window.
+
+    Up to the first name that is known to have no object, and those that show whether the chain ends there; else as many
+    entries after the newest known one as are known to follow, at least ``size``.
+    """
+    newest = max((number for number, data in unfolded.items() if data is not None), default=first - 1)
+    size = max(size, newest + 1 - first)
+    absent = min((number for number, data in unfolded.items() if data is None), default=0)
+    return (absent + ABSENT - 1 if absent else newest + size), size
 
 
 def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> CorruptionError:

@@ -432,7 +432,9 @@ def test_hint_names_its_store_and_the_hash_of_its_entry(store: Store, objects: M
     sequence = store.checkpoint()
     document = decode(LatestDocument, keys.latest(0), objects.get(keys.latest(0)))
     state = connection_of(store).view().states[0]
-    assert document == LatestDocument(sequence=sequence, store_id=store.store_id, entry_hash=state.entry_hash)
+    digest = state.entry_hash
+    expected = LatestDocument(sequence=sequence, store_id=store.store_id, entry_hash=digest)
+    assert document == expected.model_copy(update={"head": sequence, "head_hash": digest})
     body = json.dumps({"version": 1, "sequence": sequence}, separators=(",", ":")).encode()
     objects.put(keys.latest(0), sealed(body))
     with reopened(objects, clock) as again:

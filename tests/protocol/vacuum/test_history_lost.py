@@ -243,7 +243,7 @@ def test_an_old_backup_that_replaced_all_but_newer_entries_opens_as_it_was_and_i
     """The case that an open does not notice: no object that it reads is newer. Whatever else looks, does."""
     pass_days(store, clock, 3)
     backup, then = bytes_of(objects), rows(store)
-    pass_days(store, clock, 14)
+    pass_days(store, clock, 30)  # The first entry that is left is too far ahead.
     names = connection_of(store).keys
     newer = numbers(objects)
     objects.delete([item.key for kind in (names.checkpoints, names.boundaries) for item in objects.list(kind(0))])
@@ -263,6 +263,22 @@ def test_an_old_backup_that_replaced_all_but_newer_entries_opens_as_it_was_and_i
     plan = plan_repairs(Connection(objects, runtime=runtime(clock)))
     assert lost in {item.key for item in plan.lost}
     assert {key: data for key, data in bytes_of(objects).items() if key in before} == before
+
+
+@ONE_CHAIN
+def test_an_old_backup_that_replaced_all_but_entries_a_few_days_newer_does_not_open(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """The same, and an open sees the newer entries: it asks for some far ahead."""
+    pass_days(store, clock, 3)
+    backup = bytes_of(objects)
+    pass_days(store, clock, 14)
+    names = connection_of(store).keys
+    objects.delete([item.key for kind in (names.checkpoints, names.boundaries) for item in objects.list(kind(0))])
+    for key, data in backup.items():
+        objects.put(key, data)
+    with pytest.raises(CorruptionError, match="is missing, but later entries exist"):
+        reopen(store, clock)
 
 
 @ONE_CHAIN

@@ -76,10 +76,19 @@ def encoded(
     yield keys.checkpoint_head(chain, state.sequence), head
 
 
-def hint_to(keys: Keys, state: State, boundary: int = 0) -> tuple[str, bytes]:
-    """The hint to the checkpoint of a state, and to a boundary that is not after it: its key and its bytes."""
+def hint_to(keys: Keys, state: State, boundary: int = 0, head: State | None = None) -> tuple[str, bytes]:
+    """The hint to the checkpoint of a state, and to a boundary that is not after it: its key and its bytes.
+
+    ``head``: a newer state, whose entries are durable: a reader refuses a chain that ends before it. None: the same.
+    """
+    newest = head if head is not None and head.sequence > state.sequence else state
     document = LatestDocument(
-        sequence=state.sequence, boundary=boundary, store_id=keys.store_id, entry_hash=state.entry_hash
+        sequence=state.sequence,
+        boundary=boundary,
+        store_id=keys.store_id,
+        entry_hash=state.entry_hash,
+        head=newest.sequence,
+        head_hash=newest.entry_hash,
     )
     return latest(state.chain), encode(document)
 
@@ -123,12 +132,22 @@ def hint_of_this_store(keys: Keys, document: LatestDocument) -> LatestDocument:
     return document if document.store_id in ("", keys.store_id) else LatestDocument()
 
 
+def hinted_entries(hint: LatestDocument) -> dict[int, str]:
+    """The entries that were there when the hint was written, each with the hash of its line.
+
+    None in a hint of an older release, which does not say which store it is of.
+    """
+    named = {hint.sequence: hint.entry_hash, hint.head: hint.head_hash}
+    return {number: digest for number, digest in named.items() if digest} if hint.store_id else {}
+
+
 def hint_mismatch(keys: Keys, hint: LatestDocument, state: State) -> str:
-    """How the entry hash in a hint differs from that in the checkpoint it names, as text; empty if it does not."""
-    if state.sequence != hint.sequence or hint.entry_hash in ("", state.entry_hash):
+    """How the hash of an entry in a hint differs from that in its checkpoint, as text; empty if it does not."""
+    expected = hinted_entries(hint).get(state.sequence, state.entry_hash)
+    if expected == state.entry_hash:
         return ""
     entry = keys.entry(state.chain, state.sequence)
-    return f"it names {entry} with the hash {hint.entry_hash}, and the checkpoint one with {state.entry_hash}"
+    return f"it names {entry} with the hash {expected}, and the checkpoint one with {state.entry_hash}"
 
 
 class Requested(NamedTuple):

@@ -33,6 +33,7 @@ class Saver:
         number: The number of the chain.
         metrics: Counts the checkpoints.
         boundaries: The boundaries of the chain: a checkpoint before the last one is of no use.
+        head: Returns the newest state that this process knows, all of whose entries are durable. A hint names it.
         background: Returns the executor that writes them; None: the thread that calls :meth:`save_later`.
     """
 
@@ -43,12 +44,14 @@ class Saver:
         number: int,
         metrics: ChainMetrics,
         boundaries: Boundaries,
+        head: Callable[[], State],
         background: Callable[[], Executor] | None = None,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._metrics = metrics
         self._boundaries = boundaries
+        self._head = head
         self._number = number
         self._background = background
         #: Guards `_next` and `_task`, and no request. Re-entrant, so that a signal handler that uses the store in
@@ -96,7 +99,7 @@ class Saver:
         self._saves += 1
         for key, data in checkpoint.encoded(self._keys, self._number, edges, state, stored):
             self._objects.put(key, data)
-        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary))
+        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, self._head()))
         self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
 
