@@ -9,7 +9,7 @@ import importlib
 import sys
 
 NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "fresh", "merge",
-         "clean", "spark", "microbatches", "transports")  # fmt: skip
+         "clean", "spark", "microbatches", "transports", "starting")  # fmt: skip
 OTHERS = ("day", "optimize")
 
 

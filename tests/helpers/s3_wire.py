@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from txnstore.storage.s3.loop import own_loop, run_on
 from txnstore.storage.s3.store import S3Store
 from txnstore.testing import WireFault, WireRequest
 
@@ -17,3 +18,9 @@ def backend(url: str, options: dict[str, Any]) -> S3Store:
 
 def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
     return lambda _: fault
+
+
+def s3fs_of(store: S3Store) -> Any:
+    """The connected ``S3FileSystem`` of a store, with its method ``call_s3``; loads s3fs if it was not needed yet."""
+    requests = store._requests()
+    return run_on(own_loop(), requests.client).result()

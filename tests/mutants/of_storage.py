@@ -14,6 +14,7 @@ from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
 from txnstore.storage.s3.errors import check_absence
 from txnstore.storage.s3.requests import ETags
+from txnstore.storage.s3.settings import _keys, plain_settings
 
 _OBSERVED = "protocol/chains/test_observed.py::"
 
@@ -23,6 +24,21 @@ _ANSWERS = "unit/storage/test_s3_answers.py::"
 _TOPICS = "unit/catalog/test_topics.py::"
 
 STORAGE = (
+    Mutant(
+        "a variable that only botocore knows is passed over",
+        plain_settings,
+        "if not _VARIABLES.issuperset($set_ones) or",
+        "if",
+        test="unit/storage/test_s3_settings.py::test_all_else_is_left_to_botocore[a variable of a later botocore]",
+    ),
+    Mutant(
+        "the keys of the environment count before those of the options",
+        _keys,
+        '($options, ("key", "secret", "token")),',
+        "",
+        test="unit/storage/test_s3_settings.py::test_plain_settings_are_those_of_the_client"
+        "[keys before those of the environment]",
+    ),
     Mutant(
         "a proof of a storage does not expire",
         proofs.is_proven,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import txnstore
-from tests.helpers.s3_wire import backend, every
+from tests.helpers.s3_wire import backend, every, s3fs_of
 from txnstore.chain.keys import latest
 from txnstore.errors import (
     CorruptionError,
@@ -145,7 +145,7 @@ def test_a_multipart_put_that_fails_leaves_no_object(store: S3Store, request_log
     with pytest.raises(UnknownOutcomeError):
         store.put("large", b"x" * (MULTIPART_FROM_BYTES + 1))
     assert store.list("") == []
-    uploads = store._requests().files.call_s3("list_multipart_uploads", Bucket=store.bucket)
+    uploads = s3fs_of(store).call_s3("list_multipart_uploads", Bucket=store.bucket)
     assert uploads.get("Uploads", []) == []
 
 

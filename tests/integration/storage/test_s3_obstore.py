@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +13,9 @@ import pytest
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 
+import txnstore
 from tests.helpers.s3_servers import fresh_bucket
-from tests.helpers.s3_wire import backend
+from tests.helpers.s3_wire import backend, s3fs_of
 from txnstore.errors import UnknownOutcomeError
 from txnstore.storage.probe import probe
 from txnstore.storage.s3.obstore import SMALL_BYTES, is_usable
@@ -144,3 +148,47 @@ def _forked(call: Callable[[], bool]) -> bool:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+_OPEN = """
+import json, sys
+import txnstore
+from txnstore.storage.registry import open_store
+url, options, clock = json.loads(sys.argv[1])
+with txnstore.open(url, storage_options=options, read_only=True) as store:
+    assert list(store.scan("t").plan())
+if clock:
+    open_store(url, options).now_ms()
+print(*sorted({"s3fs", "botocore", "aiohttp", "fsspec"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("clock", [False, True])
+def test_an_open_does_not_load_s3fs(s3_bucket_url: str, storage_options: dict[str, Any], clock: bool) -> None:
+    """Nor what it needs, which takes longer to import than all else: only a request that obstore does not send does."""
+    url = f"{s3_bucket_url}/store"
+    with txnstore.create(url, storage_options=storage_options) as store:
+        store.create_topic("t")
+        store.producer(linger=None).send("t", b"1").result()
+        store.checkpoint()
+    arguments = [sys.executable, "-c", _OPEN, json.dumps([url, storage_options, clock])]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FSSPEC_"))}
+    run = subprocess.run(arguments, env=environment, check=False, capture_output=True, text=True)
+    loaded = ["aiohttp", "botocore", "fsspec", "s3fs"] if clock else []
+    assert (run.stdout.split(), run.returncode) == (loaded, 0), run.stderr
+
+
+@pytest.mark.parametrize("marker", ["x/", "x//b", "x/./c"])
+def test_list_with_a_key_that_obstore_would_change_goes_through_s3fs(
+    moto_server: S3Server, any_key_log: RequestLog, marker: str
+) -> None:
+    """The slash at the end of a folder's marker would be dropped, and some keys make the whole list fail."""
+    store = backend(f"{fresh_bucket(moto_server)}/root", {**options_for(any_key_log.url), "transport": "obstore"})
+    store.put("x/a", b"1")
+    assert [info.key for info in store.list("")] == ["x/a"]
+    s3fs_of(store).call_s3("put_object", Bucket=store.bucket, Key=f"root/{marker}", Body=b"")
+    any_key_log.clear()
+    assert [info.key for info in store.list("")] == ["x/a"]
+    agents = [request.headers["user-agent"].lower() for request in any_key_log.requests]
+    assert ["botocore" in agent for agent in agents] == [False, True]
+    store.close()

@@ -12,11 +12,12 @@ from typing import Any
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.redact import redact
 from txnstore.storage.s3.errors import scrub
+from txnstore.storage.s3.loop import own_loop
 from txnstore.storage.s3.requests import parameters
 from txnstore.storage.s3.session import single_attempt_session
 
 #: Whatever the options say: requests are counted and repeated above, and each store has a client of its own.
-_FIXED = {"use_listings_cache": False, "skip_instance_cache": True, "asynchronous": False, "loop": None}
+_FIXED = {"use_listings_cache": False, "skip_instance_cache": True, "asynchronous": False}
 #: The operations that ``s3_additional_kwargs`` may have parameters of.
 _OPERATIONS = ("put_object", "get_object", "list_objects_v2", "delete_objects", "create_multipart_upload")
 
@@ -44,7 +45,7 @@ def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> A
         "retries": {"total_max_attempts": 1},
     }
     try:
-        files = s3fs.S3FileSystem(**{**arguments, **_FIXED}, config_kwargs=config)
+        files = s3fs.S3FileSystem(**{**arguments, **_FIXED, "loop": own_loop()}, config_kwargs=config)
         if files.session is None:
             files.session = _session(files.kwargs)
         files.connect()

@@ -1,4 +1,4 @@
-"""Requests on the I/O thread of fsspec.
+"""The event loop of this process for requests to S3, and requests on it.
 
 ``fsspec.asyn.sync`` waits with a ``threading.Event``: an interrupt (Ctrl-C) inside may leave the lock of the event
 acquired, for which the I/O thread then waits forever, and with it every request of the process. See
@@ -8,13 +8,31 @@ acquired, for which the I/O thread then waits forever, and with it every request
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from txnstore.threads import Task
+from txnstore.threads import Task, start
 
 T = TypeVar("T")
+
+#: The event loops, by process id. A forked child keeps that of its parent without using it: collecting it would close
+#: what both share.
+_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
+
+
+def own_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process. The first call starts its thread, which ends with the process."""
+    loop = _LOOPS.get(os.getpid())
+    if loop is None:
+        made = asyncio.new_event_loop()
+        loop = _LOOPS.setdefault(os.getpid(), made)
+        if loop is made:
+            start(made.run_forever, "txnstore-s3")
+        else:
+            made.close()
+    return loop
 
 
 def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> Task[T]:

@@ -1,9 +1,10 @@
-"""Reads and writes of single objects through obstore, the Python binding of Rust's object_store.
+"""Reads and writes of single objects, and lists of folders, through obstore, the binding of Rust's object_store.
 
-s3fs makes the client first, so options, configuration files and credentials have one meaning. obstore then sends what
-is frequent and needs only few features: GET, PUT, and PUT with ``If-None-Match: *``. What is rare goes through s3fs:
-lists (obstore has no limit, and takes a prefix for a folder), deletes, HEAD, the server's clock; and uploads that are
-large, since obstore's ``read_timeout`` ends one whose body alone takes that long.
+What options, configuration files and credentials mean is :mod:`txnstore.storage.s3.settings`. obstore sends what is
+frequent and needs only few features: GET, PUT, PUT with ``If-None-Match: *``, and lists of all objects in a folder.
+What is rare goes through s3fs, which is loaded then: other lists, and those of objects whose keys obstore would change;
+deletes, HEAD, the server's clock; and uploads that are large, since obstore's ``read_timeout`` ends one whose body
+alone takes that long.
 
 Rust's errors reach Python as text. Its first line has the HTTP status and the answer of the server, from which this
 module makes an error that ``s3_errors`` maps like one of botocore. What it cannot read has an unknown outcome.
@@ -15,7 +16,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,7 +25,8 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import unescape
 
 from txnstore.storage.s3.errors import Answer, NotSecureError, NotSentError, TransportError, check_absence
-from txnstore.storage.s3.requests import S3fsRequests
+from txnstore.storage.s3.requests import Listed, S3fsRequests
+from txnstore.storage.s3.settings import Credentials, Settings
 
 SMALL_BYTES = 1 << 20
 """A larger object is written through s3fs."""
@@ -45,7 +47,8 @@ _CONFIG = {
     "connect_timeout", "read_timeout", "retries", "max_pool_connections", "region_name", "s3", "signature_version",
     "tcp_keepalive",
 }  # fmt: skip
-_ENCRYPTION = {
+#: The ``s3_additional_kwargs`` that obstore knows, and its names for them.
+ENCRYPTION = {
     "ServerSideEncryption": "server_side_encryption",
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
@@ -97,7 +100,7 @@ def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | No
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
         ("config_kwargs ", options.get("config_kwargs") or {}, _CONFIG),
-        ("s3_additional_kwargs ", files.s3_additional_kwargs, _ENCRYPTION),
+        ("s3_additional_kwargs ", files.s3_additional_kwargs, ENCRYPTION),
     ):
         for name in settings:
             if name not in supported:
@@ -114,18 +117,49 @@ def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | No
     return f"bucket {bucket}" if bucket.endswith("--x-s3") else None
 
 
+#: Keys that object_store takes as they are.
+_PLAIN = re.compile(r"(?:[A-Za-z0-9._~=@+,-]+/)*[A-Za-z0-9._~=@+,-]*")
+
+
 class ObstoreRequests(S3fsRequests):
-    """The requests of one bucket, those for single objects through obstore."""
+    """The requests of one bucket, the frequent ones through obstore.
+
+    Args:
+        bucket: The name of the bucket.
+        settings: The settings of the client.
+        connect: Makes a connected ``s3fs.S3FileSystem`` for the other requests.
+        files: One that is made already.
+    """
 
     name = "obstore"
 
-    def __init__(self, files: Any, bucket: str) -> None:
-        super().__init__(files, bucket)
+    def __init__(self, bucket: str, settings: Settings, connect: Callable[[], Any], files: Any = None) -> None:
+        super().__init__(bucket, connect, files)
+        self._settings = settings
         self._made: tuple[Credentials | None, Any] | None = None
         self._making = asyncio.Lock()
 
     def release(self) -> None:
         self._made = None
+        super().release()
+
+    async def list(self, prefix: str, after: str, limit: int | None) -> list[Listed]:
+        if limit is not None or not prefix.endswith("/") or not _PLAIN.fullmatch(prefix) or not _is_offset(after):
+            return await super().list(prefix, after, limit)
+        objects = await self._objects()
+        problem: TransportError | None = None
+        try:
+            found = await objects.list(prefix, offset=after or None).collect_async()
+        except Exception as error:  # noqa: BLE001 - see read
+            if type(error).__name__ != "InvalidPathError":
+                problem = translated(error)
+        else:
+            # obstore drops the slash at the end of a key: that of the marker of a folder, which is empty.
+            if all(each["size"] and each["path"].startswith(prefix) for each in found):
+                return [Listed(each["path"], each["size"], each["last_modified"]) for each in found]
+        if problem is not None:
+            raise problem
+        return await super().list(prefix, after, limit)
 
     async def read(self, key: str, first: int, last: int | None) -> bytes:
         objects = await self._objects()
@@ -174,7 +208,7 @@ class ObstoreRequests(S3fsRequests):
 
     async def _objects(self) -> Any:
         """The store of obstore for the credentials that are valid now."""
-        credentials = await self._credentials()
+        credentials = await self._settings.credentials()
         made = self._made
         if made is None or made[0] != credentials:
             async with self._making:
@@ -183,51 +217,27 @@ class ObstoreRequests(S3fsRequests):
                     made = self._made = (credentials, await asyncio.to_thread(self._make, credentials))
         return made[1]
 
-    async def _credentials(self) -> Credentials | None:
-        """Those that botocore would sign with now; it renews them before they expire."""
-        if self.files.anon:
-            return None
-        client_options = self.files.client_kwargs
-        key, secret, token = (
-            own or client_options.get(name)
-            for own, name in (
-                (self.files.key, "aws_access_key_id"),
-                (self.files.secret, "aws_secret_access_key"),
-                (self.files.token, "aws_session_token"),
-            )
-        )
-        if key and secret:
-            return (key, secret, token)
-        credentials = await self.files.session.get_credentials()
-        if credentials is None:
-            from botocore.exceptions import NoCredentialsError
-
-            raise NoCredentialsError
-        frozen = await credentials.get_frozen_credentials()
-        return (frozen.access_key, frozen.secret_key, frozen.token)
-
     def _make(self, credentials: Credentials | None) -> Any:
         from obstore.store import S3Store
 
-        meta = self.files.s3.meta
-        additional = self.files.s3_additional_kwargs
-        endpoint, in_host = endpoint_of(meta.endpoint_url, self.bucket, (meta.config.s3 or {}).get("addressing_style"))
+        wanted = self._settings
+        endpoint, in_host = endpoint_of(wanted.endpoint, self.bucket, wanted.style)
         # All is given, because obstore takes the rest from variables of the environment with names of its own.
         config = {
             "aws_endpoint_url_s3": endpoint,
             "virtual_hosted_style_request": in_host,
-            "region": meta.region_name or "us-east-1",
+            "region": wanted.region,
             "skip_signature": credentials is None,
             "conditional_put": "etag",
             "unsigned_payload": False,
             "s3_express": False,
-            "request_payer": bool(self.files.req_kw),
-            **{ours: additional[theirs] for theirs, ours in _ENCRYPTION.items() if theirs in additional},
+            "request_payer": wanted.requester_pays,
+            **{ours: wanted.additional[theirs] for theirs, ours in ENCRYPTION.items() if theirs in wanted.additional},
         }
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=meta.config.connect_timeout),
-            "read_timeout": timedelta(seconds=meta.config.read_timeout),
+            "connect_timeout": timedelta(seconds=wanted.connect_timeout),
+            "read_timeout": timedelta(seconds=wanted.read_timeout),
             "timeout": timedelta(days=1),  # Of a whole request; its parts have those above.
             "http1_only": True,
             **self._certificates(),
@@ -241,15 +251,10 @@ class ObstoreRequests(S3fsRequests):
         )
 
     def _certificates(self) -> dict[str, Any]:
-        verify = self.files.client_kwargs.get("verify")
-        if verify is None:
-            verify = self.files.session.get_config_variable("ca_bundle")
+        verify = self._settings.verify
         if verify is False:
             return {"allow_invalid_certificates": True}
         return {"root_certificate": Path(verify).read_bytes()} if isinstance(verify, str) else {}
-
-
-Credentials = tuple[str, str, str | None]
 
 
 class _Fixed:
@@ -261,6 +266,11 @@ class _Fixed:
     def __call__(self) -> dict[str, Any]:
         key, secret, token = self._credentials
         return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
+
+
+def _is_offset(after: str) -> bool:
+    """Whether obstore lists what is after this text, and not after another one that it makes of it."""
+    return not after or (_PLAIN.fullmatch(after) is not None and not after.endswith("/"))
 
 
 def endpoint_of(url: str, bucket: str, style: str | None) -> tuple[str, bool]:

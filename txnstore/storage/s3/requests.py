@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from txnstore.storage.s3.errors import ForeignAnswerError, answer_of, check_absence
 
@@ -18,39 +20,79 @@ MIB = 1 << 20
 #: The answer to a smaller write is compared with the MD5 of the bytes.
 HASHED_BYTES = MIB
 PART_BYTES = 32 * MIB
+PAGE_KEYS = 1000
+"""S3's limit of keys per list and per delete request."""
 PARTS_AT_ONCE = 4
 """The parts of a multipart upload that are in memory."""
 
 
+class Listed(NamedTuple):
+    """An object in a list, by its key in the bucket."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
 class S3fsRequests:
-    """The requests of one bucket. Its coroutines run on the event loop of ``files``.
+    """The requests of one bucket. Its coroutines run on the event loop of this process.
 
     Args:
-        files: A connected ``s3fs.S3FileSystem``.
         bucket: The name of the bucket.
+        connect: Makes a connected ``s3fs.S3FileSystem``, at the first request that needs it; called once.
+        files: One that is made already.
     """
 
     name = "s3fs"
 
-    def __init__(self, files: Any, bucket: str) -> None:
-        self.files = files
+    def __init__(self, bucket: str, connect: Callable[[], Any], files: Any = None) -> None:
         self.bucket = bucket
-        self._wanted = {**files.s3_additional_kwargs, **files.req_kw}
+        #: The ``S3FileSystem``; None before the first request that needs it.
+        self.files = files
+        self._connect = connect
+        self._connecting = asyncio.Lock()
         self._additional: dict[str, dict[str, Any]] = {}
         self._etags = ETags()
 
     def release(self) -> None:
-        """Drop connections other than those of ``files``, which its owner closes."""
+        """Drop connections."""
+        files, self.files = self.files, None
+        if files is not None:
+            files.close_session(files.loop, files.s3)
+
+    async def client(self) -> Any:
+        """The connected ``S3FileSystem``."""
+        if self.files is None:
+            async with self._connecting:
+                if self.files is None:
+                    self.files = await asyncio.to_thread(self._connect)
+        return self.files
 
     async def call(self, operation: str, **arguments: Any) -> Any:
         """Send a request; ``operation`` is a method of botocore's client. Returns the answer as botocore parses it."""
-        s3 = await self.files.get_s3(self.bucket)
+        files = await self.client()
+        s3 = await files.get_s3(self.bucket)
         additional = self._additional.get(operation)
         if additional is None:
-            accepted = parameters(s3, operation)
-            additional = {name: value for name, value in self._wanted.items() if name in accepted}
+            accepted, wanted = parameters(s3, operation), {**files.s3_additional_kwargs, **files.req_kw}
+            additional = {name: value for name, value in wanted.items() if name in accepted}
             self._additional[operation] = additional
         return await getattr(s3, operation)(**{**additional, "Bucket": self.bucket, **arguments})
+
+    async def list(self, prefix: str, after: str, limit: int | None) -> list[Listed]:
+        """The first objects whose keys start with ``prefix`` and are greater than ``after``, at most ``limit``."""
+        found: list[Listed] = []
+        page = {"StartAfter": after} if after else {}
+        while limit is None or len(found) < limit:
+            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
+            answer = await self.call("list_objects_v2", Prefix=prefix, MaxKeys=size, **page)
+            found += [
+                Listed(each["Key"], int(each["Size"]), each["LastModified"]) for each in answer.get("Contents", ())
+            ]
+            if not answer.get("IsTruncated"):
+                break
+            page = {"ContinuationToken": answer["NextContinuationToken"]}
+        return found
 
     async def read(self, key: str, first: int, last: int | None) -> bytes:
         """The bytes from ``first`` to ``last``, inclusive; none if the object ends before ``first``."""

@@ -13,22 +13,21 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
-from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.bucket import BucketSettings, rules_of
 from txnstore.storage.s3.client import check_endpoint, connect, secrets_in
 from txnstore.storage.s3.errors import Kind, from_code, map_s3_error
-from txnstore.storage.s3.loop import run_on
-from txnstore.storage.s3.requests import MIB, S3fsRequests
+from txnstore.storage.s3.loop import own_loop, run_on
+from txnstore.storage.s3.requests import MIB, PAGE_KEYS, Listed, S3fsRequests
 from txnstore.storage.s3.transport import OPTION, check_transport, requests_of
 from txnstore.threads import ForkLock, in_thread
 
 MULTIPART_FROM_BYTES = 64 * MIB
 """A larger ``put`` is a multipart upload. A ``put_if_absent`` never is: few servers check conditions on parts."""
-PAGE_KEYS = 1000
-"""S3's limit of keys per list and per delete request."""
 
 T = TypeVar("T")
 
@@ -121,14 +120,14 @@ class S3Store:
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
         infos: list[ObjectInfo] = []
-        page: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
+        after = self._root + start_after if start_after else ""
         while limit is None or len(infos) < limit:
-            size = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(infos))
-            answer = self._call(Kind.READ, prefix, "list_objects_v2", Prefix=self._root + prefix, MaxKeys=size, **page)
-            infos.extend(self._infos(answer.get("Contents", ())))
-            if not answer.get("IsTruncated"):
+            rest = None if limit is None else limit - len(infos)
+            listed = self._run(Kind.READ, prefix, partial(_listed, self._root + prefix, after, rest))
+            infos.extend(self._infos(listed))
+            if rest is None or len(listed) < rest:
                 break
-            page = {"ContinuationToken": answer["NextContinuationToken"]}
+            after = listed[-1].key
         return infos
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -177,9 +176,7 @@ class S3Store:
         with self._lock.own:
             requests = self._clients.pop(os.getpid(), None)
         if requests is not None:
-            requests.release()
-            files = requests.files
-            in_thread(lambda: files.close_session(files.loop, files.s3))
+            in_thread(requests.release)
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})" if self.transport is None else f"S3Store({self.url!r} by {self.transport})"
@@ -190,26 +187,26 @@ class S3Store:
     def _full(self, key: str) -> str:
         return self._root + check_key(key)
 
-    def _infos(self, contents: Sequence[Mapping[str, Any]]) -> Iterator[ObjectInfo]:
-        for item in contents:
-            key = item["Key"][len(self._root) :]
+    def _infos(self, listed: Sequence[Listed]) -> Iterator[ObjectInfo]:
+        for item in listed:
+            key = item.key[len(self._root) :]
             try:
                 check_key(key)
             except StorageRefusedError:
                 continue  # Some tools create "folder/" markers; txnstore never creates such keys.
-            yield ObjectInfo(key, int(item["Size"]), _milliseconds(item["LastModified"]))
+            yield ObjectInfo(key, item.size, _milliseconds(item.modified))
 
     def _call(self, kind: Kind, key: str, operation: str, **arguments: Any) -> Any:
         return self._run(kind, key, lambda requests: requests.call(operation, **arguments))
 
     def _run(self, kind: Kind, key: str, request: Callable[[S3fsRequests], Awaitable[T]]) -> T:
-        """Run the coroutine on fsspec's I/O thread and map every error to :mod:`txnstore.errors`."""
+        """Run the coroutine on the event loop of this process and map every error to :mod:`txnstore.errors`."""
         requests = self._requests()
-        answer = run_on(requests.files.loop, lambda: request(requests))
+        answer = run_on(own_loop(), lambda: request(requests))
         error = answer.exception()
         if error is None:
             return answer.result()
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, InvalidConfigError):
             raise error
         url = f"{self.url}/{key}" if key else self.url
         # Raised outside of a handler: otherwise the original error, which may contain a secret, would be its context.
@@ -222,17 +219,21 @@ class S3Store:
             with self._lock.own:
                 requests = self._clients.get(pid)
                 if requests is None:
-                    requests = self._clients[pid] = in_thread(self._connect)  # It starts fsspec's thread.
+                    requests = self._clients[pid] = in_thread(self._connect)  # It imports, and reads files.
         return requests
 
     def _connect(self) -> S3fsRequests:
         options = {name: value for name, value in self._options.items() if name != OPTION}
-        files = connect(options, self.url, self._secrets)
-        return requests_of(files, options, self.bucket, self.url, self._options.get(OPTION))
+        client = partial(connect, options, self.url, self._secrets)
+        return requests_of(client, options, self.bucket, self.url, self._options.get(OPTION))
 
 
 def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
     return S3Store(bucket, prefix, storage_options=options)
+
+
+def _listed(prefix: str, after: str, limit: int | None, requests: S3fsRequests) -> Awaitable[list[Listed]]:
+    return requests.list(prefix, after, limit)
 
 
 def _milliseconds(time: datetime) -> int:

@@ -8,12 +8,14 @@ is the same, and the same tests check both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txnstore.errors import InvalidConfigError
-from txnstore.storage.s3.obstore import ObstoreRequests, is_usable, unfit, unsupported
+from txnstore.storage.s3.obstore import ENCRYPTION, ObstoreRequests, is_usable, unfit, unsupported
 from txnstore.storage.s3.requests import S3fsRequests
+from txnstore.storage.s3.settings import plain_settings, settings_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,34 +38,41 @@ def check_transport(wish: object) -> None:
         raise InvalidConfigError(f"The transport 'obstore' is {reason}: install txnstore[obstore].")
 
 
-def requests_of(files: Any, options: Mapping[str, Any], bucket: str, url: str, wish: str | None) -> S3fsRequests:
+def requests_of(
+    connect: Callable[[], Any], options: Mapping[str, Any], bucket: str, url: str, wish: str | None
+) -> S3fsRequests:
     """The requests of a bucket, through the transport that is wished for, or else through the best that fits.
 
     Args:
-        files: A connected ``s3fs.S3FileSystem``.
-        options: The ``storage_options`` that it was made from.
+        connect: Makes a connected ``s3fs.S3FileSystem``. It is called now, unless the settings are plain.
+        options: The ``storage_options``.
         bucket: The name of the bucket.
         url: The store, for messages.
         wish: The option ``transport``.
 
     Raises:
-        InvalidConfigError: obstore is wished for, and does not know an option.
+        InvalidConfigError: An option is wrong, or obstore is wished for, and does not know one.
     """
-    if wish == "s3fs":
-        return S3fsRequests(files, bucket)
-    reason = unfit()
-    if reason is None:
+    reason = "it was not asked for" if wish == "s3fs" else unfit()
+    if reason is None and not is_usable():
         reason = "this process was forked from one that uses it"
-        if is_usable():
-            missing = unsupported(files, options, bucket)
-            if missing is None:
-                _LOG.info("S3 requests go through obstore", extra={"url": url})
-                return ObstoreRequests(files, bucket)
-            if wish is not None:
-                raise InvalidConfigError(
-                    f"The transport 'obstore' does not know the storage option {missing} for {url}. Leave it out, or "
-                    f"pass {OPTION}='s3fs'."
-                )
-            reason = f"it does not know {missing}"
-    _LOG.info("S3 requests go through s3fs", extra={"url": url, "not_obstore": reason})
-    return S3fsRequests(files, bucket)
+    if reason is None and not bucket.endswith("--x-s3"):
+        settings = plain_settings(options, os.environ, ENCRYPTION)
+        if settings is not None:
+            _LOG.info("S3 requests go through obstore", extra={"url": url})
+            return ObstoreRequests(bucket, settings, connect)
+    files = connect()
+    if reason is None:
+        missing = unsupported(files, options, bucket)
+        if missing is None:
+            _LOG.info("S3 requests go through obstore", extra={"url": url})
+            return ObstoreRequests(bucket, settings_of(files), connect, files)
+        if wish is not None:
+            raise InvalidConfigError(
+                f"The transport 'obstore' does not know the storage option {missing} for {url}. Leave it out, or "
+                f"pass {OPTION}='s3fs'."
+            )
+        reason = f"it does not know {missing}"
+    if wish != "s3fs":
+        _LOG.info("S3 requests go through s3fs", extra={"url": url, "not_obstore": reason})
+    return S3fsRequests(bucket, connect, files)

@@ -1,0 +1,105 @@
+"""What a process needs until it knows what to read: import, open, plan; in a folder and on S3.
+
+Each run is a process of its own, in turns with one that only imports ``pyarrow.parquet``. ``BEFORE=FOLDER`` names a
+checkout of an earlier txnstore, which opens the same stores in between. Processor time counts, not seconds: the server
+of the S3 tests is one in Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import txnstore
+from benchmarks.measure import Result
+from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.testing import RequestLog, S3Server
+from txnstore.testing.servers import storage_options
+
+#: Commits before the last checkpoint, and after it.
+COMMITS, TAIL = 1_000, 43
+ROUNDS = 7
+_IMPORT = "import pyarrow.parquet"
+_OPEN = """
+import json, sys
+import txnstore
+url, options, commits = json.loads(sys.argv[1])
+with txnstore.open(url, storage_options=options, read_only=True) as store:
+    assert sum(1 for _ in store.scan("events").plan()) == commits
+print(*sorted(name for name in ("s3fs", "botocore", "aiohttp") if name in sys.modules))
+"""
+
+
+def run() -> Iterator[Result]:
+    """Open and plan a folder and a bucket; compare with an import, and count requests."""
+    here = str(Path(__file__).parents[1])
+    checkouts = {"": here, **({"before: ": os.environ["BEFORE"]} if "BEFORE" in os.environ else {})}
+    with tempfile.TemporaryDirectory() as base, S3Server() as server, RequestLog(server.url) as log:
+        bucket = server.create_bucket(f"bench-{time.time_ns()}")
+        places = {
+            "folder": (f"{base}/events", None, _fill(f"{base}/events", None)),
+            "S3": (f"{bucket}/events", storage_options(log.url), _fill(f"{bucket}/events", server.storage_options)),
+        }
+        yield from _processor_time(places, checkouts)
+        for name, checkout in checkouts.items():
+            log.clear()
+            loaded = _child(_OPEN, checkout, places["S3"])
+            kinds = Counter("LIST" if "list-type" in request.query else request.method for request in log.requests)
+            detail = f"tail of {TAIL}; {dict(kinds)}; loaded: {loaded or 'none of s3fs, botocore, aiohttp'}"
+            yield Result(f"{name}open + plan on S3: GET", kinds["GET"], TAIL + 12, at_most=True, detail=detail)
+            yield Result(f"{name}open + plan on S3: PUT", kinds["PUT"], 0, at_most=True, detail="")
+
+
+def _fill(url: str, options: Mapping[str, Any] | None) -> int:
+    """A store with a checkpoint and a tail; returns the number of its batches."""
+    with txnstore.create(url, storage_options=options) as store:
+        store.create_topic("events")
+        with store.producer(linger=None) as producer:
+            sent = 0
+            # The last checkpoint is one that the process writes by itself.
+            while sent < COMMITS or store.checkpoint() % CHECKPOINT_EVERY:
+                producer.send("events", b"%d" % sent).result()
+                sent += 1
+            for number in range(TAIL):
+                producer.send("events", b"%d" % number).result()
+    return sent + TAIL
+
+
+def _processor_time(places: Mapping[str, Any], checkouts: Mapping[str, str]) -> Iterator[Result]:
+    spent: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        spent.setdefault("", []).append(_seconds(_IMPORT, checkouts[""], None))
+        for place, store in places.items():
+            for name, checkout in checkouts.items():
+                spent.setdefault(f"{name}open + plan, {place}", []).append(_seconds(_OPEN, checkout, store))
+    base = statistics.median(spent.pop(""))
+    for name, times in spent.items():
+        median = statistics.median(times)
+        detail = f"{median * 1000:.0f} ms of processor time; {base * 1000:.0f} for the import"
+        yield Result(f"{name} / import pyarrow.parquet", median / base, 1.5, at_most=True, detail=detail)
+
+
+def _seconds(code: str, checkout: str, store: Any) -> float:
+    """The processor time of a process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _child(code, checkout, store)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _child(code: str, checkout: str, store: Any) -> str:
+    environment = {**os.environ, "PYTHONPATH": checkout}
+    arguments = [sys.executable, "-c", code, json.dumps(store)]
+    return subprocess.run(
+        arguments, env=environment, cwd="/", check=True, capture_output=True, text=True
+    ).stdout.strip()

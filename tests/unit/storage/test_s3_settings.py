@@ -1,0 +1,140 @@
+"""What the options and the environment give without botocore is what its client has; anything else is left to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnstore.storage.s3.client import connect
+from txnstore.storage.s3.loop import own_loop, run_on
+from txnstore.storage.s3.obstore import ENCRYPTION
+from txnstore.storage.s3.settings import plain_settings, settings_of
+
+KEYS = {"key": "one", "secret": "two"}
+OF_THE_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "env", "AWS_SECRET_ACCESS_KEY": "env-secret"}
+NOWHERE = "http://127.0.0.1:9"
+CREDENTIALS = "[default]\naws_access_key_id = file\naws_secret_access_key = file-secret\n"
+
+#: Options, environment, and files of AWS, which plain settings are read from.
+PLAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
+    "keys": (KEYS, {}, {}),
+    "keys with token": ({**KEYS, "token": "three"}, {}, {}),
+    "keys before those of the environment": (KEYS, {**OF_THE_ENVIRONMENT, "AWS_SESSION_TOKEN": "other"}, {}),
+    "anon": ({"anon": True}, OF_THE_ENVIRONMENT, {}),
+    "endpoint": ({**KEYS, "endpoint_url": NOWHERE}, {}, {}),
+    "endpoint of the client": ({**KEYS, "client_kwargs": {"endpoint_url": NOWHERE}}, {}, {}),
+    "region": ({**KEYS, "client_kwargs": {"region_name": "eu-central-1"}}, {"AWS_DEFAULT_REGION": "us-west-2"}, {}),
+    "region and endpoint": ({**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"region_name": "eu-west-3"}}, {}, {}),
+    "us-east-1": ({**KEYS, "client_kwargs": {"region_name": "us-east-1"}}, {}, {}),
+    "region of another variable": (KEYS, {"AWS_REGION": "eu-west-1"}, {}),
+    "environment": ({}, {**OF_THE_ENVIRONMENT, "AWS_DEFAULT_REGION": "ap-southeast-2"}, {}),
+    "environment with token": ({}, {**OF_THE_ENVIRONMENT, "AWS_SESSION_TOKEN": "token"}, {}),
+    "endpoint of the environment": (KEYS, {"AWS_ENDPOINT_URL": NOWHERE}, {}),
+    "endpoint of S3": (KEYS, {"AWS_ENDPOINT_URL": "http://127.0.0.1:10", "AWS_ENDPOINT_URL_S3": NOWHERE}, {}),
+    "timeouts": ({**KEYS, "config_kwargs": {"connect_timeout": 2, "read_timeout": 60}}, {}, {}),
+    "style": ({**KEYS, "config_kwargs": {"s3": {"addressing_style": "path"}}}, {}, {}),
+    "verify": ({**KEYS, "client_kwargs": {"verify": False}}, {}, {}),
+    "trusted": ({**KEYS, "client_kwargs": {"verify": "/etc/ssl/cert.pem"}}, {}, {}),
+    "trusted by the environment": (KEYS, {"AWS_CA_BUNDLE": "/etc/ssl/cert.pem"}, {}),
+    "trusted before the environment": ({**KEYS, "client_kwargs": {"verify": False}}, {"AWS_CA_BUNDLE": "/other"}, {}),
+    "encryption": (
+        {**KEYS, "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}, "requester_pays": True},
+        {},
+        {},
+    ),
+    "config": (KEYS, {}, {"config": "[default]\nregion = eu-north-1\noutput = json\n[profile x]\nrole_arn = arn\n"}),
+    "credentials": ({}, {}, {"config": "[default]\nregion = eu-north-1\n", "credentials": CREDENTIALS}),
+    "credentials with token": ({}, {}, {"credentials": f"{CREDENTIALS}aws_session_token = file-token\n"}),
+    "environment before files": ({}, OF_THE_ENVIRONMENT, {"credentials": CREDENTIALS}),
+}
+#: The same of what is left to botocore.
+OTHER: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
+    "nothing": ({}, {}, {}),
+    "half of the keys": ({"key": "one"}, {}, {}),
+    "half of the environment": ({}, {"AWS_ACCESS_KEY_ID": "env"}, {"credentials": CREDENTIALS}),
+    "a token alone": ({"token": "three"}, OF_THE_ENVIRONMENT, {}),
+    "anonymous with keys": ({**KEYS, "anon": True}, {}, {}),
+    "profile": ({"profile": "x"}, OF_THE_ENVIRONMENT, {}),
+    "profile of the environment": (KEYS, {"AWS_PROFILE": "x"}, {}),
+    "another file": (KEYS, {"AWS_CONFIG_FILE": "/other"}, {}),
+    "settings of fsspec": (KEYS, {"FSSPEC_S3_ENDPOINT_URL": NOWHERE}, {}),
+    "an empty variable": (KEYS, {"AWS_ENDPOINT_URL": ""}, {}),
+    "a variable of a later botocore": (KEYS, {"AWS_NEW": "1"}, {}),
+    "another cloud": ({**KEYS, "client_kwargs": {"region_name": "cn-north-1"}}, {}, {}),
+    "a region without a pattern": ({**KEYS, "client_kwargs": {"region_name": "us-gov-west-1"}}, {}, {}),
+    "two endpoints": ({**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"endpoint_url": NOWHERE}}, {}, {}),
+    "empty": ({**KEYS, "endpoint_url": ""}, {}, {}),
+    "a wrong type": ({**KEYS, "config_kwargs": {"read_timeout": "60"}}, {}, {}),
+    "a misspelt option": ({**KEYS, "region": "eu-west-1"}, {}, {}),
+    "an option of the client": ({**KEYS, "client_kwargs": {"api_version": "1"}}, {}, {}),
+    "acceleration": ({**KEYS, "config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, {}, {}),
+    "storage class": ({**KEYS, "s3_additional_kwargs": {"StorageClass": "STANDARD_IA"}}, {}, {}),
+    "endpoint in a file": (KEYS, {}, {"config": f"[default]\nendpoint_url = {NOWHERE}\n"}),
+    "style in a file": (KEYS, {}, {"config": "[default]\ns3 =\n  addressing_style = path\n"}),
+    "role": ({}, {}, {"config": "[default]\nrole_arn = arn\nsource_profile = x\n"}),
+    "process": ({}, {}, {"config": "[default]\ncredential_process = /bin/x\n", "credentials": CREDENTIALS}),
+    "damaged file": (KEYS, {}, {"config": "region = eu-north-1\n"}),
+}
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Mapping[str, str]]:
+    """Makes an environment with these variables and files, and no others."""
+
+    def make(variables: Mapping[str, str], files: Mapping[str, str]) -> Mapping[str, str]:
+        for name in [*os.environ]:
+            if name.startswith(("AWS_", "FSSPEC_")):
+                monkeypatch.delenv(name)
+        (tmp_path / ".aws").mkdir()
+        for name, text in files.items():
+            (tmp_path / ".aws" / name).write_text(text)
+        environment = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **variables}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return environment
+
+    return make
+
+
+@pytest.mark.parametrize(("options", "variables", "files"), PLAIN.values(), ids=PLAIN)
+def test_plain_settings_are_those_of_the_client(
+    given: Callable[..., Mapping[str, str]],
+    options: Mapping[str, Any],
+    variables: Mapping[str, str],
+    files: Mapping[str, str],
+) -> None:
+    environment = given(variables, files)
+    plain = plain_settings(options, environment, ENCRYPTION)
+    client = connect(options, "s3://bucket", ())
+    try:
+        expected = settings_of(client)
+        assert plain is not None
+        assert run_on(own_loop(), plain.credentials).result() == run_on(own_loop(), expected.credentials).result()
+        assert replace(plain, credentials=_none) == replace(expected, credentials=_none)
+    finally:
+        client.close_session(client.loop, client.s3)
+
+
+@pytest.mark.parametrize(("options", "variables", "files"), OTHER.values(), ids=OTHER)
+def test_all_else_is_left_to_botocore(
+    given: Callable[..., Mapping[str, str]],
+    options: Mapping[str, Any],
+    variables: Mapping[str, str],
+    files: Mapping[str, str],
+) -> None:
+    assert plain_settings(options, given(variables, files), ENCRYPTION) is None
+
+
+def test_configuration_of_fsspec_is_left_to_it(given: Callable[..., Mapping[str, str]]) -> None:
+    environment = given({}, {})
+    Path(environment["HOME"], ".config/fsspec").mkdir(parents=True)
+    assert plain_settings(KEYS, environment, ENCRYPTION) is None
+
+
+async def _none() -> None:
+    return None

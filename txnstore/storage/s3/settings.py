@@ -1,0 +1,223 @@
+"""What a client for S3 needs to know: from the options and the environment, or from the client that s3fs has made.
+
+Botocore decides what options, variables and configuration files mean, and needs 0.3 s of processor time to be imported.
+So :func:`plain_settings` reads what needs no decision: keys that are given as they are, a region, an endpoint. Where
+anything else is set that botocore might read, it returns None, and s3fs is asked. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from configparser import Error, RawConfigParser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: The access key, the secret key, and the session token or None.
+Credentials = tuple[str, str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a client for one bucket.
+
+    Attributes:
+        endpoint: The URL of the server, without the bucket.
+        style: The ``addressing_style``: path, virtual, or auto; None: auto.
+        region: The region that requests are signed for.
+        connect_timeout: In seconds.
+        read_timeout: In seconds, of each read from the connection.
+        verify: Whether certificates are checked, or the file of the trusted ones; None: as the system does.
+        additional: Parameters of each request, by botocore's names.
+        requester_pays: Whether the requester pays.
+        credentials: Returns those to sign with now; None: requests are not signed.
+    """
+
+    endpoint: str
+    style: str | None
+    region: str
+    connect_timeout: float
+    read_timeout: float
+    verify: bool | str | None
+    additional: Mapping[str, Any]
+    requester_pays: bool
+    credentials: Callable[[], Awaitable[Credentials | None]]
+
+
+def settings_of(files: Any) -> Settings:
+    """The settings of a connected ``s3fs.S3FileSystem``."""
+    meta = files.s3.meta
+    verify = files.client_kwargs.get("verify")
+    if verify is None:
+        verify = files.session.get_config_variable("ca_bundle")
+
+    async def credentials() -> Credentials | None:
+        """Those that botocore would sign with now; it renews them before they expire."""
+        if files.anon:
+            return None
+        key, secret, token = (
+            own or files.client_kwargs.get(name)
+            for own, name in (
+                (files.key, "aws_access_key_id"),
+                (files.secret, "aws_secret_access_key"),
+                (files.token, "aws_session_token"),
+            )
+        )
+        if key and secret:
+            return (key, secret, token)
+        found = await files.session.get_credentials()
+        if found is None:
+            from botocore.exceptions import NoCredentialsError
+
+            raise NoCredentialsError
+        frozen = await found.get_frozen_credentials()
+        return (frozen.access_key, frozen.secret_key, frozen.token)
+
+    return Settings(
+        endpoint=meta.endpoint_url,
+        style=(meta.config.s3 or {}).get("addressing_style"),
+        region=meta.region_name or "us-east-1",
+        connect_timeout=meta.config.connect_timeout,
+        read_timeout=meta.config.read_timeout,
+        verify=verify,
+        additional=files.s3_additional_kwargs,
+        requester_pays=bool(files.req_kw),
+        credentials=credentials,
+    )
+
+
+# Without botocore -----------------------------------------------------------------------------------------------------
+
+#: The variables that are read here, and those that change nothing where keys are given.
+_VARIABLES = {
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE",
+    "AWS_REGION", "AWS_EC2_METADATA_DISABLED", "AWS_EXECUTION_ENV", "AWS_PAGER",
+}  # fmt: skip
+#: The options of s3fs that are read here, with their types, and those that have no effect on the requests of a store.
+_OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "key": str, "secret": str, "token": str, "anon": bool, "endpoint_url": str, "client_kwargs": dict,
+    "config_kwargs": dict, "s3_additional_kwargs": dict, "requester_pays": bool, "use_listings_cache": bool,
+    "skip_instance_cache": bool,
+}  # fmt: skip
+_CLIENT: Mapping[str, type | tuple[type, ...]] = {"region_name": str, "endpoint_url": str, "verify": (bool, str)}
+_CONFIG: Mapping[str, type | tuple[type, ...]] = {
+    "connect_timeout": (int, float), "read_timeout": (int, float), "max_pool_connections": int, "s3": dict,
+}  # fmt: skip
+_STYLE: Mapping[str, type | tuple[type, ...]] = {"addressing_style": str}
+#: What s3fs has set, in seconds.
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 15
+#: The lines of a profile that are read here, and one that changes nothing.
+_PROFILE = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region", "output"}
+#: Regions whose servers are below amazonaws.com.
+_REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-(north|south|east|west|central|northeast|southeast|northwest)-\d")
+
+
+def plain_settings(
+    options: Mapping[str, Any], environment: Mapping[str, str], encryption: Mapping[str, str]
+) -> Settings | None:
+    """The settings that the ``storage_options`` and the environment give, if they need no decision of botocore.
+
+    Args:
+        options: The ``storage_options``.
+        environment: The variables of the environment.
+        encryption: The ``s3_additional_kwargs`` that may be given.
+    """
+    client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
+    additional = options.get("s3_additional_kwargs") or {}
+    if not (
+        _has_only(options, _OPTIONS)
+        and _has_only(client, _CLIENT)
+        and _has_only(config, _CONFIG)
+        and _has_only(config.get("s3") or {}, _STYLE)
+        and additional.keys() <= encryption.keys()
+    ):
+        return None
+    set_ones = [name for name in environment if name.startswith(("AWS_", "FSSPEC_"))]
+    if not _VARIABLES.issuperset(set_ones) or not all(environment[name] for name in set_ones):
+        return None
+    home = Path(environment.get("HOME") or "~").expanduser()
+    profile = _profile(home)
+    if profile is None or (home / ".config/fsspec").exists():
+        return None
+    keys = [*_keys(options, environment, profile)]
+    endpoints = {
+        "options": options.get("endpoint_url"),
+        "client": client.get("endpoint_url"),
+        "variable": environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"),
+    }
+    region = client.get("region_name") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
+    endpoint = endpoints["options"] or endpoints["client"] or endpoints["variable"] or _endpoint(region)
+    if not keys or endpoint is None or (endpoints["options"] and endpoints["client"]):
+        return None
+
+    async def credentials() -> Credentials | None:
+        return keys[0]
+
+    return Settings(
+        endpoint=endpoint,
+        style=(config.get("s3") or {}).get("addressing_style"),
+        region=region or "us-east-1",
+        connect_timeout=config.get("connect_timeout", _CONNECT_TIMEOUT),
+        read_timeout=config.get("read_timeout", _READ_TIMEOUT),
+        verify=client.get("verify", environment.get("AWS_CA_BUNDLE")),
+        additional=additional,
+        requester_pays=options.get("requester_pays", False),
+        credentials=credentials,
+    )
+
+
+def _has_only(given: Mapping[str, Any], types: Mapping[str, type | tuple[type, ...]]) -> bool:
+    """Whether all names are known, with values of their types. An empty value means different things to botocore."""
+    return all(
+        name in types and isinstance(value, types[name]) and (value or isinstance(value, bool | dict))
+        for name, value in given.items()
+    )
+
+
+def _keys(
+    options: Mapping[str, Any], environment: Mapping[str, str], profile: Mapping[str, str]
+) -> Iterator[Credentials | None]:
+    """The keys that are given, the first of which counts; none if an incomplete pair is given, or if there is none."""
+    if "anon" in options:
+        if options["anon"] and not {"key", "secret", "token"} & options.keys():
+            yield None
+        return
+    of_profile = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    for given, names in (
+        (options, ("key", "secret", "token")),
+        (environment, tuple(name.upper() for name in of_profile)),
+        (profile, of_profile),
+    ):
+        key, secret, token = (given.get(name) or None for name in names)
+        if key and secret:
+            yield (key, secret, token)
+        elif key or secret or (token and given is options):
+            return
+
+
+def _endpoint(region: str | None) -> str | None:
+    """The server of AWS for a region, where its name follows from that of the region."""
+    if region in (None, "us-east-1"):
+        return "https://s3.amazonaws.com"
+    return f"https://s3.{region}.amazonaws.com" if region is not None and _REGION.fullmatch(region) else None
+
+
+def _profile(home: Path) -> dict[str, str] | None:
+    """The default profile in the files of AWS; None if it has settings that are not read here."""
+    found: dict[str, str] = {}
+    for name in ("config", "credentials"):
+        parser = RawConfigParser(default_section="")
+        try:
+            parser.read(home / ".aws" / name, "utf-8")
+        except (Error, OSError, UnicodeError):
+            return None
+        sections = [
+            section for section in parser.sections() if section.split() in (["default"], ["profile", "default"])
+        ]
+        if len(sections) > 1:
+            return None
+        for section in sections:
+            found |= parser.items(section)
+    return found if found.keys() <= _PROFILE else None
