@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txnstore import compute as pc
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.visibility import Slice, visible

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txnstore import compute as pc
 from txnstore.catalog.writing import TopicWriter
 from txnstore.errors import InvalidRecordError, RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txnstore import compute as pc
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from txnstore import compute as pc
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.schema import TIMESTAMP, as_milliseconds
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+
+from txnstore import compute as pc
 
 #: Higher levels of zstd compress little better and cost much more time.
 ZSTD_LEVEL = 1

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txnstore import compute as pc
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.threads import load
 

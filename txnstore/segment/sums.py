@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from txnstore import compute as pc
 from txnstore.core.log.sums import MODULUS, Sums
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD, is_reserved
 

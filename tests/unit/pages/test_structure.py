@@ -169,8 +169,9 @@ UNLOADED = {
     "txnstore/sql/shared.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
     "txnstore/storage/s3/client.py": {"aiobotocore.session", "botocore.loaders", "s3fs"},
-    "txnstore/storage/s3/obstore.py": {"botocore.exceptions", "obstore.store"},
+    "txnstore/storage/s3/obstore.py": {"obstore.store"},
     "txnstore/storage/s3/session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
+    "txnstore/storage/s3/settings.py": {"botocore.exceptions"},
     "txnstore/validation.py": {"difflib"},
 }
 
