@@ -37,7 +37,6 @@ from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
-from txnstore.core.log.retention import size_of
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
@@ -307,7 +306,7 @@ class StoreDriver(StoreConsumers):
         log = self.store._connection.view().partitions[TopicPartition(op["topic"], 0)]
         settings = {"retention.ms": op.get("ms", -1)}
         if "keep" in op:
-            settings["retention.bytes"] = op["keep"] * size_of(next(iter(log.batches)))
+            settings["retention.bytes"] = op["keep"] * next(iter(log.batches)).size
         with self._set(op["topic"], settings):
             self.store.retain(op["topic"])
         self._view.forget()

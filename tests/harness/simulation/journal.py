@@ -15,7 +15,7 @@ from tests.helpers import keys
 from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
-from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
+from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
 from txnstore.core.model import Outcome
 from txnstore.core.routing import CATALOG, chain_of_producer
 from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
@@ -51,6 +51,8 @@ class Journal:
     #: The ids of the passing topic, in the order of its lives, and the offsets in it, in the order of each chain.
     lives: list[str] = field(default_factory=list)
     offsets: list[tuple[str, GroupOffset]] = field(default_factory=list)
+    #: The rows of each segment that are records.
+    taken: dict[str, set[int]] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
 
     def committed(self, record: Written) -> bool:
@@ -84,10 +86,10 @@ def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
                         journal.lives.append(topic.topic_id)
                 case OffsetsCommitted(group=group):
                     journal.offsets += [(group, item) for item in event.offsets if item.topic == PASSING]
-                case BatchAppended():
-                    _appended(journal, archive, ends, decided, event, _key(event, current))
+                case BatchesAppended():
+                    _appended(journal, archive, ends, decided, event, current)
                 case MarkerWritten():
-                    key = _key(event, current)
+                    key = _key(event.topic, event.partition, current)
                     _marker(journal, ends, event, key)
                     if event.topic == PASSING and chain_of_producer(event.producer_id) != chain:
                         foreign.add((key, (event.producer_id, event.epoch - 1)))
@@ -143,10 +145,8 @@ def life(name: str, number: int, topic_id: str) -> str:
     return f"{name}-{number}@{topic_id}"
 
 
-def _key(event: BatchAppended | MarkerWritten, lives: dict[str, str]) -> str:
-    if event.topic in lives:
-        return life(event.topic, event.partition, lives[event.topic])
-    return f"{event.topic}-{event.partition}"
+def _key(topic: str, partition: int, lives: dict[str, str]) -> str:
+    return life(topic, partition, lives[topic]) if topic in lives else f"{topic}-{partition}"
 
 
 def _appended(
@@ -154,20 +154,27 @@ def _appended(
     archive: Mapping[str, bytes],
     ends: dict[str, int],
     decided: set[TxnId],
-    event: BatchAppended,
-    key: str,
+    event: BatchesAppended,
+    lives: dict[str, str],
 ) -> None:
-    batch = event.batch
-    _take(journal, ends, key, batch.base_offset, batch.limit)
-    txn = (batch.producer_id, batch.epoch) if batch.transactional else None
-    if txn is not None and ((key, txn) in journal.markers or txn in decided):
-        journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
-    segment = batch.segment
-    data = archive[segment.object][segment.place.first_byte :][: segment.size]
-    table = codec.decode(data, segment.format, ["key", "value"])
-    for place, row in enumerate(table.to_pylist()):
-        value = int(row["value"]) if row["value"] is not None else None
-        journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, value, txn, row["key"]))
+    """Each row of a segment is a record of one batch at most: the range of another batch is another range."""
+    segment = event.segment
+    data = archive[segment.object][segment.first_byte or 0 :][: segment.size]
+    table = codec.decode(data, segment.format, ["key", "value"]).to_pylist()
+    txn = (event.producer_id, event.epoch) if event.transactional else None
+    taken = journal.taken.setdefault(segment.key, set())
+    for batch in event.batches:
+        key, limit = _key(event.topic, batch.partition, lives), batch.first_row + batch.records
+        _take(journal, ends, key, batch.base_offset, batch.base_offset + batch.records)
+        if txn is not None and ((key, txn) in journal.markers or txn in decided):
+            journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
+        rows = range(batch.first_row, limit)
+        if limit > len(table) or not taken.isdisjoint(rows):
+            journal.anomalies.append(f"wrong-rows: {key}@{batch.base_offset} is {rows} of {segment.key}, taken: {taken}")
+        taken.update(rows)
+        for place, row in enumerate(table[batch.first_row : limit]):
+            value = int(row["value"]) if row["value"] is not None else None
+            journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, value, txn, row["key"]))
 
 
 def _marker(journal: Journal, ends: dict[str, int], event: MarkerWritten, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Stores with packs: what is sent to them, and what lies where."""
+"""Stores with shared segments: what is sent to them, and what lies where."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def segments(store: Store, topic: str = "p", partitions: int = PARTITIONS) -> li
     """The segments of a topic, partition by partition."""
     by_partition = [batches(store, TopicPartition(topic, number)) for number in range(partitions)]
     return [batch.segment for each in by_partition for batch in each]
+
+
+def rows_of(store: Store, topic: str, partition: int) -> list[tuple[int, int]]:
+    """The row ranges that the batches of a partition are of their segments: first row and number of rows."""
+    return [(batch.first_row, batch.records) for batch in batches(store, TopicPartition(topic, partition))]
 
 
 def stored(objects: MemoryStore) -> list[str]:

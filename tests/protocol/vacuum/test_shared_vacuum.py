@@ -1,4 +1,4 @@
-"""Packs leave the storage: when no batch names a segment of them, and the last of these was dropped long ago."""
+"""Shared segments leave the storage: when no batch names them, and the last one was removed long ago."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers.compaction import DAY_MS, HookStore, commit, reopen, rows, runtime, values
+from tests.helpers.compaction import DAY_MS, HookStore, batches, commit, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
-from tests.helpers.packs import PARTITIONS, segments, send, stored
+from tests.helpers.sharing import PARTITIONS, segments, send, stored
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, items_of
 from txnstore.errors import UploadExpiredError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -32,20 +32,31 @@ def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return store
 
 
-def commit_pack(store: Store, text: str) -> str:
-    """Commit a record to each partition; returns the key of the pack."""
+def commit_shared(store: Store, text: str) -> str:
+    """Commit a record to each partition; returns the key of their segment."""
     with store.producer("id") as producer, producer.transaction():
         send(producer, text)
     return segments(store)[-1].object
 
 
+def released(store: Store) -> set[str]:
+    """What batches were removed from, and no vacuum has announced."""
+    return {key for state in connection_of(store).view().states for key, _ in items_of(state.released)}
+
+
 def dropped(store: Store) -> set[str]:
-    return set(connection_of(store).view().dropped)
+    """What a vacuum has announced."""
+    return {key for state in connection_of(store).view().states for key, _ in items_of(state.dropped)}
 
 
-def test_a_pack_goes_after_a_compaction(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+def own(store: Store) -> bool:
+    """Whether no batch shares its segment."""
+    return not any(batch.shared for number in range(PARTITIONS) for batch in batches(store, TopicPartition("p", number)))
+
+
+def test_a_shared_segment_goes_after_a_compaction(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     """RET-09: readers of older snapshots find it for the grace period."""
-    packs = {commit_pack(store, text) for text in "ab"}
+    keys = {commit_shared(store, text) for text in "ab"}
     clock.advance(DAY_MS)
     old = store.snapshot()
     store.compact()
@@ -56,62 +67,63 @@ def test_a_pack_goes_after_a_compaction(store: Store, clock: ManualClock, object
     expected = store.vacuum(dry_run=True)
     report = store.vacuum()
     assert (report.objects, report.bytes) == (expected.objects, expected.bytes)
-    assert set(report.deleted) == packs
+    assert set(report.deleted) == keys
     assert len(stored(objects)) == PARTITIONS
     assert len(values(reopen(store, clock), "p")) == 2 * PARTITIONS
     assert store.verify(deep=True).violations == ()
 
 
-def test_a_pack_stays_while_a_batch_names_one_of_its_segments(
+def test_a_shared_segment_stays_while_a_batch_names_it(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
-    pack = commit_pack(store, "a")
+    key = commit_shared(store, "a")
     for number in range(PARTITIONS - 1):
         store.delete_records({TopicPartition("p", number): 1})
         clock.advance(FORGET_AFTER_MS + DAY_MS)
         assert store.vacuum().objects == 0
     assert values(store, "p") == [b"a 3"]
-    assert dropped(store) == {f"#{pack}"}, "it is what a vacuum knows of the pack"
+    assert released(store) == {key}, "by its time a vacuum knows when readers stop to need it"
+    assert dropped(store) == set()
     store.delete_records({TopicPartition("p", 3): 1})
     clock.advance(DAY_MS - 1)
     assert store.vacuum().objects == 0, "the grace period of the last one"
     clock.advance(1)
-    assert store.vacuum().deleted == (pack,)
+    assert store.vacuum().deleted == (key,)
     assert stored(objects) == []
 
 
-def test_a_dry_run_names_no_pack_in_use(store: Store, clock: ManualClock) -> None:
+def test_a_dry_run_names_no_shared_segment_in_use(store: Store, clock: ManualClock) -> None:
     """OBJ-16: it asks no chain."""
-    commit_pack(store, "a")
+    commit_shared(store, "a")
     clock.advance(DAY_MS)
     assert store.vacuum(dry_run=True).deleted == ()
 
 
-def test_the_dropped_segments_of_a_deleted_pack_are_forgotten(
+def test_a_deleted_segment_is_forgotten(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
-    """When no upload of its age is accepted any longer, and not while the pack exists."""
-    pack = commit_pack(store, "a")
+    """When no upload of its age is accepted any longer."""
+    key = commit_shared(store, "a")
     store.delete_topic("p")
     clock.advance(DAY_MS)
-    assert store.vacuum().deleted == (pack,)
-    assert dropped(store) == {pack, f"#{pack}"}
+    assert store.vacuum().deleted == (key,)
+    assert (released(store), dropped(store)) == (set(), {key})
     clock.advance(FORGET_AFTER_MS - 1)
     store.vacuum()
-    assert pack in dropped(store)
+    assert dropped(store) == {key}
     clock.advance(1)
     store.vacuum()
     assert dropped(store) == set()
 
 
-def test_each_chain_forgets_its_own_packs(clock: ManualClock) -> None:
+def test_each_chain_forgets_its_own_segments(clock: ManualClock) -> None:
     objects = MemoryStore(clock=clock)
     store = create_on(objects, 3, runtime=runtime(clock))
     store.create_topic("p", partitions=9)
     with store.producer("id") as producer, producer.transaction():
         send(producer, "x", partitions=9)
         producer.flush()
-    assert [key for key in stored(objects) if key.endswith(".pack")]
+    assert len(stored(objects)) == 3
     store.delete_topic("p")
     clock.advance(FORGET_AFTER_MS + DAY_MS)
     store.vacuum()
@@ -124,14 +136,14 @@ def test_each_chain_forgets_its_own_packs(clock: ManualClock) -> None:
 def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
-    """The next compaction writes it to an object of its own, although there is nothing to merge; then the pack goes."""
-    pack = commit_pack(store, "a")
+    """The next compaction writes it to an object of its own, although there is nothing to merge; then the other one goes."""
+    key = commit_shared(store, "a")
     assert store.compact().segments_before == 0
     store.delete_records({P0: 1})
     assert store.compact().segments_before == PARTITIONS - 1
-    assert not any(segment.is_range for segment in segments(store))
+    assert own(store)
     clock.advance(DAY_MS)
-    assert store.vacuum().deleted == (pack,)
+    assert store.vacuum().deleted == (key,)
     assert values(reopen(store, clock), "p") == [b"a 1", b"a 2", b"a 3"]
     assert store.compact().segments_before == 0
 
@@ -141,25 +153,25 @@ def test_a_large_live_segment_does_not_keep_deleted_ones_either(
     store: Store, clock: ManualClock, objects: MemoryStore, target: int | None
 ) -> None:
     """It is merged with nothing, but moves."""
-    store.alter_topic("p", config={"compression.type": "uncompressed", "pack.bytes": 1 << 20})
+    store.alter_topic("p", config={"compression.type": "uncompressed", "segment.own.bytes": 2 << 20})
     with store.producer("id") as producer, producer.transaction():
         for number in range(2):
             producer.send("p", b"x" * 1_048_400, partition=number)
     assert min(segment.size for segment in segments(store)) > 1 << 20
-    (pack,) = {segment.object for segment in segments(store)}
+    (key,) = {segment.object for segment in segments(store)}
     assert store.compact(target_bytes=target).segments_before == 0
     store.delete_records({P0: 1})
     assert store.compact(target_bytes=target).segments_before == 1
-    assert [segment.is_range for segment in segments(store)] == [False]
+    assert own(store)
     clock.advance(DAY_MS)
-    assert store.vacuum().deleted == (pack,)
+    assert store.vacuum().deleted == (key,)
     assert values(reopen(store, clock), "p") == [b"x" * 1_048_400]
     assert store.compact(target_bytes=target).segments_before == 0
 
 
 def test_a_dominant_segment_that_has_to_move_is_not_merged(store: Store) -> None:
     """Those after it are merged without it."""
-    store.alter_topic("p", config={"compression.type": "uncompressed", "pack.bytes": 1 << 20})
+    store.alter_topic("p", config={"compression.type": "uncompressed", "segment.own.bytes": 2 << 20})
     with store.producer("id") as producer, producer.transaction():
         for number in range(2):
             producer.send("p", b"x" * 1_048_400, partition=number)
@@ -168,22 +180,22 @@ def test_a_dominant_segment_that_has_to_move_is_not_merged(store: Store) -> None
     store.delete_records({P0: 1})
     assert store.compact().segments_before == 4
     assert [segment.rows for segment in segments(store)] == [1, 3]
-    assert not any(segment.is_range for segment in segments(store))
+    assert own(store)
     assert values(store, "p") == [b"x" * 1_048_400, b"0", b"1", b"2"]
 
 
-def test_segments_leave_their_packs_when_packs_are_turned_off(store: Store) -> None:
-    """For readers that need files: DuckDB and Spark's own Parquet reader."""
-    commit_pack(store, "a")
+def test_batches_leave_their_shared_segment_when_each_is_to_have_its_own(store: Store) -> None:
+    """For readers that need a file for each partition, as Spark's own Parquet reader does."""
+    commit_shared(store, "a")
     store.alter_topic("p", config={"inline.bytes": 1_000})
     assert store.compact().segments_before == 0
-    store.alter_topic("p", config={"pack.bytes": 0})
+    store.alter_topic("p", config={"segment.own.bytes": 0})
     assert store.compact().segments_before == PARTITIONS
-    assert not any(segment.is_range for segment in segments(store))
+    assert own(store)
     assert len(values(store, "p")) == PARTITIONS
 
 
-def test_the_pack_of_an_open_transaction_stays(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+def test_the_segment_of_an_open_transaction_stays(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     """Its batches are in the log; those that are not yet registered are young."""
     with store.producer("id", transaction_timeout=15 * 60) as producer, producer.transaction():
         send(producer, "a")
@@ -194,7 +206,7 @@ def test_the_pack_of_an_open_transaction_stays(store: Store, clock: ManualClock,
 
 
 def test_a_vacuumed_upload_is_refused(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
-    """RET-10: no acknowledged record is in a pack that a vacuum has announced, however late its append comes."""
+    """RET-10: no acknowledged record is in a segment that a vacuum has announced, however late its append comes."""
     assert isinstance(objects, HookStore)
     other = reopen(store, clock)
 
@@ -213,16 +225,16 @@ def test_a_vacuumed_upload_is_refused(store: Store, clock: ManualClock, objects:
     assert store.verify(deep=True).violations == ()
 
 
-def test_a_pack_with_a_registered_segment_is_not_announced(store: Store) -> None:
+def test_a_segment_with_a_registered_batch_is_not_announced(store: Store) -> None:
     """RET-10: the chain refuses to announce it."""
-    pack = commit_pack(store, "a")
+    key = commit_shared(store, "a")
     store.delete_records({P0: 1})
-    assert connection_of(store).submit(DropObjects((pack, segments(store)[0].key))) == ()
-    assert pack not in dropped(store)
+    assert connection_of(store).submit(DropObjects((key,))) == ()
+    assert dropped(store) == set()
 
 
 @pytest.mark.parametrize("end", ["abort_transaction", "close"])
-def test_the_pack_of_an_aborted_transaction_goes(
+def test_the_segment_of_an_aborted_transaction_goes(
     store: Store, clock: ManualClock, objects: MemoryStore, end: str
 ) -> None:
     producer = store.producer("id")
@@ -232,7 +244,7 @@ def test_the_pack_of_an_aborted_transaction_goes(
     finish: Callable[[], None] = getattr(producer, end)
     finish()
     store.compact()
-    assert len(dropped(store)) == 1
+    assert len(released(store)) == 1
     clock.advance(DAY_MS)
     assert store.vacuum().objects == 1
     assert stored(objects) == []
