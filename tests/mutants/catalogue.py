@@ -17,12 +17,12 @@ from tests.mutants.of_history import HISTORY
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
-from tests.mutants.of_packs import PACKS
 from tests.mutants.of_past import PAST
 from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_sharing import SHARING
 from tests.mutants.of_storage import STORAGE
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
@@ -330,8 +330,8 @@ ONE_CHAIN = (
     Mutant(
         "a vacuum drops segments that were registered during it",
         maintenance.drop_objects,
-        "if object_of($key) not in $named",
-        "",
+        "if $key not in $named)",
+        ")",
         test="protocol/vacuum/test_segments.py::test_deletion_of_referenced_segments_is_refused",
     ),
 )
@@ -352,7 +352,7 @@ MUTANTS = (
         *RANGES,
         *FRESH,
         *INLINING,
-        *PACKS,
+        *SHARING,
         *HISTORY,
         *INDEX,
         *PAST,

@@ -114,15 +114,15 @@ HISTORY = (
     Mutant(
         "entries are deleted although segments in them are in use",
         history.delete_entries,
-        "if $item.key not in $in_use",
+        "if not $in_use(history.chain, $item.key)",
         "",
         test=_HISTORY + "test_entries_with_live_shared_segments_stay",
     ),
     Mutant(
         "entries are deleted although snapshots may read segments in them",
         payloads.old_payloads,
-        "if name not in unneeded",
-        "if False",
+        "if $span.at > $limit:",
+        "if False:",
         test=_HISTORY + "test_an_entry_stays_while_snapshots_may_read_a_segment_in_it",
     ),
     Mutant(

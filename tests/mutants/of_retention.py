@@ -56,18 +56,11 @@ RETENTION = (
         test=_CORE + "test_a_batch_that_is_cut_stays_and_is_read_from_the_log_start_on",
     ),
     Mutant(
-        "an object is dropped that another batch names",
-        retention._log_start_moved,
-        "if $batch.segment.key not in $named:",
-        "if $batch.limit <= event.offset:",
-        test=_CORE + "test_an_object_that_a_later_batch_names_is_not_dropped",
-    ),
-    Mutant(
         "deleted records leave their objects behind",
         retention._log_start_moved,
-        "$dropped = $dropped.insert($batch.segment.place.dropped_as, $state.timestamp)",
-        "pass",
-        test=_CORE + "test_whole_batches_leave_the_log_and_their_objects_are_dropped",
+        "with_released(with_partition($state, $tp, $after), $removed)",
+        "with_partition($state, $tp, $after)",
+        test="protocol/vacuum/test_shared_vacuum.py::test_a_live_segment_does_not_keep_deleted_ones_beside_it",
     ),
     Mutant(
         "an aborted transaction leaves the index with its first batch",
@@ -107,7 +100,7 @@ RETENTION = (
     Mutant(
         "a retention leaves less than the size that is kept",
         retention.plan_retention,
-        "size_of($batch) <= $surplus",
+        "$batch.size <= $surplus",
         "$surplus > 0",
         test=_CORE + "test_the_oldest_go_while_enough_is_left",
     ),

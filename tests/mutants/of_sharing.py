@@ -1,116 +1,246 @@
-"""Mutants of the rules of packs: what goes into one, and when a vacuum deletes it."""
+"""Mutants of the rules of shared segments: which batches share one, which rows are whose, and when it is deleted."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.chain.payload import Payload
 from txnstore.compactor.compact import merge_plan
-from txnstore.compactor.vacuum.vacuum import _choose, _Named, named_keys
+from txnstore.compactor.vacuum.vacuum import _choose, named_keys
 from txnstore.compactor.verify import segments as verify_segments
 from txnstore.core import maintenance
-from txnstore.core.log import appending
-from txnstore.producer import packing
+from txnstore.core.log import appending, events, released
+from txnstore.core.log.model import Batch, NewBatch
+from txnstore.producer import sharing, upload
 from txnstore.producer.upload import Uploader
-from txnstore.read import reader
 
-_PACKS, _VACUUM = "protocol/chain/test_packs.py::", "protocol/vacuum/test_packs_vacuum.py::"
+_SHARED, _VACUUM = "protocol/chain/test_shared_segments.py::", "protocol/vacuum/test_shared_vacuum.py::"
+_SEAMS = "protocol/chain/test_shared_seams.py::"
+_ALONE = "unit/core/test_released_spans.py::"
 
-PACKS = (
+SHARING = (
+    # Which batches share a segment.
     Mutant(
-        "a pack has segments of several chains",
-        packing.pack_together,
-        "$place = $tp.topic, chain_of_partition($tp, $chains)",
-        "$place = $tp.topic, 0",
-        test=_PACKS + "test_a_pack_belongs_to_one_chain",
+        "a segment has batches of several chains",
+        sharing.grouped,
+        "chain_of_partition($tp, $chains)",
+        "0",
+        test=_SHARED + "test_a_shared_segment_belongs_to_one_chain",
     ),
     Mutant(
-        "a pack has segments of several topics",
-        packing.pack_together,
-        "$place = $tp.topic, chain_of_partition($tp, $chains)",
-        '$place = "", chain_of_partition($tp, $chains)',
-        test=_PACKS + "test_a_transaction_is_a_pack_for_each_topic_and_an_entry",
+        "a segment has batches of several topics",
+        sharing.grouped,
+        "$place = $tp.topic, $writer.topic.topic_id,",
+        '$place = "", "",',
+        test=_SHARED + "test_a_transaction_is_a_segment_for_each_topic_and_an_entry",
     ),
     Mutant(
-        "large batches are packed",
-        packing.pack_together,
-        "$upload.size >= $writer.config.pack_bytes",
+        "a segment has batches of two versions of its topic",
+        sharing.grouped,
+        "$writer.topic.version, chain_of_partition",
+        "0, chain_of_partition",
+        test=_SEAMS + "test_batches_before_and_after_a_change_of_the_schema_share_no_segment",
+    ),
+    Mutant(
+        "large batches share a segment",
+        sharing.grouped,
+        "$upload.size >= $writer.config.segment_own_bytes",
         "False",
-        test=_PACKS + "test_large_batches_are_objects_of_their_own",
+        test=_SHARED + "test_large_batches_are_objects_of_their_own",
     ),
     Mutant(
-        "packs have no largest size",
-        packing.pack_together,
-        "if $size + $upload.size > MAX_PACK_BYTES:",
+        "shared segments have no largest size",
+        sharing.grouped,
+        "if $size + $upload.size > $max_bytes:",
         "if not members:",
-        test=_PACKS + "test_packs_have_a_largest_size",
+        test=_SHARED + "test_shared_segments_have_a_largest_size",
     ),
     Mutant(
-        "all segments of a pack begin at its first byte",
-        packing.joined,
-        "$start += len($data)",
+        "the rows of a segment lie in the order of the sends",
+        sharing.grouped,
+        "$members.sort(key=_partition)",
         "pass",
-        test=_PACKS + "test_all_readers_read_packed_segments",
+        test=_SHARED + "test_rows_lie_in_the_order_of_partitions",
     ),
     Mutant(
-        "a batch that cannot be encoded fails its pack",
+        "a batch that cannot be encoded fails its segment",
         Uploader._upload,
         "$each.error = $error",
         "upload.members[1].error = $each.error = $error",
-        test=_PACKS + "test_a_batch_that_cannot_be_encoded_fails_alone",
+        test=_SHARED + "test_a_batch_that_cannot_be_encoded_fails_alone",
+    ),
+    # Which rows are whose.
+    Mutant(
+        "a batch is all rows of its segment",
+        upload.encode_rows,
+        "rows=$table.num_rows,",
+        "rows=None,",
+        test=_SEAMS + "test_the_sizes_of_the_batches_of_a_segment_add_up",
     ),
     Mutant(
-        "the bytes of a packed segment are not checked",
-        reader.fetch,
-        "if not $segment.inlined:",
-        "if not $segment.inlined and $segment.is_range: return data\n        if not $segment.inlined:",
-        test=_PACKS + "test_damage_in_a_pack_is_named_where_it_is_read",
+        "all batches are the first rows of their segment (simulated)",
+        upload.encode_rows,
+        "$first_row += $table.num_rows",
+        "pass",
     ),
     Mutant(
-        "a pack must have the size of its segment",
+        "a batch is the rows of another partition (simulated)",
+        events.BatchesAppended.placed,
+        "$rows.first_row,",
+        "self.batches[0].first_row,",
+    ),
+    Mutant(
+        "an event names the rows of another partition",
+        events.appended,
+        "                $batch.first_row,\n",
+        "                0,\n",
+        test=_SEAMS + "test_a_segment_whose_batches_go_different_ways",
+    ),
+    Mutant(
+        "rows that a segment does not have are appended",
+        appending._check_record_batch,
+        "if not 0 <= $batch.first_row <= $batch.segment.rows - $batch.records:",
+        "if False:",
+        test=_SEAMS + "test_rows_that_a_segment_does_not_have_are_refused",
+    ),
+    Mutant(
+        "two batches of a partition are folded as one",
+        appending.begin_append,
+        "if $tp in $run:",
+        "if False:",
+        test=_SEAMS + "test_batches_beyond_the_window_are_in_entries_of_their_own",
+    ),
+    Mutant(
+        "the bytes of a segment are stored once for each batch",
+        Payload._placed,
+        "$segment = $segments.get(id($data))",
+        "$segment = None",
+        test=_SEAMS + "test_bytes_of_a_segment_are_stored_once",
+    ),
+    Mutant(
+        "the time of an append is not stored",
+        NewBatch.placed,
+        '= self.records, self.timestamp_type == "LogAppendTime"',
+        "= self.records, False",
+        test=_SEAMS + "test_the_time_of_an_append_is_that_of_its_entry_forever",
+    ),
+    Mutant(
+        "the type of timestamps is that of the topic",
+        events.BatchesAppended.placed,
+        "self.timestamp_type,",
+        "None,",
+        test=_SEAMS + "test_the_time_of_an_append_is_that_of_its_entry_forever",
+    ),
+    Mutant(
+        "a batch has the size of its segment",
+        Batch.size,
+        "$segment.size * self.records // $segment.rows",
+        "$segment.size",
+        test=_SEAMS + "test_the_sizes_of_the_batches_of_a_segment_add_up",
+    ),
+    Mutant(
+        "a segment of several batches has the size of one",
         verify_segments.damage_of,
-        "($segment.is_range and $size",
-        "($segment.inlined and $size",
-        test=_PACKS + "test_a_transaction_is_a_pack_for_each_topic_and_an_entry",
+        "if $size == $segment.size or",
+        "if False or",
+        test=_SHARED + "test_a_transaction_is_a_segment_for_each_topic_and_an_entry",
     ),
+    # When it is deleted.
     Mutant(
-        "an append in an announced pack is accepted",
+        "an append that names an announced object is accepted",
         appending._check_upload,
         "if $batch.segment.object in $state.dropped:",
-        "if $batch.segment.key in $state.dropped:",
+        "if False:",
         test=_VACUUM + "test_a_vacuumed_upload_is_refused",
     ),
     Mutant(
-        "a pack is announced although a batch names a segment of it",
+        "an object is announced although a batch names it",
         maintenance.drop_objects,
-        "if object_of($key) not in $named",
-        "if $key not in $named",
-        test=_VACUUM + "test_a_pack_with_a_registered_segment_is_not_announced",
+        "if $key not in $named)",
+        ")",
+        test=_VACUUM + "test_a_segment_with_a_registered_batch_is_not_announced",
     ),
     Mutant(
-        "a pack goes although a batch names a segment in it",
+        "an object goes with its first batch",
         named_keys,
-        "$batch.segment.object",
-        "$batch.segment.key",
-        test=_VACUUM + "test_a_dry_run_names_no_pack_in_use",
+        "for $batch in $partition.batches",
+        "for $batch in $partition.batches if $batch.segment.object not in view.removals",
+        test=_VACUUM + "test_a_dry_run_names_no_shared_segment_in_use",
     ),
     Mutant(
-        "dropped segments of a pack are forgotten while it exists",
+        "the removal from an object is not recorded",
+        released.with_released,
+        "$state.released.update(dict.fromkeys(sorted($objects), $state.timestamp))",
+        "$state.released",
+        test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
+    ),
+    Mutant(
+        "the removal from an entry is not recorded",
+        released.with_released,
+        "joined($state.released_entries, $span)",
+        "$state.released_entries",
+        test=_SEAMS + "test_a_deleted_topic_leaves_the_records_beside_it",
+    ),
+    Mutant(
+        "a span does not reach the last entry",
+        released.joined,
+        "max($last.last, $span.last)",
+        "min($last.last, $span.last)",
+        test=_ALONE + "test_spans_of_an_hour_are_joined",
+    ),
+    Mutant(
+        "a span does not reach the first entry",
+        released.joined,
+        "min($last.first, $span.first)",
+        "max($last.first, $span.first)",
+        test=_ALONE + "test_spans_of_an_hour_are_joined",
+    ),
+    Mutant(
+        "a span keeps the time of its first removal",
+        released.joined,
+        "max($last.last, $span.last), $span.at)",
+        "max($last.last, $span.last), $last.at)",
+        test=_ALONE + "test_spans_of_an_hour_are_joined",
+    ),
+    Mutant(
+        "spans of all times are joined",
+        released.joined,
+        "if $spans and $spans[-1].at // _JOINED_MS == $span.at // _JOINED_MS:",
+        "if $spans:",
+        test=_ALONE + "test_spans_of_an_hour_are_joined",
+    ),
+    Mutant(
+        "the grace period of a removal is not waited for",
         _choose,
-        "for $key in $named.dropped($item.key)",
-        "for $key in [$item.key]",
-        test=_VACUUM + "test_a_pack_stays_while_a_batch_names_one_of_its_segments",
+        "if $item.key not in $young",
+        "",
+        test=_VACUUM + "test_a_shared_segment_goes_after_a_compaction",
     ),
     Mutant(
-        "the grace period of segments in packs is not waited for",
-        _Named.dropped,
-        "for $name in ($key, InPack($key, 0).dropped_as)",
-        "for $name in ($key,)",
-        test=_VACUUM + "test_a_pack_goes_after_a_compaction",
+        "a grown span is forgotten",
+        maintenance.forget_entries,
+        "if $span in $draft.state.released_entries",
+        "",
+        test=_ALONE + "test_a_span_that_has_grown_is_not_forgotten",
     ),
     Mutant(
-        "segments stay in packs when these are turned off",
+        "a compaction leaves what is left of a segment where it is",
         merge_plan._moves,
-        "$config.inline_bytes if $batch.segment.inlined else $config.pack_bytes",
+        "or $released($batch.segment)",
+        "",
+        test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
+    ),
+    Mutant(
+        "a compaction leaves large remains where they are",
+        merge_plan._runs,
+        "elif $batch.shared:",
+        "elif False:",
+        test=_VACUUM + "test_a_large_live_segment_does_not_keep_deleted_ones_either",
+    ),
+    Mutant(
+        "batches stay in a segment with others where each is to have its own",
+        merge_plan._moves,
+        "$config.inline_bytes if $batch.segment.inlined else $config.segment_own_bytes",
         "$config.inline_bytes",
-        test=_VACUUM + "test_segments_leave_their_packs_when_packs_are_turned_off",
+        test=_VACUUM + "test_batches_leave_their_shared_segment_when_each_is_to_have_its_own",
     ),
 )

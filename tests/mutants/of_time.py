@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.chain.ages import Ages
 from txnstore.chain.chain import Chain
-from txnstore.compactor.vacuum.vacuum import _dropped_before
+from txnstore.compactor.vacuum.vacuum import _removed_before
 from txnstore.core import expiration
 from txnstore.core.expiration import Expire
 from txnstore.core.groups import membership as groups_membership
@@ -57,9 +57,9 @@ TIME = (
     ),
     Mutant(
         "a vacuum takes the age of a replaced segment from the clock of a writer",
-        _dropped_before,
-        "$state.dropped[$key] <= $limit",
-        "$state.dropped[$key] <= connection.objects.now_ms() - age_ms",
+        _removed_before,
+        "$state.dropped.get($key, 0)) > $limit",
+        "$state.dropped.get($key, 0)) > connection.objects.now_ms() - age_ms",
         test=_CLOCKS + "test_a_vacuum_measures_the_grace_period_on_the_storage",
     ),
     Mutant(

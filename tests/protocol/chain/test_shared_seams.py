@@ -7,17 +7,19 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import DAY_MS, batches, new_store, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.sharing import segments, send, stored
 from txnstore.chain.payload import decode_entry, payload_of
+from txnstore.core.log.commands import Append
 from txnstore.core.log.events import BatchesAppended
-from txnstore.core.log.model import Batch
-from txnstore.core.model import TopicPartition
+from txnstore.core.log.model import Batch, NewBatch, Segment
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import StorageError, UnknownTopicOrPartitionError
+from txnstore.errors import ProducerError, StorageError, UnknownTopicOrPartitionError
 from txnstore.producer import Producer
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan
@@ -390,3 +392,34 @@ def test_batches_beyond_the_window_are_in_entries_of_their_own(clock: ManualCloc
         b"%d" % n for n in [*range(0, 16, 2), *range(1, 16, 2)]
     ]
     assert store.verify(deep=True).violations == ()
+
+
+def test_batches_before_and_after_a_change_of_the_schema_share_no_segment(
+    clock: ManualClock, objects: MemoryStore, chains: int
+) -> None:
+    """In one flush: a segment has the rows of one version of its topic."""
+    store = new_store(clock, objects, chains)
+    before = pa.schema([("n", pa.int64())])
+    store.create_topic("s", schema=before, partitions=PARTITIONS)
+    with store.producer(linger=None) as producer:
+        for number in range(PARTITIONS):
+            producer.send("s", {"n": number}, partition=number)
+        store.alter_topic("s", schema=pa.schema([*before, ("text", pa.string())]))
+        for number in range(PARTITIONS):
+            producer.send("s", {"n": number, "text": "new"}, partition=number)
+    expected_rows = [(number, text) for number in range(PARTITIONS) for text in (None, "new")]
+    assert [(row["n"], row["text"]) for row in rows(store, "s")] == expected_rows
+    assert store.sql("select n, text from s order by n, _offset").fetchall() == expected_rows
+    assert store.verify(deep=True).violations == ()
+
+
+@pytest.mark.parametrize(("first_row", "records"), [(-1, 1), (0, 3), (1, 2), (2, 1), (0, 0)])
+def test_rows_that_a_segment_does_not_have_are_refused(
+    clock: ManualClock, objects: MemoryStore, chains: int, first_row: int, records: int
+) -> None:
+    store = shared_store(clock, objects, chains, inlined=False)
+    segment = Segment("topics/p/0/00000000-0000-7000-8000-000000000000.parquet", "parquet", 1, "", 2)
+    batch = NewBatch("p", 0, segment, 0, 0, first_row=first_row, rows=records)
+    with pytest.raises(ProducerError, match="without records|rows of a segment|of a segment of 2 rows"):
+        connection_of(store).submit(Append(ProducerIdentity(), (batch,)))
+    assert values(store, "p") == []

@@ -70,6 +70,14 @@ def test_a_single_batch_is_an_object_of_its_own(store: Store) -> None:
     assert [segment.rows for segment in segments(store)] == [1]
 
 
+def test_rows_lie_in_the_order_of_partitions(store: Store) -> None:
+    """However they were sent, so that a reader of some partitions finds their rows together."""
+    with store.producer("id") as producer, producer.transaction():
+        for number in (2, 0, 3, 1):
+            producer.send("p", b"%d" % number, partition=number)
+    assert [rows_of(store, "p", number) for number in range(PARTITIONS)] == [[(n, 1)] for n in range(PARTITIONS)]
+
+
 def test_large_batches_are_objects_of_their_own(store: Store, objects: MemoryStore) -> None:
     """``segment.own.bytes`` is the bound of each; 0 gives each batch an object."""
     store.alter_topic("p", config={"segment.own.bytes": 10_000})
@@ -126,7 +134,9 @@ def test_all_readers_read_shared_segments(store: Store, clock: ManualClock) -> N
     assert {record.value for record in consumer.poll(timeout=0)} == set(expected)
 
 
-def test_damage_of_a_shared_segment_is_named_wherever_it_is_read(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+def test_damage_of_a_shared_segment_is_named_wherever_it_is_read(
+    store: Store, clock: ManualClock, objects: MemoryStore
+) -> None:
     """OBJ-13: by each of its batches, of which none can be read without the others' bytes."""
     store.alter_topic("p", config={"segment.format": "arrow", "compression.type": "uncompressed"})
     with store.producer("id") as producer, producer.transaction():
