@@ -118,7 +118,7 @@ INLINING = (
         payloads.delete_payloads,
         "if not $dry_run and None not in $sizes:",
         "if not $dry_run:",
-        test=_VACUUM + "test_a_damaged_payload_is_named_where_it_is_read",
+        test="protocol/chain/test_shared_seams.py::test_a_span_whose_payloads_cannot_all_be_deleted_is_remembered",
     ),
     Mutant(
         "a dry run deletes payloads",

@@ -170,7 +170,7 @@ def _appended(
             journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
         rows = range(batch.first_row, limit)
         if limit > len(table) or not taken.isdisjoint(rows):
-            journal.anomalies.append(f"wrong-rows: {key}@{batch.base_offset} is {rows} of {segment.key}, taken: {taken}")
+            journal.anomalies.append(f"wrong-rows: {key}@{batch.base_offset} is {rows} of {segment.key}, not {taken}")
         taken.update(rows)
         for place, row in enumerate(table[batch.first_row : limit]):
             value = int(row["value"]) if row["value"] is not None else None

@@ -57,6 +57,8 @@ FORGETTERS = ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "napscan:k/5")
 LOSERS = ("lose:b/1",)
 #: It restores the wrong files, and creates a store over the remains of one.
 OPERATORS = ("operate:p/1",)
+#: They flush batches of many partitions, which share segments.
+SPREADERS = ("spread:s/2", "spread:s/3")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -75,7 +77,7 @@ class Settings:
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
     ``parts``: whether small segments are read by parts, as large ones are. ``lease_ms``: how long a process trusts its
     look at the boundary of a chain; 0: as long as it does outside of the simulation. ``inline``: whether small commits
-    are inlined, or their segments are objects and packs. ``syncs``: the share of writes whose sync fails. ``losses``:
+    are inlined, or their segments are objects. ``syncs``: the share of writes whose sync fails. ``losses``:
     how often the power is lost at most, each time after such a write. ``old_hints``: the share of GETs of a hint that
     return an earlier version. ``elsewhere``: the share of creates that something else answers, ten times that of GETs.
     """
@@ -140,6 +142,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += LOSERS
     if random.Random(f"operators/{seed}").random() < 0.15:
         actors += OPERATORS
+    if random.Random(f"spreaders/{seed}").random() < 0.4:
+        actors += SPREADERS
     mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,

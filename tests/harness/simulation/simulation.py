@@ -29,6 +29,7 @@ from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.sharing import Sharer, shared
+from tests.harness.simulation.spreading import Spreader
 from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
 from txnstore.admin.transactions import abort_transaction
@@ -64,6 +65,7 @@ _KINDS: dict[str, type[Actor]] = {
     "napscan": NappingScanner,
     "lose": Loser,
     "operate": Operator,
+    "spread": Spreader,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000

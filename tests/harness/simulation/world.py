@@ -109,6 +109,8 @@ class World:
         config: dict[str, object] = {"segment.format": "parquet" if self.settings.parts else "arrow"}
         if not self.settings.inline:
             config["inline.bytes"] = 0
+        if name == SIDE and any(actor.startswith("spread:") for actor in self.settings.actors):
+            config["message.timestamp.type"] = "LogAppendTime"
         if name == KEYED:
             config |= {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
         if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):

@@ -215,6 +215,26 @@ def test_an_aborted_transaction_is_not_seen(
     assert store.verify(deep=True).violations == ()
 
 
+def test_a_span_whose_payloads_cannot_all_be_deleted_is_remembered(
+    clock: ManualClock, objects: MemoryStore, chains: int
+) -> None:
+    """A vacuum keeps what is damaged; after a repair the next one deletes it."""
+    store = shared_store(clock, objects, chains, inlined=True)
+    with store.producer(linger=None) as producer:
+        send_at(producer, "a")
+    (key, *_), count = payloads_of(store), len(payloads_of(store))
+    sound = objects.get(key)
+    objects.put(key, sound.replace(b"a ", b"b ", 1))
+    store.delete_topic("p")
+    clock.advance(DAY_MS + 1)
+    assert store.vacuum(force=True).objects == count - 1
+    objects.put(key, sound)
+    assert store.vacuum().objects == 1
+    assert payloads_of(store) == {}
+    assert all(state.released_entries == () for state in connection_of(store).view().states)
+    assert store.verify(deep=True).violations == ()
+
+
 # Refused and repeated -------------------------------------------------------------------------------------------------
 
 
@@ -324,10 +344,13 @@ def test_the_time_of_an_append_is_that_of_its_entry_forever(
     """Whatever the topic says later, and wherever a compaction writes the records."""
     store = shared_store(clock, objects, chains, inlined=inlined)
     store.alter_topic("p", config={"message.timestamp.type": "LogAppendTime"})
+    ahead = reopen(store, ManualClock(clock() + 5_000))
+    with ahead.producer(linger=None) as producer:
+        send_at(producer, "ahead", topic="q")  # The chains are ahead of the clock of the next producer.
     with store.producer(linger=None) as producer:
         send_at(producer, "a")
-        clock.advance(700)
     times = {batch.appended_at for batch in all_batches(store)}
+    assert min(times) > clock()
     assert all((b.min_timestamp, b.max_timestamp) == (b.appended_at, b.appended_at) for b in all_batches(store))
     before = seen(store)
     assert {row[2] for row in before} == times
@@ -402,12 +425,12 @@ def test_batches_before_and_after_a_change_of_the_schema_share_no_segment(
     before = pa.schema([("n", pa.int64())])
     store.create_topic("s", schema=before, partitions=PARTITIONS)
     with store.producer(linger=None) as producer:
-        for number in range(PARTITIONS):
+        for number in range(0, PARTITIONS, 2):
             producer.send("s", {"n": number}, partition=number)
         store.alter_topic("s", schema=pa.schema([*before, ("text", pa.string())]))
-        for number in range(PARTITIONS):
+        for number in range(1, PARTITIONS, 2):
             producer.send("s", {"n": number, "text": "new"}, partition=number)
-    expected_rows = [(number, text) for number in range(PARTITIONS) for text in (None, "new")]
+    expected_rows = [(number, "new" if number % 2 else None) for number in range(PARTITIONS)]
     assert [(row["n"], row["text"]) for row in rows(store, "s")] == expected_rows
     assert store.sql("select n, text from s order by n, _offset").fetchall() == expected_rows
     assert store.verify(deep=True).violations == ()
@@ -420,6 +443,6 @@ def test_rows_that_a_segment_does_not_have_are_refused(
     store = shared_store(clock, objects, chains, inlined=False)
     segment = Segment("topics/p/0/00000000-0000-7000-8000-000000000000.parquet", "parquet", 1, "", 2)
     batch = NewBatch("p", 0, segment, 0, 0, first_row=first_row, rows=records)
-    with pytest.raises(ProducerError, match="without records|rows of a segment|of a segment of 2 rows"):
+    with pytest.raises(ProducerError, match=r"without records|of a segment of 2 rows"):
         connection_of(store).submit(Append(ProducerIdentity(), (batch,)))
     assert values(store, "p") == []

@@ -20,7 +20,7 @@ from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeE
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import ProducerBatch
-from txnstore.producer.packing import joined, pack_together
+from txnstore.producer.sharing import grouped
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Outcomes, Uploader
@@ -42,9 +42,9 @@ ENDING = places(
 COMMITTING = SUBMITTING - places(Session.append) | ENDING | places(
     Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, ProducerBatch.table,
     RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
-    Uploader._take_unstarted, Uploader._deliver, pack_together, joined,
+    Uploader._take_unstarted, Uploader._deliver, Uploader._shared, grouped,
 )  # fmt: skip
-COMMITTING_INLINED = COMMITTING - places(Uploader._upload, Uploader._deliver, pack_together, joined) | places(
+COMMITTING_INLINED = COMMITTING - places(Uploader._upload, Uploader._deliver, Uploader._shared) | places(
     Uploader._inline, Uploader._encode_all, Uploader._encode, Payload.place, Payload.accepted, RecentObjects.keep,
 )  # fmt: skip
 ABORTING = ENDING - places(Producer.commit_transaction) | places(

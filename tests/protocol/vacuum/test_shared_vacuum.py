@@ -51,7 +51,9 @@ def dropped(store: Store) -> set[str]:
 
 def own(store: Store) -> bool:
     """Whether no batch shares its segment."""
-    return not any(batch.shared for number in range(PARTITIONS) for batch in batches(store, TopicPartition("p", number)))
+    return not any(
+        batch.shared for number in range(PARTITIONS) for batch in batches(store, TopicPartition("p", number))
+    )
 
 
 def test_a_shared_segment_goes_after_a_compaction(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
@@ -73,9 +75,7 @@ def test_a_shared_segment_goes_after_a_compaction(store: Store, clock: ManualClo
     assert store.verify(deep=True).violations == ()
 
 
-def test_a_shared_segment_stays_while_a_batch_names_it(
-    store: Store, clock: ManualClock, objects: MemoryStore
-) -> None:
+def test_a_shared_segment_stays_while_a_batch_names_it(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     key = commit_shared(store, "a")
     for number in range(PARTITIONS - 1):
         store.delete_records({TopicPartition("p", number): 1})
@@ -97,11 +97,12 @@ def test_a_dry_run_names_no_shared_segment_in_use(store: Store, clock: ManualClo
     commit_shared(store, "a")
     clock.advance(DAY_MS)
     assert store.vacuum(dry_run=True).deleted == ()
+    store.delete_records({P0: 1})
+    clock.advance(DAY_MS)
+    assert store.vacuum(dry_run=True).deleted == ()
 
 
-def test_a_deleted_segment_is_forgotten(
-    store: Store, clock: ManualClock, objects: MemoryStore
-) -> None:
+def test_a_deleted_segment_is_forgotten(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     """When no upload of its age is accepted any longer."""
     key = commit_shared(store, "a")
     store.delete_topic("p")
@@ -136,7 +137,7 @@ def test_each_chain_forgets_its_own_segments(clock: ManualClock) -> None:
 def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
-    """The next compaction writes it to an object of its own, although there is nothing to merge; then the other one goes."""
+    """The next compaction writes it to an object of its own, with nothing to merge; then the old one goes."""
     key = commit_shared(store, "a")
     assert store.compact().segments_before == 0
     store.delete_records({P0: 1})
