@@ -84,7 +84,7 @@ def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
 
 
 def first_segment(objects: ObjectStore) -> str | None:
-    """The key of an object with the form of a segment or a pack; None if there is none.
+    """The key of an object with the form of a segment; None if there is none.
 
     Files of others, such as ``topics/t/partition=0/…`` of Kafka Connect, do not count. Their folders are passed over.
     """

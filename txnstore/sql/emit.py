@@ -61,7 +61,7 @@ def _reason(segment: Segment) -> str:
     if segment.is_range:
         return (
             f"DuckDB cannot read a part of {segment.object}.\n"
-            "-- Set inline.bytes=0, and compact the topic: later snapshots then show it."
+            "-- Set inline.bytes=0 and compact the topic: later snapshots then show it."
         )
     return (
         f"DuckDB cannot read the Arrow format of {segment.key}.\n-- Set segment.format=parquet and compact the topic."

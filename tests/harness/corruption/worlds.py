@@ -131,7 +131,7 @@ def _use(
     kind: type[FixedRuntime],
     observe: Callable[[], object],
 ) -> None:
-    """Records of all kinds in packs, entries and objects of their own; transactions, a group, checkpoints."""
+    """Records of all kinds in shared segments, entries and objects of their own; transactions, a group, checkpoints."""
     with create_on(bucket, chains, runtime=_runtime(clock, kind)) as store:
         store.create_topic("t", partitions=3, config={"inline.bytes": 0})
         store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]))

@@ -68,7 +68,7 @@ def test_a_topic_with_records_in_entries_is_left_out_until_they_are_moved(
     fill(store, "orders", transactions=1)
     sql = emit_views(connection_of(store))
     assert '-- "orders" is left out: DuckDB cannot read a part of chains/' in sql
-    assert "-- Set inline.bytes=0, and compact the topic" in sql
+    assert "-- Set inline.bytes=0 and compact the topic" in sql
     store.alter_topic("orders", config={"inline.bytes": 0})
     store.compact("orders")
     bare.execute(emit_views(connection_of(store)))

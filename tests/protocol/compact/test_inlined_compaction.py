@@ -1,4 +1,4 @@
-"""A compaction reads each entry, and each pack, once for all partitions that have small segments in it."""
+"""A compaction reads each entry, and each shared segment, once for all partitions that have batches in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(store: Store, transactions: int, more: bytes = b"") -> None:
     store.checkpoint()
 
 
-@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "packs"])
+@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "objects"])
 def test_a_compaction_reads_each_entry_or_pack_once(store: Store, clock: ManualClock, config: dict[str, int]) -> None:
     """All partitions have segments in it."""
     store.create_topic("wide", partitions=8, config=config)
@@ -49,7 +49,7 @@ def test_a_compaction_reads_each_entry_or_pack_once(store: Store, clock: ManualC
     assert values(other, "wide") == [b"%d" % number for number in range(20)] * 8
 
 
-@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "packs"])
+@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "objects"])
 def test_bytes_that_a_compaction_read_and_did_not_check_are_not_kept(
     store: Store, objects: MemoryStore, clock: ManualClock, config: dict[str, int]
 ) -> None:
