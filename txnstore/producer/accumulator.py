@@ -129,8 +129,8 @@ class RecordAccumulator:
         buffered: Bytes in open batches and in uploads that have not ended: the sum of ``bytes`` of the open batches and
             of ``size`` of the uploads with ``buffered``. Written with the lock; read without, as an estimate.
         unstarted: Sealed batches whose upload has not started, in the order of their seals; of those that share
-            a segment the first one. Added to with the lock, or with the sender's turn. Any thread takes from it, by an atomic step: from then on
-            it alone starts the upload.
+            a segment the first one. Added to with the lock, or with the sender's turn. Any thread takes from it, by an
+            atomic step: from then on it alone starts the upload.
         sealed: All sealed batches that are not settled, in the order of their seals, which is that of their sequence
             numbers in each partition. Written with the lock.
         catalog: The chain of the catalog. Replaced after each request, since a store that was closed and used again has

@@ -95,6 +95,7 @@ def spark_sees(store: Store, topic: str) -> list[tuple[int, int]]:
     grouped = [part for group in in_groups([(scan.topic, slices)], 3, 2) for part in group.slices]
     assert sorted(grouped, key=lambda part: (part.tp, part.start)) == slices
     files = _kinds([part for part in slices if not part.batch.shared], Projection(scan.topic, None))
+    assert files is not None
     for file in (file for kind in files.values() for file in kind):
         alone = [part.batch.alone for part in slices if part.batch.segment.key == file.key]
         assert alone == [True], "a file is a batch"

@@ -7,8 +7,8 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.compaction import batches, commit, new_store, runtime, segment_keys, values
 from tests.helpers.connections import connection_of
-from tests.helpers.sharing import PARTITIONS, send, stored
 from tests.helpers.repairs import bytes_of, planned, sample_objects
+from tests.helpers.sharing import PARTITIONS, send, stored
 from txnstore.compactor import RepairPlan, plan_repairs, repair
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError

@@ -20,8 +20,8 @@ from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeE
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import ProducerBatch
-from txnstore.producer.sharing import grouped
 from txnstore.producer.sender import Sender
+from txnstore.producer.sharing import grouped
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Outcomes, Uploader
 from txnstore.storage.base import Claim
