@@ -23,7 +23,7 @@ from txnstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.validation import check_integer, check_mapping, check_pair, check_writable
+from txnstore.validation import check_integer, check_mapping, check_pair
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
         UnknownTopicOrPartitionError: The topic does not exist.
     """
     if not dry_run:
-        check_writable(connection.read_only, connection.url, "no records of it can be deleted")
+        connection.check_writable("no records of it can be deleted")
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
@@ -135,7 +135,7 @@ def delete_records(
         for key, offset in check_mapping("offsets", offsets).items()
     }
     if not dry_run:
-        check_writable(connection.read_only, connection.url, "no records of it can be deleted")
+        connection.check_writable("no records of it can be deleted")
     if not starts:
         return {}
     view = connection.view()

@@ -50,7 +50,7 @@ from txnstore.storage.probe import probe_once
 from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
 from txnstore.times import Time
-from txnstore.validation import check_integer, check_milliseconds
+from txnstore.validation import check_integer, check_milliseconds, check_writable
 
 T = TypeVar("T")
 
@@ -339,6 +339,19 @@ class Connection:
         failed_at.update((txn.producer_id, now) for txn in (unblock(self.coordinator, txns) if writable else txns))
         return writable
 
+    def check_writable(self, consequence: str) -> None:
+        """Check that this process may change the store, and knows how to, as far as its chains were read.
+
+        Args:
+            consequence: The end of the message: what cannot be done.
+
+        Raises:
+            ReadOnlyError: The store was opened with ``read_only=True``.
+            UnsupportedFormatError: It requires a feature that this release cannot write.
+        """
+        check_writable(self.read_only, self.url, consequence)
+        self.chains[CATALOG].check_features()
+
     def check_storage(self) -> None:
         """Check that the storage creates a name once, unless it was checked. Each chain does it before it writes.
 
@@ -353,8 +366,9 @@ class Connection:
             self._checked = True
 
     def _is_writable(self) -> bool:
-        """Whether the storage is safe to write to."""
+        """Whether this release can write to the store, and the storage is safe to write to."""
         try:
+            self.check_writable("")
             self.check_storage()
         except TxnStoreError as error:
             _LOG.warning(

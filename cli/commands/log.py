@@ -57,6 +57,8 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
+    from txnstore.core.events import UnknownEvent
+
     with app.connect() as connection:
         chain = _one(connection, chain)
         content = _read(connection, chain, number)
@@ -66,7 +68,10 @@ def entry(app: App, number: int, chain: int | None) -> None:
     app.out.record({key: value for key, value in _summary(chain, content).items() if key != "events"})
     for event in content.model_dump(mode="json")["events"]:
         name = event.pop("type")
-        app.out.line(f"{name}  {json.dumps(event, ensure_ascii=False)}")
+        if name == UnknownEvent.__name__:
+            app.out.line(f"{event['name']}  (of a later release; it changes nothing here)")
+        else:
+            app.out.line(f"{name}  {json.dumps(event, ensure_ascii=False)}")
 
 
 def _one(connection: Connection, chain: int | None) -> int:
@@ -101,7 +106,9 @@ def _read(connection: Connection, chain: int, number: int) -> Entry:
 
 
 def _summary(chain: int, content: Entry) -> dict[str, Any]:
-    counts = Counter(event.type for event in content.events)
+    from txnstore.core.events import event_name
+
+    counts = Counter(map(event_name, content.events))
     return {
         "chain": chain,
         "entry": content.sequence,

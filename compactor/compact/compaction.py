@@ -33,7 +33,6 @@ from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
-from txnstore.validation import check_writable
 
 _LOG = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ def compact_sound(
         engine: See :func:`compact`.
     """
     if not options.dry_run:
-        check_writable(connection.read_only, connection.url, "it cannot be compacted")
+        connection.check_writable("it cannot be compacted")
     # A dry run calls no job, and the local engine runs only what is called.
     engine = LocalEngine(connection) if engine is None or options.dry_run else engine
     return _Compaction(connection, options, failures, engine).run(topic)

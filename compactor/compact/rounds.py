@@ -18,7 +18,7 @@ from txnstore.compactor.compact.report import CompactionReport, PartitionCompact
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
-from txnstore.validation import check_integer, check_seconds, check_writable
+from txnstore.validation import check_integer, check_seconds
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def watch(
         check_integer("max_bytes", max_bytes, 1)
     if rounds is not None:
         check_integer("rounds", rounds, 1)
-    check_writable(connection.read_only, connection.url, "it cannot be compacted")
+    connection.check_writable("it cannot be compacted")
     settled = SettledSegments() if past_hw else None
     options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, settled=settled)
     return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)

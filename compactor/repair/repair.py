@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from txnstore.chain import keys
-from txnstore.chain.codec import StoreDocument
+from txnstore.chain.codec import WRITE_FEATURES, StoreDocument, check_features
 from txnstore.chain.keys import Keys
 from txnstore.compactor.repair.chain import ChainRepairs, Survey
 from txnstore.compactor.repair.history import missing_entries
@@ -57,7 +57,7 @@ def plan_repairs(
 
     Raises:
         StoreNotFoundError: There is no store, and nothing is left of one.
-        UnsupportedFormatError: A newer txnstore wrote ``store.json``.
+        UnsupportedFormatError: A newer txnstore wrote ``store.json``, or a chain requires a feature that this one lacks.
         InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the store
             ``identity``.
     """
@@ -88,6 +88,8 @@ def plan_repairs(
     names, states = Keys(document.store_id), [chain.state for chain in chain_repairs]
     losses += _missing_heads(connection, names, states)
     losses += lost_segments(connection.objects, names, states)
+    for state in states if repairs else ():
+        check_features(names.chain(state.chain).removesuffix("/"), state.requires.write, WRITE_FEATURES, "write")
     # 4. The plan is tried on a copy in memory: the store must open after it.
     plan = RepairPlan(repairs, losses, stores=stores, foreign=foreign)
     plan = _tried(connection, names, plan, deep=deep) if plan.opens else plan

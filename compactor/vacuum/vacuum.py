@@ -43,6 +43,8 @@ _ENTRY = 5_000
 #: The minimum age of temporary files, probe objects and leases of compactors before a vacuum deletes them: no write or
 #: probe takes longer, and no lease lasts longer without a renewal.
 _SWEEP_MS = 60 * 60 * 1000
+#: Of a store that may not be changed.
+_CONSEQUENCE = "nothing in it can be deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ def vacuum(
         InvalidConfigError: ``older_than`` or ``history`` is not a number of seconds, or there are no chains of a store
             of ``foreign``, or it is this one.
         UnsoundStoreError: The store is not sound, or there are chains of another one; nothing is deleted.
+        UnsupportedFormatError: The store requires a feature that this release cannot write; nothing is deleted.
         CorruptionError: The store does not open; nothing is deleted.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
         StorageFullError: The disk is full, also after what needs no entry was deleted; the message says what was.
@@ -195,7 +198,7 @@ def vacuum(
     grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
     history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
     if not dry_run:
-        check_writable(connection.read_only, connection.url, "nothing in it can be deleted")
+        check_writable(connection.read_only, connection.url, _CONSEQUENCE)
     if foreign:
         return _vacuum_foreign(connection, foreign, dry_run=dry_run)
     return _Vacuum(connection, grace_ms, dry_run=dry_run).run(history_ms, expire=expire, force=force)
@@ -250,6 +253,7 @@ class _Vacuum:
                 _forget(connection, _removed_before(connection, view, named.long_removed, FORGET_AFTER_MS))
                 if expire:
                     expire_due(connection.chains, connection.runtime.clock())
+                connection.check_writable(_CONSEQUENCE)
                 connection.check_storage()
             announced = 0
             for chain, candidate in zip(past, checkpoints.candidates, strict=True):
@@ -274,6 +278,7 @@ class _Vacuum:
         tally.delete(leftovers)
         if self._dry_run:
             return view, 0
+        self._connection.check_writable(_CONSEQUENCE)
         _make_durable(self._connection, view, checkpoints.remaining, past)
         delete(objects, leftovers)
         return view, _sweep(objects, sweep_ms)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TypeAlias
 
+from txnstore.chain import version2
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
@@ -25,7 +26,7 @@ from txnstore.core.log.released import entry_of
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.maintenance import SegmentsReplaced, unconserved
-from txnstore.core.model import TopicPartition, sorted_items
+from txnstore.core.model import NO_FEATURES, TopicPartition, sorted_items
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
@@ -107,6 +108,8 @@ class ChainVerifier:
         #: The entry of the last boundary: entries up to it may have been deleted.
         self._first = 0
         self._hint = LatestDocument()
+        #: Whether an entry or a checkpoint of format version 2 was read.
+        self._older = False
         #: The checkpoints that name missing index files, with the message: damage only if no newer one is sound.
         self._incomplete: dict[int, str] = {}
 
@@ -260,6 +263,7 @@ class ChainVerifier:
             self._report("entry_intact", key, str(error))
             self._state = self._previous = None
             return
+        self._older = self._older or entry.version <= version2.VERSION
         self._check_payload(key, entry, data)
         if entry.sequence != sequence:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
@@ -276,7 +280,7 @@ class ChainVerifier:
         if entry.timestamp < before.timestamp:
             message = f"its timestamp {entry.timestamp} is before that of the previous entry, {before.timestamp}"
             self._report("entry_time", key, message)
-        state = begin_entry(before, entry.timestamp)
+        state = begin_entry(before, entry.timestamp, entry.requires or NO_FEATURES)
         label = f"{self._label}entry {state.sequence}"
         try:
             for event in entry.events:
@@ -317,6 +321,7 @@ class ChainVerifier:
             return
         try:
             saved = checkpoint.read(self._keys, self._chain, sequence, requested)
+            self._older = self._older or saved.version <= version2.VERSION
             self._compare(key, saved.state)
         except (ObjectNotFoundError, CorruptionError) as error:
             named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
@@ -337,10 +342,12 @@ class ChainVerifier:
         if self._state is None:
             checkpoint.decode_all(saved)
             self._state, self._previous = saved, saved.entry_hash
-        elif _equal(saved, self._state):
+            return
+        folded = _with_removals_of(saved, self._state) if self._older else self._state
+        if _equal(saved, folded):
             self._state = saved
         else:
-            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
+            different = [item.name for item in fields(State) if _differs(saved, folded, item.name)]
             message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
 
@@ -353,6 +360,15 @@ class ChainVerifier:
         for sequence, message in self._incomplete.items():
             if sequence > self._newest_sound:
                 self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
+
+
+def _with_removals_of(saved: State, folded: State) -> State:
+    """The folded state with the removed and the announced objects of the saved one.
+
+    A head of version 2 has one list of both, so it and the fold of its entries know different ones to be announced, and
+    so do the states that follow from them. Either is right: no batch names any of these objects.
+    """
+    return replace(folded, released=saved.released, released_entries=saved.released_entries, dropped=saved.dropped)
 
 
 def _equal(saved: State, folded: State) -> bool:

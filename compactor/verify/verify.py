@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from txnstore.chain import keys
@@ -88,6 +89,7 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
 
     Raises:
         StoreNotFoundError: No store exists at this URL.
+        UnsupportedFormatError: A newer txnstore has written to it, which this one cannot follow.
         StorageError: The storage does not answer.
     """
     names, count, identity = _verify_identity(connection)
@@ -222,10 +224,13 @@ def _known_states(connection: Connection, names: Keys) -> dict[int, State]:
 
     Raises:
         StoreNotFoundError: They belong to another store than the one with the keys ``names``.
+        UnsupportedFormatError: The chains have entries of a newer format or feature, which this release cannot judge.
     """
     try:
         chains = connection.chains
-    except (CorruptionError, UnsupportedFormatError):
+    except CorruptionError:
         return {}
     chains.identity.check(names.store_id)
+    with suppress(CorruptionError):
+        chains.view()
     return {chain.number: chain.state for chain in chains}

@@ -33,7 +33,7 @@ from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
-from txnstore.chain.codec import check
+from txnstore.chain.codec import WRITE_FEATURES, check, check_features
 from txnstore.chain.group_commit import Attempt, Drafts, Leader, QueuedCommand, error_of, is_unwritten, take
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
@@ -273,6 +273,7 @@ class Chain:
             ReadOnlyError: The store was opened read-only.
             ReentrantCallError: A signal handler called it while this thread commits to the chain.
             InvalidConfigError: The command has a value of a wrong type.
+            UnsupportedFormatError: The store requires a feature that this release cannot write.
             TxnStoreError: The command was refused and had no effect.
         """
         locks = self._round.own, self._head.own  # Before the command is queued, which no nested call may commit.
@@ -348,7 +349,20 @@ class Chain:
 
     def _check_writable(self, refused: str) -> None:
         check_writable(self._read_only, self._objects.url, f"nothing can be {refused}")
+        self.check_features()
         self._check_storage()
+
+    def check_features(self) -> None:
+        """Check that this release has the features that writers of the store need, as far as its chains are known.
+
+        What one chain requires holds for all of them: a transaction may need several, and must not stop half way.
+
+        Raises:
+            UnsupportedFormatError: It lacks some.
+        """
+        for chain in self._siblings:
+            name = self._keys.chain(chain.number).removesuffix("/")
+            check_features(name, chain.state.requires.write, WRITE_FEATURES, "write")
 
     def _commit(self, waiters: list[QueuedCommand], leader: Leader) -> State | None:
         """Commit the commands of the waiters, and of those that come meanwhile, in one entry.
@@ -385,6 +399,7 @@ class Chain:
         while True:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
+            self.check_features()  # An entry that was read meanwhile may require more.
             attempt = self._drafts.decide(self.state, self.now(), waiters)
             if not attempt.entry.events:
                 self._catch_up(1)
@@ -527,6 +542,7 @@ class Chain:
         """Write a checkpoint of the state at the head; returns its sequence number. An empty chain (0) needs none."""
         self._check_writable("written")
         state = self.refresh()
+        self.check_features()  # A head of this release lacks what it does not know.
         if state.sequence > 0:
             self.make_durable(state.sequence)
             self._saver.save(state)

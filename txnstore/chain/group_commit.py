@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from txnstore.chain.codec import WRITE_FEATURES, Entry, PayloadInfo, check_features
+from txnstore.chain.codec import Entry, PayloadInfo
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import Payload, encode_entry, entry_hash
 from txnstore.core.commands import Command
@@ -159,7 +159,6 @@ class Drafts:
         for waiter in waiters:
             mark = payload.mark
             try:
-                check_features(key, before.requires.write, WRITE_FEATURES, "write")
                 decision = decide(state, payload.place(waiter.command))
                 if one_by_one:
                     encode_entry(self._entry(before, decision.state, [*decision.events]))

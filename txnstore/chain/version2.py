@@ -15,6 +15,8 @@ from txnstore.core.model import EntrySpan
 
 Json = dict[str, Any]
 
+VERSION = 2
+
 
 def place_of(key: str) -> tuple[str, int | None]:
     """The object and the first byte that the key of a segment names; None for a whole object."""
@@ -48,6 +50,10 @@ def _is_entry(name: str) -> bool:
 
 def _same(event: Json) -> Json:
     return event
+
+
+def _advice(event: Json) -> Json:
+    return {"type": "UnknownEvent", "name": event["type"]}
 
 
 def _batch_appended(event: Json) -> Json:
@@ -87,4 +93,6 @@ _EVENTS: dict[Any, Callable[[Json], Json]] = {
     "BatchAppended": _batch_appended,
     "SegmentsReplaced": _segments_replaced,
     "ObjectsForgotten": _objects_forgotten,
+    "PartitionsClaimed": _advice,
+    "PartitionsReleased": _advice,
 }

@@ -64,3 +64,8 @@ Event = (
 
 #: The names of all events that this release writes and folds.
 EVENT_TYPES = frozenset(event.__name__ for event in get_args(Event)) - {UnknownEvent.__name__}
+
+
+def event_name(event: Event) -> str:
+    """The name of an event, also of one of a later release."""
+    return event.name if isinstance(event, UnknownEvent) else event.type

@@ -105,10 +105,7 @@ class Features:
 
     def union(self, other: Features) -> Features:
         """The features of both."""
-        return Features(
-            tuple(sorted({*self.read, *other.read})),
-            tuple(sorted({*self.write, *other.write})),
-        )
+        return Features(tuple(sorted({*self.read, *other.read})), tuple(sorted({*self.write, *other.write})))
 
 
 NO_FEATURES = Features()

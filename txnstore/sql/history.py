@@ -16,6 +16,7 @@ import pyarrow as pa
 from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import missing_entry, newest, read_entry
+from txnstore.core.events import event_name
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
@@ -121,7 +122,7 @@ class EntryHistory:
 
     def _entry_rows(self) -> Iterator[Row]:
         for item in self._read():
-            entry, types = item.entry, Counter(event.type for event in item.entry.events)
+            entry, types = item.entry, Counter(map(event_name, item.entry.events))
             yield (
                 item.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, item.size,
                 len(entry.events), sorted(types.items()),

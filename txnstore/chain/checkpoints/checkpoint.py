@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
 from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, edge_numbers, encode_file
-from txnstore.chain.codec import LatestDocument, decode, encode, reason
+from txnstore.chain.codec import FORMAT_VERSION, LatestDocument, decode, encode, reason
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.model import sorted_items
@@ -36,10 +36,11 @@ KEPT_CHECKPOINTS = 2
 
 
 class Saved(NamedTuple):
-    """A checkpoint that was read: its state, and its edges, from that before entry 1 to its own."""
+    """A checkpoint that was read: its state, its edges, from that before entry 1 to its own, and its format version."""
 
     state: State
     edges: list[Edge]
+    version: int = FORMAT_VERSION
 
 
 def interval(state: State, every: int) -> int:
@@ -240,7 +241,7 @@ def _saved(document: HeadDocument, edges: list[Edge], key: str) -> Saved:
         raise CorruptionError(f"{key} does not hold a state: {reason(error)}") from error
     if missing is not None:
         raise CorruptionError(f"{key} does not hold a state: {missing}")
-    return Saved(state, edges)
+    return Saved(state, edges, document.version)
 
 
 def decode_all(state: State) -> None:
