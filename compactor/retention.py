@@ -88,9 +88,9 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         UnknownTopicOrPartitionError: The topic does not exist.
     """
+    view = connection.view()
     if not dry_run:
         connection.check_writable("no records of it can be deleted")
-    view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):

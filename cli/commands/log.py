@@ -57,7 +57,7 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
-    from txnstore.core.events import UnknownEvent
+    from txnstore.core.state import UnknownEvent
 
     with app.connect() as connection:
         chain = _one(connection, chain)

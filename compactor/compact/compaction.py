@@ -137,8 +137,6 @@ def compact_sound(
         failures: Gets each topic that cannot be read, and each clean and merge of damaged segments or without space.
         engine: See :func:`compact`.
     """
-    if not options.dry_run:
-        connection.check_writable("it cannot be compacted")
     # A dry run calls no job, and the local engine runs only what is called.
     engine = LocalEngine(connection) if engine is None or options.dry_run else engine
     return _Compaction(connection, options, failures, engine).run(topic)
@@ -170,6 +168,8 @@ class _Compaction:
         """Compact one topic, or all: apply the retention, clean, merge, and expire unused state, in this order."""
         connection, dry_run = self._connection, self._options.dry_run
         view = connection.view()
+        if not dry_run:
+            connection.check_writable("it cannot be compacted")  # Before anything is uploaded.
         topics = [view.find_topic(name)] if name is not None else view.sorted_topics()
         if not dry_run and connection.unblock(_open_producers(view, topics)):
             view = connection.view(refresh=False)

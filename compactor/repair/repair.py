@@ -57,7 +57,8 @@ def plan_repairs(
 
     Raises:
         StoreNotFoundError: There is no store, and nothing is left of one.
-        UnsupportedFormatError: A newer txnstore wrote ``store.json``, or a chain requires a feature that this one lacks.
+        UnsupportedFormatError: A newer txnstore wrote ``store.json``, or a chain requires a feature that this one has
+            not, and something is to be repaired.
         InvalidConfigError: ``chains`` is not what the objects of the store show, or nothing is here of the store
             ``identity``.
     """

@@ -27,6 +27,7 @@ from tests.mutants.of_storage import STORAGE
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_turns import TURNS
+from tests.mutants.of_upgrade import UPGRADE
 from tests.mutants.of_worlds import WORLDS
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints import document as head_document
@@ -357,6 +358,7 @@ MUTANTS = (
         *INDEX,
         *PAST,
         *TURNS,
+        *UPGRADE,
         *POWER,
     ),
 )

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.cli import captured
 from tests.helpers.connections import connection_of
+from tests.helpers.later import change
 from tests.protocol.upgrade.version2 import ISOLATIONS, STORES, answers, plain, rows, runtime, stored
 from txnstore import TopicPartition
 from txnstore.chain.codec import FORMAT_VERSION
@@ -20,7 +21,7 @@ from txnstore.compactor.repair.repair import plan_repairs
 from txnstore.core.invariants.check import check_view
 from txnstore.core.state import State
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, open_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
 
 #: What is committed or aborted of the transactions that the old release left open.
@@ -72,6 +73,12 @@ def old(request: pytest.FixtureRequest) -> Upgrade:
     return Upgrade(request.param)
 
 
+@pytest.fixture(params=["one-aged", "three"])
+def either(request: pytest.FixtureRequest) -> Upgrade:
+    """Of the four stores two that have all between them, for what takes seconds."""
+    return Upgrade(request.param)
+
+
 @pytest.fixture
 def one() -> Upgrade:
     return Upgrade("one")
@@ -89,9 +96,9 @@ def test_readers_get_what_the_old_release_gave_them(old: Upgrade) -> None:
     assert old.written() == []
 
 
-def test_sql_shows_the_same(old: Upgrade) -> None:
-    store = old.reader()
-    for name, by_isolation in old.answers["records"].items():
+def test_sql_shows_the_same(either: Upgrade) -> None:
+    store = either.reader()
+    for name, by_isolation in either.answers["records"].items():
         columns = sorted(store.scan(name).to_table().column_names)
         listed = ", ".join(f'"{column}"' for column in columns)
         for isolation in ISOLATIONS:
@@ -101,9 +108,9 @@ def test_sql_shows_the_same(old: Upgrade) -> None:
             assert as_json(shown) == by_isolation[isolation], (name, isolation)
 
 
-def test_consumers_poll_the_same(old: Upgrade) -> None:
-    store = old.reader()
-    for name, by_isolation in old.answers["records"].items():
+def test_consumers_poll_the_same(either: Upgrade) -> None:
+    store = either.reader()
+    for name, by_isolation in either.answers["records"].items():
         for isolation in ISOLATIONS:
             consumer = store.consumer(isolation=isolation)  # type: ignore[arg-type]
             consumer.assign([TopicPartition(name, number) for number in range(store.topic(name).partitions)])
@@ -122,8 +129,8 @@ def test_the_store_verifies(old: Upgrade) -> None:
     assert check_view(connection_of(old.reader()).view()) == []
 
 
-def test_nothing_is_to_be_repaired(old: Upgrade) -> None:
-    plan = plan_repairs(connection_of(old.reader()), deep=True)
+def test_nothing_is_to_be_repaired(either: Upgrade) -> None:
+    plan = plan_repairs(connection_of(either.reader()), deep=True)
     assert (plan.repairs, plan.lost, plan.past) == ((), (), ())
 
 
@@ -140,16 +147,37 @@ def test_fold_from_the_first_entry_is_what_a_checkpoint_holds(old: Upgrade) -> N
                 assert getattr(folded, field) == getattr(saved, field), field
 
 
-def test_command_line_reads_it(tmp_path: Path, old: Upgrade) -> None:
-    for key, (data, modified_ms) in old.files.items():
+def test_command_line_reads_it(tmp_path: Path, either: Upgrade) -> None:
+    for key, (data, modified_ms) in either.files.items():
         path = tmp_path / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         os.utime(path, (modified_ms / 1000, modified_ms / 1000))
     shown = captured("topic", "list", "--json", "--store", str(tmp_path))
-    assert {line["topic"] for line in shown.lines} == old.answers["records"].keys()
+    assert {line["topic"] for line in shown.lines} == either.answers["records"].keys()
     assert captured("verify", "--deep", "--store", str(tmp_path)).status == 0
     assert captured("recover", "--dry-run", "--store", str(tmp_path)).status == 0
+
+
+def test_released_and_dropped_objects_of_version_3_are_compared() -> None:
+    """Of a chain without version 2, a checkpoint must have what the entries have announced."""
+    clock = ManualClock()
+    objects = MemoryStore(clock=clock)
+    with create_on(objects, 1, runtime=runtime(clock, "new")) as store:
+        store.create_topic("t", config={"inline.bytes": 0})
+        for _ in range(3):
+            with store.producer("writer") as producer, producer.transaction():
+                producer.send("t", b"value")
+        store.compact(force=True)
+        clock.advance(DAY_MS)
+        store.vacuum(older_than=0)
+        head = keys.checkpoint_head(0, store.checkpoint())
+        assert store.verify().violations == ()
+    assert json.loads(objects.get(head))["dropped"]
+    change(objects, head, dropped={})
+    with open_on(objects, read_only=True, runtime=runtime(clock, "reader")) as reader:
+        (violation,) = reader.verify().violations
+    assert (violation.name, violation.subject) == ("checkpoint_equals_fold", head)
 
 
 # Going on -------------------------------------------------------------------------------------------------------------
@@ -214,46 +242,46 @@ def _all_of_version_3(old: Upgrade) -> None:
     assert not [key for key in old.written() if key.endswith(".pack")]
 
 
-def test_maintenance_goes_on(old: Upgrade) -> None:
+def test_maintenance_goes_on(either: Upgrade) -> None:
     """Compactions, retention, checkpoints and vacuums: the same records, and then none of the old packs is there."""
-    go_on(old)
-    expected = {name: as_json(rows(old.reader(), name, "read_committed")) for name in old.answers["records"]}
+    go_on(either)
+    expected = {name: as_json(rows(either.reader(), name, "read_committed")) for name in either.answers["records"]}
     kept = {name: found for name, found in expected.items() if name not in {"table", "kept", "retained"}}
-    with old.process() as store:
+    with either.process() as store:
         store.compact(force=True)
         store.retain()
         store.checkpoint()
     for name, found in kept.items():
-        assert as_json(rows(old.reader(), name, "read_committed")) == found, name
-    assert old.reader().verify(deep=True).violations == ()
+        assert as_json(rows(either.reader(), name, "read_committed")) == found, name
+    assert either.reader().verify(deep=True).violations == ()
     for _ in range(4):
-        old.clock.advance(2 * DAY_MS)
-        with old.process() as store:
+        either.clock.advance(2 * DAY_MS)
+        with either.process() as store:
             store.vacuum(older_than=HOUR, history=HOUR)
             store.checkpoint()
             with store.producer("writer") as producer, producer.transaction():
                 producer.send("own", b"newer", partition=0)
-        assert old.reader().verify(deep=True).violations == ()
+        assert either.reader().verify(deep=True).violations == ()
     for name, found in kept.items():
         if name != "own":
-            assert as_json(rows(old.reader(), name, "read_committed")) == found, name
-    remaining = [item.key for item in old.objects.list("")]
+            assert as_json(rows(either.reader(), name, "read_committed")) == found, name
+    remaining = [item.key for item in either.objects.list("")]
     assert [key for key in remaining if key.endswith(".pack")] == []
-    of_version_2 = [key for key in remaining if "/entries/" in key and key not in old.written()]
+    of_version_2 = [key for key in remaining if "/entries/" in key and key not in either.written()]
     assert of_version_2 == []  # With their payloads.
-    _all_of_version_3(old)
+    _all_of_version_3(either)
 
 
-def test_packs_and_payloads_in_use_stay(old: Upgrade) -> None:
+def test_packs_and_payloads_in_use_stay(either: Upgrade) -> None:
     """A vacuum without a compaction: what a batch names is needed, wherever version 2 has put it."""
     for _ in range(3):
-        old.clock.advance(2 * DAY_MS)
-        with old.process() as store:
+        either.clock.advance(2 * DAY_MS)
+        with either.process() as store:
             store.vacuum(older_than=HOUR, history=HOUR)
             store.checkpoint()
-    assert any(item.key.endswith(".pack") for item in old.objects.list("topics/"))
-    store = old.reader()
-    for name, by_isolation in old.answers["records"].items():
+    assert any(item.key.endswith(".pack") for item in either.objects.list("topics/"))
+    store = either.reader()
+    for name, by_isolation in either.answers["records"].items():
         found = as_json(rows(store, name, "read_uncommitted"))
         assert found == by_isolation["read_uncommitted"], name
     assert store.verify(deep=True).violations == ()

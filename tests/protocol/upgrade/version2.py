@@ -40,6 +40,7 @@ ARCHIVE = Path(__file__).with_name("version2.tar.xz")
 STORES = {"one": (1, False), "three": (3, False), "one-aged": (1, True), "three-aged": (3, True)}
 _BEGIN = 1_700_000_000_000
 _DAY = 86_400_000
+_COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 ISOLATIONS = ("read_committed", "read_uncommitted")
 #: Between two steps the clock goes on by so many milliseconds.
 _STEP = 1_000
@@ -51,6 +52,7 @@ _STEP = 1_000
 def answers(store: Store) -> dict[str, Any]:
     """All that a store shows to readers, as JSON. The store must be open to read, by a clock at its end."""
     names = [topic.name for topic in store.topics()]
+    partitions = {name: range(store.topic(name).partitions) for name in names}
     moments = _moments(store)
     return {
         "topics": [
@@ -58,11 +60,11 @@ def answers(store: Store) -> dict[str, Any]:
             for topic in store.topics()
         ],
         "records": {name: {kind: rows(store, name, kind) for kind in ISOLATIONS} for name in names},
-        "offsets": {name: [dataclasses.astuple(store.offsets(name, each)) for each in _numbers(store, name)] for name in names},
+        "offsets": {name: [plain(store.offsets(name, each)) for each in partitions[name]] for name in names},
         "times": {name: _times(store, name) for name in names},
         "groups": plain(store.groups()),
         "transactions": [_transaction(store, txn.transactional_id) for txn in store.transactions()],
-        "producers": {name: [plain(store.producers(name, each)) for each in _numbers(store, name)] for name in names},
+        "producers": {name: [plain(store.producers(name, each)) for each in partitions[name]] for name in names},
         "history": plain(store.transaction_history("writer").steps),
         "past": [{"entry": moment, "records": _past(store, moment)} for moment in moments],
     }  # fmt: skip
@@ -76,15 +78,11 @@ def rows(store: Store, name: str, isolation: str, snapshot: Snapshot | None = No
     return [list(row) for _, _, row in sorted(places, key=lambda item: item[:2])]
 
 
-def _numbers(store: Store, name: str) -> range:
-    return range(store.topic(name).partitions)
-
-
 def _times(store: Store, name: str) -> list[Any]:
     """The offsets for some times, in each partition."""
     moments = [0, 1_000, 1_003, *range(_BEGIN, _BEGIN + 200_000, 20_000), _BEGIN + 40 * _DAY]
     consumer = store.consumer()
-    pairs = [TopicPartition(name, number) for number in _numbers(store, name)]
+    pairs = [TopicPartition(name, number) for number in range(store.topic(name).partitions)]
     consumer.assign(pairs)
     found = [consumer.offsets_for_times(dict.fromkeys(pairs, moment)) for moment in moments]
     return [[plain(each[tp]) for tp in pairs] for each in found]
@@ -98,7 +96,7 @@ def _moments(store: Store) -> list[int | list[int]]:
     """Entries of the past whose snapshots are compared: some of those that can still be read."""
     heads = store.snapshot().heads
     if len(heads) == 1:
-        return [number for number in range(heads[0] - 16, heads[0] + 1, 8)]
+        return [*range(heads[0] - 16, heads[0] + 1, 8)]
     return [list(heads)]
 
 
@@ -189,8 +187,8 @@ class _Story:
             ("wastimed", 2, {"message.timestamp.type": "LogAppendTime"}),
             ("nowtimed", 2, {}),
             ("appendtimepacked", 3, {"message.timestamp.type": "LogAppendTime", "inline.bytes": 0}),
-            ("table", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 3_600_000}),
-            ("kept", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 300 * _DAY}),
+            ("table", 2, {**_COMPACTED, "delete.retention.ms": 3_600_000}),
+            ("kept", 2, {**_COMPACTED, "delete.retention.ms": 300 * _DAY}),
             ("retained", 2, {"retention.ms": _DAY}),
             ("trimmed", 2, {}),
             ("merged", 2, {"message.timestamp.type": "LogAppendTime"}),
@@ -229,7 +227,9 @@ class _Story:
         with store.producer(writer) as producer, producer.transaction():
             for topic in topics:
                 self.send(producer, topic, ["a", "b"], 2 * round_)
-            producer.send_offsets({("inlined", 0): round_ + 1, ("packed", 1): round_ + 1}, "copiers")
+            producer.send_offsets(
+                {TopicPartition("inlined", 0): round_ + 1, TopicPartition("packed", 1): round_ + 1}, "copiers"
+            )
         self.step()
 
     def single(self, round_: int, topics: Iterable[str], *, abort: bool = False) -> None:
@@ -294,7 +294,9 @@ class _Story:
             producer.begin_transaction()
             for topic in ("inlined", "packed", "own", "appendtime", "arrow", "wastimed"):
                 self.send(producer, topic, [name] * 2, 50)
-            producer.send_offsets({("inlined", 1): 5 if options else 6, ("own", 0): 1}, f"pending-{name}")
+            producer.send_offsets(
+                {TopicPartition("inlined", 1): 5 if options else 6, TopicPartition("own", 0): 1}, f"pending-{name}"
+            )
             producer.flush()
             if options:
                 producer.prepare_transaction()
@@ -306,7 +308,7 @@ class _Story:
             producer.begin_transaction()
             for topic in ("inlined", "packed", "appendtime", "arrowpacked", "nowtimed"):
                 self.send(producer, topic, [f"decided-{end}"] * 2, 70)
-            producer.send_offsets({("inlined", 2): 7}, f"decided-{end}")
+            producer.send_offsets({TopicPartition("inlined", 2): 7}, f"decided-{end}")
             producer.flush()
             (producer.commit_transaction if end == "commit" else producer.abort_transaction)()
             self.open.append(producer)
@@ -398,7 +400,6 @@ def main(path: str) -> None:
             for key, (data, modified_ms) in sorted(files.items()):
                 _write(archive, f"{name}/{key}", data, modified_ms)
             _write(archive, f"{name}/answers.json", text, story.clock())
-            print(name, len(files), sum(len(data) for data, _ in files.values()), len(text))
 
 
 if __name__ == "__main__":
