@@ -45,7 +45,7 @@ UPGRADE = (
         Chain.check_features,
         "in self._siblings:",
         "in (self,):",
-        test=_FEATURES + "test_unknown_write_feature_refuses_writers[3-after-checkpoint]",
+        test=_WRITERS,
     ),
     Mutant(
         "a commit does not look at the features of entries that it has read meanwhile",
