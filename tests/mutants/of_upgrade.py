@@ -71,8 +71,8 @@ UPGRADE = (
     Mutant(
         "a compaction uploads before it looks at the features",
         _Compaction.run,
-        "if not $dry_run:\n            $connection.check_writable",
-        "if False:\n            $connection.check_writable",
+        '$connection.check_writable("it cannot be compacted")',
+        "None",
         test=_WRITERS,
     ),
     Mutant(
