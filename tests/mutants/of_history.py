@@ -116,7 +116,7 @@ HISTORY = (
         history.delete_entries,
         "if not $in_use(history.chain, $item.key)",
         "",
-        test=_HISTORY + "test_entries_with_live_shared_segments_stay",
+        test=_HISTORY + "test_entries_with_live_inlined_segments_stay",
     ),
     Mutant(
         "entries are deleted although snapshots may read segments in them",

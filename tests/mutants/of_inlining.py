@@ -11,7 +11,7 @@ from txnstore.producer.sender import Sender
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
-_INLINED, _VACUUM = "protocol/chain/test_shared_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
+_INLINED, _VACUUM = "protocol/chain/test_inlined_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
 _REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
 
 INLINING = (

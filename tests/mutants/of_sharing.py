@@ -168,14 +168,14 @@ SHARING = (
     ),
     Mutant(
         "the removal from an object is not recorded",
-        released.with_released,
-        "$state.released.update(dict.fromkeys(sorted($objects), $state.timestamp))",
+        released.with_removed,
+        "$state.released.update($released)",
         "$state.released",
         test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
     ),
     Mutant(
         "the removal from an entry is not recorded",
-        released.with_released,
+        released.with_removed,
         "joined($state.released_entries, $span)",
         "$state.released_entries",
         test=_SEAMS + "test_a_deleted_topic_leaves_the_records_beside_it",

@@ -340,7 +340,7 @@ def test_an_entry_of_format_1_is_read(store: Store, objects: MemoryStore, clock:
 
 
 @pytest.mark.parametrize("config", [{}, {"segment.format": "arrow"}])
-def test_sql_reads_shared_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
+def test_sql_reads_inlined_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
     store.alter_topic("t", config=config)
     expected: list[tuple[int, int, bytes]] = []
     for number in range(3):

@@ -29,7 +29,6 @@ from tests.harness.executors import DeferredExecutor, InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore import Snapshot, TopicPartition
-from txnstore.core.claims import ClaimPartitions
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -319,6 +318,8 @@ class _Story:
         self.step()
 
     def claim(self) -> None:
+        from txnstore.core.claims import ClaimPartitions  # type: ignore[import-not-found]  # Of that release.
+
         for number in range(2):
             command = ClaimPartitions("a-compactor", (TopicPartition("merged", number),), 3_000_000)
             connection_of(self.process()).submit(command)

@@ -92,7 +92,7 @@ def test_two_vacuums_create_one_boundary(store: Store, objects: MemoryStore, clo
     assert connection_of(reopen(store, clock)).chains.boundaries() == [made[1]], "the newest two checkpoints stay"
 
 
-def test_entries_with_live_shared_segments_stay(clock: ManualClock, objects: MemoryStore) -> None:
+def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: MemoryStore) -> None:
     """Readers use them as data and do not fold them, and verify checks their payloads."""
     store = new_store(clock, objects)
     store.create_topic("t")

@@ -24,7 +24,7 @@ from txnstore.store import Store, open_on
 
 @pytest.fixture
 def bucket(own_objects: None) -> MemoryStore:
-    """Its segments are objects; tests/protocol/chain/test_shared_segments.py damages inlined ones."""
+    """Its segments are objects; tests/protocol/chain/test_inlined_segments.py damages inlined ones."""
     return sample_bucket()
 
 

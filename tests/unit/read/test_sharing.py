@@ -56,10 +56,10 @@ def slices_of(objects: CountingStore, fmt: str, seed: int = 1) -> list[Slice]:
         if merged:
             table = table.append_column("_offset", pa.array([5 * row for row in range(rows)]))
             table = table.append_column("_timestamp", pa.array(list(range(rows)), pa.timestamp("ms", "UTC")))
-        key = f"chains/0/entries/{number:020}.json#t/0/{number}-0.{fmt}"
+        key = f"chains/0/entries/{number:020}.json"
         encoded = encode(table, fmt, row_group_rows=draw.randint(1, rows))
-        objects.put(key.partition("#")[0], bytes(encoded.data) + b"\n{}")
-        segment = encoded.segment(key, merged)
+        objects.put(key, bytes(encoded.data) + b"\n{}")
+        segment = replace(encoded.segment(key, merged), first_byte=0)
         at = 0
         while at < rows:
             count = rows if merged else draw.randint(1, rows - at)
@@ -75,7 +75,7 @@ def slices_of(objects: CountingStore, fmt: str, seed: int = 1) -> list[Slice]:
 
 def rows_of(part: Slice) -> list[tuple[int, int, int]]:
     """The partition, offset and value of ``n`` of each row of a slice, by the rules of :func:`slices_of`."""
-    batch, number = part.batch, int(part.batch.segment.key.rpartition("/")[2].partition("-")[0])
+    batch, number = part.batch, int(part.batch.segment.object[-25:-5])
     if batch.segment.explicit_offsets:
         offsets = {5 * row: row for row in range(batch.records)}
     else:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from txnstore.threads import load
+
 #: The access key, the secret key, and the session token or None.
 Credentials = tuple[str, str, str | None]
 
@@ -68,6 +70,7 @@ def settings_of(files: Any) -> Settings:
             return (key, secret, token)
         found = await files.session.get_credentials()
         if found is None:
+            load("botocore.exceptions")
             from botocore.exceptions import NoCredentialsError
 
             raise NoCredentialsError
