@@ -32,7 +32,7 @@ CHAIN_RATE = 12
 #: Of the defaults of a topic: what an entry contains, what a pack contains, and the size of a producer's batch.
 INLINE, PACK, BATCH = 32 * 1024, 256 * 1024, 16_000_000
 #: The default ``buffer_bytes`` of a producer, in MB.
-BUFFER_MB = 64
+BUFFER_MB = 32
 #: PUTs of checkpoints for each entry: a checkpoint and its hint every 64 entries.
 CHECKPOINT = 0.05
 #: A consumer that finds nothing looks again after the first pause, which doubles up to the longest one.

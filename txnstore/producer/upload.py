@@ -33,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 #: Seconds: upper bounds of the random pause between two attempts of an upload; the bound doubles up to the last one.
 _FIRST_PAUSE, _MAX_PAUSE = 0.01, 2.0
 _MAX_DOUBLINGS = 10
+#: After the upload of a segment of this size in bytes, the allocator returns what it does not use.
+_LARGE = 1 << 20
 
 
 #: Rows of a partition.
@@ -359,6 +361,8 @@ class Uploader:
             deliver(connection.objects, runtime, key, encoded.data, name, self._delivery_timeout, given_up, retried)
             for upload, new_batch in zip(uploads, encoded.batches, strict=True):
                 upload.new_batch = upload.new_batch or new_batch
+            if len(encoded.data) >= _LARGE:
+                pa.default_memory_pool().release_unused()  # Else the allocator keeps what encoding took.
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
             for upload in uploads:
                 upload.error = error
