@@ -29,8 +29,9 @@ from txnstore.threads import Workers
 
 #: Transactions a second that a chain takes from several processes with room to spare: half of what it does at most.
 CHAIN_RATE = 12
-#: Of the defaults of a topic: what an entry contains, what a pack contains, and the size of a producer's batch.
-INLINE, PACK, BATCH = 32 * 1024, 256 * 1024, 16_000_000
+#: Of the defaults of a topic: what an entry contains, and from which size on a batch has a segment of its own. And the
+#: size of a producer's batch.
+INLINE, OWN, BATCH = 64 * 1024, 256 * 1024, 8_000_000
 #: The default ``buffer_bytes`` of a producer, in MB.
 BUFFER_MB = 32
 #: PUTs of checkpoints for each entry: a checkpoint and its hint every 64 entries.
@@ -105,7 +106,7 @@ def segment_puts(size: float, partitions: int) -> int:
     each = size / partitions
     if size <= INLINE:
         return 0
-    return 1 if each < PACK else partitions * math.ceil(each / BATCH)
+    return 1 if each < OWN else partitions * math.ceil(each / BATCH)
 
 
 def segment_gets(size: float, partitions: int) -> int:
@@ -154,8 +155,8 @@ def estimate(load: Load, prices: Prices | None = None) -> Estimate:
 
 
 def _memory(load: Load) -> float:
-    """MB of a producer: its process, and seven times what it buffers."""
-    return 150 + 7 * min(BUFFER_MB, load.mb * load.every)
+    """MB of a producer: its process, and six times what it buffers."""
+    return 150 + 6 * min(BUFFER_MB, load.mb * load.every)
 
 
 # The measurement ------------------------------------------------------------------------------------------------------

@@ -130,6 +130,12 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small commits stay as they are: no process merges them in the background."""
+    monkeypatch.setattr("txnstore.store._settle_later", lambda _connection, _state: None)
+
+
+@pytest.fixture
 def own_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """All segments are objects of their own, as with ``inline.bytes=0`` and ``segment.own.bytes=0``, however small."""
     parameters = inspect.signature(TopicConfig).parameters.values()

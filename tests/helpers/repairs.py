@@ -6,6 +6,7 @@ from functools import cache
 
 from tests.helpers import keys
 from tests.helpers.compaction import commit, new_store, runtime, values
+from tests.helpers.connections import connection_of
 from txnstore.compactor import RepairPlan, plan_repairs, repair
 from txnstore.connection import Connection
 from txnstore.storage.memory import MemoryStore
@@ -21,6 +22,7 @@ def _sample() -> dict[str, bytes]:
     clock = ManualClock()
     objects = MemoryStore(clock=clock)
     store = new_store(clock, objects)
+    connection_of(store).settle_later = None  # Each record stays in its entry.
     store.create_topic("t")
     for number in range(RECORDS):
         commit(store, [b"%d" % number])

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.read import readahead, reader, sharing
 from txnstore.sql import fresh, planning
 
-_READ, _SQL = "unit/read/test_inlined.py::", "integration/sql/test_fresh.py::"
+_READ, _SQL = "unit/read/test_sharing.py::", "integration/sql/test_fresh.py::"
 _TOGETHER = _READ + "test_slices_that_are_converted_together_have_the_rows_of_each"
 _ONCE = _SQL + "test_fresh_rows_are_fetched_once_and_a_refresh_fetches_new_ones"
 _SEVERAL = _SQL + "test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last"
@@ -118,9 +118,9 @@ FRESH = (
         test=_SEVERAL,
     ),
     Mutant(
-        "each inlined segment is a file",
+        "each shared segment is a file, too",
         planning.plan_topic,
-        "if not $part.batch.segment.inlined",
+        "if not $part.batch.shared",
         "",
         test=_SQL + "test_files_and_fresh_rows_are_one_topic_at_both_isolation_levels",
     ),

@@ -24,7 +24,7 @@ RANGES = (
     Mutant(
         "a verification compares no hash of a segment that it reads whole",
         reader.open_whole,
-        "$data = fetch($objects, $tp, $segment, hashed=$hashed)",
+        "$data = fetch($objects, $tp, $segment, hashed=$hashed, shared=$shared)",
         "$data = fetch($objects, $tp, $segment)",
         test=_VERIFY + "test_deep_verification_compares_the_hash_of_a_segment_that_is_read_whole",
     ),

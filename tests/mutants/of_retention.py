@@ -58,7 +58,7 @@ RETENTION = (
     Mutant(
         "deleted records leave their objects behind",
         retention._log_start_moved,
-        "with_released(with_partition($state, $tp, $after), $removed)",
+        "with_removed(with_partition($state, $tp, $after), $removed)",
         "with_partition($state, $tp, $after)",
         test="protocol/vacuum/test_shared_vacuum.py::test_a_live_segment_does_not_keep_deleted_ones_beside_it",
     ),

@@ -79,8 +79,8 @@ SHARING = (
     Mutant(
         "all batches are the first rows of their segment (simulated)",
         upload.encode_rows,
-        "$first_row += $table.num_rows",
-        "pass",
+        "first_row=$first_row",
+        "first_row=0",
     ),
     Mutant(
         "a batch is the rows of another partition (simulated)",

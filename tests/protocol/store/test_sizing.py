@@ -16,7 +16,7 @@ from txnstore.testing import ManualClock
 
 @pytest.mark.parametrize(
     ("size", "partitions", "puts"),
-    [(20_000, 4, 0), (28_000, 1, 0), (40_000, 1, 1), (250_000, 4, 1), (1_200_000, 4, 4), (600_000, 2, 2)],
+    [(20_000, 4, 0), (60_000, 1, 0), (80_000, 1, 1), (250_000, 4, 1), (1_200_000, 4, 4), (600_000, 2, 2)],
 )
 def test_the_puts_and_gets_of_segments_are_those_of_a_transaction(
     size: int, partitions: int, puts: int, clock: ManualClock
