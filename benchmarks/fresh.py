@@ -26,7 +26,6 @@ from txnstore.store import Store, create_on, open_on
 
 COMMITS, RECORDS = 1000, 100
 ROUNDS = 5
-_COMPRESSION = {"parquet": "zstd", "arrow": "lz4"}
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64()), ("at", pa.timestamp("us", "UTC"))]
 )
@@ -34,19 +33,18 @@ QUERY = "SELECT count(*), sum(id), max(name) FROM {}"
 
 
 def run() -> Iterator[Result]:
-    """SQL over fresh commits against DuckDB, and a scan of them against PyArrow, for each format of the segments."""
-    for fmt in ("parquet", "arrow"):
-        with tempfile.TemporaryDirectory() as folder:
-            _fill(Path(folder), fmt)
-            yield from _measure(Path(folder), fmt)
+    """SQL over fresh commits against DuckDB, and a scan of them against PyArrow."""
+    with tempfile.TemporaryDirectory() as folder:
+        _fill(Path(folder))
+        yield from _measure(Path(folder))
 
 
-def _fill(folder: Path, fmt: str) -> None:
+def _fill(folder: Path) -> None:
     """Make the store in memory and copy its objects, which takes less time than a sync for each commit."""
     objects, draw = MemoryStore(), random.Random(1)
     (folder / "files").mkdir()
     with create_on(objects) as store:
-        store.create_topic("t", schema=SCHEMA, config={"segment.format": fmt, "compression.type": _COMPRESSION[fmt]})
+        store.create_topic("t", schema=SCHEMA)
         with store.producer() as producer:
             for number in range(COMMITS):
                 table = _table(number, draw)
@@ -70,7 +68,7 @@ def _table(number: int, draw: random.Random) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _measure(folder: Path, fmt: str) -> Iterator[Result]:
+def _measure(folder: Path) -> Iterator[Result]:
     files = sorted(str(path) for path in (folder / "files").iterdir())
     with duckdb.connect() as plain:
         raw: dict[str, Callable[[], Any]] = {
@@ -86,7 +84,7 @@ def _measure(folder: Path, fmt: str) -> Iterator[Result]:
                     times.setdefault(name, []).append(_processor_seconds(call))
     medians = {name: median_ms(taken) for name, taken in times.items()}
     for name, other, target in (("first", "DuckDB", 1.0), ("again", "DuckDB", 0.2), ("scan", "PyArrow", 0.5)):
-        label = f"{'scan' if name == 'scan' else f'SQL, {name},'} of {COMMITS:,} fresh commits, {fmt} / {other}"
+        label = f"{'scan' if name == 'scan' else f'SQL, {name},'} of {COMMITS:,} fresh commits / {other}"
         detail = f"{medians[name]:.0f} ms / {medians[other]:.0f} ms"
         yield Result(label, medians[name] / medians[other], target, at_most=True, detail=detail)
 
