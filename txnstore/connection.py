@@ -70,6 +70,29 @@ class _Opened:
     coordinator: Coordinator
 
 
+@dataclass(frozen=True, slots=True)
+class OpenParts:
+    """What work in the background has of a connection: none of it connects again after a close.
+
+    Attributes:
+        connection: The connection, of which only what it was made with may be used.
+        chains: The chains.
+        pool: The workers for requests in parallel.
+        background: The workers for what no caller waits for, which a close waits for.
+    """
+
+    connection: Connection
+    chains: Chains
+    pool: Executor
+    background: Executor
+
+    @property
+    def open(self) -> bool:
+        """Whether the connection was not closed since."""
+        opened = self.connection._opened  # noqa: SLF001 - a part of it
+        return opened is not None and opened.chains is self.chains
+
+
 class Connection:
     """Access to the objects of a store. Loaded on first use, and again after a fork or a close.
 
@@ -95,9 +118,9 @@ class Connection:
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
         self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
-        #: Merges the small commits of a chain in the background, when a checkpoint of it is due; raises nothing. None:
-        #: nothing does. Set once, by the store.
-        self.settle_later: Callable[[Connection, State], None] | None = None
+        #: Called with the state of a chain when a checkpoint of it is due: merges its small commits in the background,
+        #: and raises nothing. None: nothing does that. Set once, by the store.
+        self.settle_later: Callable[[OpenParts, State], None] | None = None
         #: Whether :meth:`check_storage` has succeeded, or need not; never reset.
         self._checked = checked
         self._reset()
@@ -237,18 +260,14 @@ class Connection:
         _LOG.info("store opened", extra={**where, "read_only": self.read_only})
         return self._opened
 
-    @property
-    def background(self) -> Executor:
-        """The workers for what no caller waits for."""
-        return self._workers("background", self.runtime.background)
-
     def _in_background(self) -> Executor:
-        return self.background
+        return self._workers("background", self.runtime.background)
 
     def _settle_later(self, state: State) -> None:
         """Settle the small commits of a chain in the background, if this connection is to do that."""
-        if self.settle_later is not None:
-            self.settle_later(self, state)
+        parts = self.parts_if_open() if self.settle_later is not None else None
+        if self.settle_later is not None and parts is not None:
+            self.settle_later(parts, state)
 
     # Commands and views -----------------------------------------------------------------------------------------------
 
@@ -275,6 +294,14 @@ class Connection:
             return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
         finally:
             self.measurements.add("commit", began)
+
+    def parts_if_open(self) -> OpenParts | None:
+        """What work in the background needs, also after a close; None if the connection was closed. Never connects."""
+        if self._pid != os.getpid():
+            return None
+        with self._lock:
+            opened = self._opened
+            return OpenParts(self, opened.chains, self.pool, self._in_background()) if opened is not None else None
 
     def view_if_open(self) -> View | None:
         """The cached view, without a request; None if the connection was closed. Never connects again."""

@@ -15,7 +15,7 @@ from txnstore.admin.descriptions import (
     TransactionHistory,
 )
 from txnstore.catalog.description import Topic
-from txnstore.connection import Connection, create_connection, open_connection
+from txnstore.connection import Connection, OpenParts, create_connection, open_connection
 from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
@@ -837,9 +837,9 @@ class Store:
         return Store, (self._connection,)
 
 
-def _settle_later(connection: Connection, state: State) -> None:
+def _settle_later(parts: OpenParts, state: State) -> None:
     """Merge the small commits of a chain in the background."""
     load("txnstore.compactor.settle")
     from txnstore.compactor.settle import settle_later
 
-    settle_later(connection, state)
+    settle_later(parts, state)

@@ -207,7 +207,8 @@ class _Compaction:
             held = sum(item.tp in others for item in planned)
             return self._options.choose(planned, others)
 
-        with CompactionLease(self._connection) as lease:
+        connection = self._connection
+        with CompactionLease(connection.objects, connection.keys, connection.runtime) as lease:
             leased = lease.take(choose) if planned else frozenset[TopicPartition]()
             if not leased:
                 return {}, held

@@ -16,11 +16,11 @@ from typing import Self
 from pydantic import Field
 
 from txnstore.chain.codec import Stored, decode, encode
-from txnstore.chain.keys import lease_number
-from txnstore.connection import Connection
+from txnstore.chain.keys import Keys, lease_number
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
-from txnstore.storage.base import Claim
+from txnstore.runtime import Runtime
+from txnstore.storage.base import Claim, ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,13 +44,15 @@ class CompactionLease:
     """The lease of one compaction; the end of the block releases it.
 
     Args:
-        connection: The connection to the store.
+        objects: The objects of the store.
+        keys: Their keys.
+        runtime: Names the owner, and times the renewals.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._objects, self._keys, self._runtime = connection.objects, connection.keys, connection.runtime
-        self._owner = connection.runtime.new_id()
-        self._timer = connection.runtime.timer(self._renew)
+    def __init__(self, objects: ObjectStore, keys: Keys, runtime: Runtime) -> None:
+        self._objects, self._keys, self._runtime = objects, keys, runtime
+        self._owner = runtime.new_id()
+        self._timer = runtime.timer(self._renew)
         #: The key of the lease and its bytes; None without one. The timer's thread reads it.
         self._taken: tuple[str, bytes] | None = None
 

@@ -7,7 +7,7 @@ become one of the next size, up to :data:`_LARGE`: so a topic has few, and a rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnstore.catalog.settings import TopicConfig
@@ -22,65 +22,67 @@ from txnstore.core.state import State
 #: The sizes below which settled segments of a topic are merged, in bytes: as many as :data:`_FAN` of the same one.
 _SIZES = (256 << 10, 2 << 20, 16 << 20)
 _FAN = 8
-#: The maximum size of what is merged at a time.
+#: The maximum size in bytes of what is merged into one segment.
 _LARGE = 64 << 20
 #: So many batches of a partition are looked at, from its end, of which so many may be of another kind.
 _LOOKED_AT, _OTHERS = 4096, 32
 
+_Logs = Mapping[TopicPartition, Partition]
+
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is merged into one segment: adjacent batches of partitions of a topic."""
+    """What is merged into one segment: runs of adjacent batches of partitions of a topic.
+
+    A run of aborted batches has no sources: it is only removed.
+    """
 
     topic: CatalogTopic
     plans: tuple[MergePlan, ...]
 
-    @property
-    def records(self) -> int:
-        """The number of records."""
-        return sum(plan.records for plan in self.plans)
 
-
-def plan_settling(
-    state: State, before: State | None, config_of: Callable[[CatalogTopic], TopicConfig]
-) -> list[Settlement]:
+def plan_settling(state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig]) -> list[Settlement]:
     """Plan what is settled in a chain.
 
     Args:
         state: The state of the chain.
-        before: The state at which it was last planned: partitions that have not changed since are left out. None: all
-            partitions are looked at.
+        before: The logs of the partitions of which nothing was left to settle: those that are still the same are left
+            out.
         config_of: Returns the settings of a topic.
     """
     by_topic: dict[str, dict[TopicPartition, Partition]] = {}
+    changed: dict[str, list[TopicPartition]] = {}
     for tp, log in items_of(state.partitions):
-        if before is None or before.partitions.get(tp) is not log:
-            by_topic.setdefault(tp.topic, {})[tp] = log
+        by_topic.setdefault(tp.topic, {})[tp] = log
+        if before.get(tp) is not log:
+            changed.setdefault(tp.topic, []).append(tp)
     settlements: list[Settlement] = []
-    for name in sorted(by_topic):
-        topic, logs = state.topics[name], by_topic[name]
+    for name in sorted(changed):
+        topic = state.topics[name]
         if not state.is_closed(topic):
-            settlements += _of_topic(topic, logs, config_of(topic))
+            settlements += _of_topic(topic, by_topic[name], changed[name], config_of(topic))
     return settlements
 
 
 def _of_topic(
-    topic: CatalogTopic, logs: Mapping[TopicPartition, Partition], config: TopicConfig
+    topic: CatalogTopic, logs: _Logs, changed: Iterable[TopicPartition], config: TopicConfig
 ) -> Iterator[Settlement]:
-    """The settlement of a topic, if there is something to merge."""
-    tails = {tp: _tail(logs[tp]) for tp in sorted(logs)}
+    """The settlements of a topic; none if it has no small commits."""
+    tails = {tp: _tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
-    chosen = _to_merge([batch.segment for tail in tails.values() for batch in tail if _is_settled(batch)])
+    chosen = _to_merge(_newest_first(batch for tail in tails.values() for batch in tail if _is_settled(batch)))
+    if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
+        tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
     plans: list[MergePlan] = []
     size = 0
-    for tp, tail in tails.items():
-        is_aborted = aborted_batches(logs[tp])
-        for run in _runs(tail, logs[tp], chosen, config):
-            sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
-            size += sum(source.batch.size for source in sources)
-            if sources and (size <= _LARGE or not plans):
-                plans.append(MergePlan(tp, tuple(run), sources, logs[tp].revision))
+    for tp in sorted(tails):
+        for plan in _plans(tp, logs[tp], tails[tp], chosen, config):
+            if plans and size + plan.source_bytes > _LARGE:
+                yield Settlement(topic, tuple(plans))
+                plans, size = [], 0
+            plans.append(plan)
+            size += plan.source_bytes
     if plans:
         yield Settlement(topic, tuple(plans))
 
@@ -104,19 +106,31 @@ def _is_settled(batch: Batch) -> bool:
     return batch.segment.explicit_offsets and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
 
 
-def _to_merge(segments: list[Segment]) -> set[str]:
+def _newest_first(batches: Iterable[Batch]) -> list[Segment]:
+    """The segments of batches by the time of their newest append: so those of all partitions are in one order."""
+    newest: dict[str, tuple[int, Segment]] = {}
+    for batch in batches:
+        key = batch.segment.object
+        if key not in newest or batch.appended_at > newest[key][0]:
+            newest[key] = batch.appended_at, batch.segment
+    return [newest[key][1] for key in sorted(newest, key=lambda key: (newest[key][0], key), reverse=True)]
+
+
+def _to_merge(newest_first: Sequence[Segment]) -> set[str]:
     """The objects of settled segments that are merged now: the newest ones of a size, if there are enough.
 
     Larger ones than a size are not merged with those, so a run of small ones ends there.
     """
-    newest_first = list({segment.object: segment for segment in reversed(segments)}.values())
     for limit in reversed(_SIZES):
         run: list[Segment] = []
+        size, full = 0, False
         for segment in newest_first:
-            if segment.size >= limit:
+            full = segment.size < limit and size + segment.size > _LARGE
+            if segment.size >= limit or full:
                 break
             run.append(segment)
-        if len(run) >= _FAN and sum(segment.size for segment in run) <= _LARGE and _fills(run, limit):
+            size += segment.size
+        if full or _fills(run, limit):
             return {segment.object for segment in run}
     return set()
 
@@ -127,20 +141,32 @@ def _fills(run: list[Segment], limit: int) -> bool:
     return sum(segment.size >= smaller for segment in run) >= _FAN
 
 
-def _runs(tail: list[Batch], log: Partition, chosen: set[str], config: TopicConfig) -> Iterator[list[Batch]]:
+def _plans(
+    tp: TopicPartition, log: Partition, tail: Iterable[Batch], chosen: set[str], config: TopicConfig
+) -> Iterator[MergePlan]:
+    """The replacements in a partition, in offset order."""
+    is_aborted = aborted_batches(log)
+    for run in _runs(tail, log, chosen, config):
+        sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        yield MergePlan(tp, tuple(run), sources, log.revision)
+
+
+def _runs(tail: Iterable[Batch], log: Partition, chosen: set[str], config: TopicConfig) -> Iterator[list[Batch]]:
     """Adjacent batches that become one: inlined ones, and those of chosen segments. Others stand between runs.
 
     A batch is clean or dirty as a whole, and no record outlives its retention because it is merged with later ones.
     """
     run: list[Batch] = []
+    size = 0
     for batch in tail:
-        joins = batch.segment.inlined or batch.segment.object in chosen
+        joins = batch.delete_horizon is None and (batch.segment.inlined or batch.segment.object in chosen)
         crosses = bool(run) and run[-1].base_offset < log.clean_until <= batch.base_offset
         later = bool(run) and period(batch, config) > period(run[0], config)
-        if run and (not joins or crosses or later):
+        if run and (not joins or crosses or later or size + batch.size > _LARGE):
             yield run
-            run = []
+            run, size = [], 0
         if joins:
             run.append(batch)
+            size += batch.size
     if run:
         yield run

@@ -8,64 +8,110 @@ it if another process has replaced one of its batches, and what it has uploaded 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
+from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.settle.plan import plan_settling
-from txnstore.connection import Connection
+from txnstore.compactor.settle.plan import Settlement, plan_settling
+from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.log.model import Batch
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.sums import ConservedSums, Sums
+from txnstore.core.log.visibility import Slice
 from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import Map, TopicPartition
+from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, TxnStoreError
-from txnstore.read.reader import Projection, read_together
+from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection, is_missing, read_together
 from txnstore.read.sharing import SharedSegments
-from txnstore.segment.codec import encode
+from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import sums_of
+from txnstore.segment.sums import row_hashes, total
 from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
+
+#: The most bytes of inlined segments that are decoded together, and that are fetched ahead.
+_BLOCK_BYTES = 8 << 20
+#: The maximum size in bytes of the rows that wait to be encoded, and the least of a row group that ends with a run.
+_GROUP_BYTES, _PART_BYTES = 16 << 20, 128 << 10
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Settled:
+    """What a settlement of a chain has done.
+
+    Attributes:
+        batches: The number of batches that were replaced.
+        left: The partitions of which something is left to settle, though they may never change again.
+        errors: Why, except for leases of compactors and replacements by others.
+    """
+
+    batches: int = 0
+    left: set[TopicPartition] = field(default_factory=set)
+    errors: list[Exception] = field(default_factory=list)
+
+    def leave(self, partitions: Iterable[TopicPartition], error: Exception | None = None) -> None:
+        """Leave partitions for the next settlement."""
+        self.left.update(partitions)
+        if isinstance(error, CompactionConflictError):
+            _LOG.info("small commits not settled: concurrent change", extra={"reason": str(error)})
+        elif error is not None:
+            self.errors.append(error)
 
 
 class _Settler:
     """Settles the chains of a connection, each by one task at a time."""
 
     def __init__(self) -> None:
-        #: Guards the fields below, and no request.
+        #: Guards the field below, and no request.
         self._lock = ForkLock()
         #: The chains that a task is settling.
         self._busy: set[int] = set()
-        #: For each chain the state at which it was last planned. Written by its task.
-        self._planned: dict[int, State] = {}
+        #: For each chain the logs of which nothing was left, as they were planned. Written by its task.
+        self._done: dict[int, Map[TopicPartition, Partition]] = {}
 
-    def begin(self, connection: Connection, state: State) -> None:
+    def begin(self, parts: OpenParts, state: State) -> None:
         """Settle a chain in the background, unless that goes on already."""
         with self._lock.own:
             if state.chain in self._busy:
                 return
             self._busy.add(state.chain)
         try:
-            connection.background.submit(self._settle, connection, state)
+            parts.background.submit(self._settle, parts, state)
         except BaseException:
             self._end(state)
             raise
 
-    def _settle(self, connection: Connection, state: State) -> None:
+    def _settle(self, parts: OpenParts, state: State) -> None:
         try:
-            settle(connection, state, self._planned.get(state.chain))
-            self._planned[state.chain] = state
+            if not parts.open:
+                return  # The task runs in the thread of a commit that a close has overtaken.
+            settled = settle(parts, state, self._done.get(state.chain, Map()))
+            parts.chains[state.chain].metrics.settled += settled.batches
+            done = state.partitions
+            for tp in settled.left:
+                done = done.discard(tp)
+            self._done[state.chain] = done
+            for error in settled.errors:
+                _failed(parts, state, error)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next checkpoint tries again
-            _failed(connection, state, error)
+            _failed(parts, state, error)
         finally:
             self._end(state)
 
@@ -74,121 +120,221 @@ class _Settler:
             self._busy.discard(state.chain)
 
 
-def settle_later(connection: Connection, state: State) -> None:
+def settle_later(parts: OpenParts, state: State) -> None:
     """Settle a chain in the background, unless that goes on already: the next checkpoint settles the rest.
 
     Raises nothing: the commit that made it due is durable. A failure is logged and counted.
     """
     try:
-        settler: _Settler = connection.cached("settler", _Settler)
-        settler.begin(connection, state)
+        settler: _Settler = parts.connection.cached("settler", _Settler)
+        settler.begin(parts, state)
     except Exception as error:  # noqa: BLE001 - no thread or no memory for the task: logged and counted
-        _failed(connection, state, error)
+        _failed(parts, state, error)
 
 
-def _failed(connection: Connection, state: State, error: Exception) -> None:
-    connection.chains[state.chain].metrics.settle_failures += 1
+def _failed(parts: OpenParts, state: State, error: Exception) -> None:
+    parts.chains[state.chain].metrics.settle_failures += 1
     extra = {"chain": state.chain, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
     _LOG.warning("small commits not settled: %s", error, extra=extra)
 
 
-def settle(connection: Connection, state: State, before: State | None = None) -> int:
-    """Settle a chain; returns the number of batches that were replaced.
+def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition]) -> Settled:
+    """Settle a chain. One topic after the other, so that a damaged one holds no other one up.
 
     Costs a LIST for the leases of compactors, and for each topic with small commits one PUT, and GETs of what is not in
-    memory.
+    memory; in a store with several chains also a GET for the catalog. Memory holds some megabytes of rows, and one row
+    group of a large segment, whatever there is to settle. Ends early if the connection is closed meanwhile.
 
     Args:
-        connection: The connection to the store.
+        parts: The open connection.
         state: The state of the chain.
-        before: See :func:`plan_settling`.
+        done: See :func:`plan_settling`.
 
     Raises:
-        TxnStoreError: A segment is damaged, the storage failed, or the chain refused a replacement.
+        TxnStoreError: The storage failed before anything was settled.
     """
-    settlements = plan_settling(state, before, lambda topic: topic_writer(topic).config)
-    leased = CompactionLease(connection).others() if settlements else frozenset()
-    commands: list[ReplaceSegments] = []
+    settled = Settled()
+    settlements = plan_settling(state, done, lambda topic: topic_writer(topic).config)
+    if not settlements:
+        return settled
+    connection = parts.connection
+    leased = CompactionLease(connection.objects, parts.chains.keys, connection.runtime).others()
+    catalog = state if state.chain == CATALOG else parts.chains[CATALOG].refresh()
     for settlement in settlements:
-        plans = [plan for plan in settlement.plans if plan.tp not in leased]
-        if plans:
-            commands += _merged(connection, settlement.topic, plans)
-    return _replace(connection, state.chain, commands)
+        topic, partitions = catalog.topics.get(settlement.topic.name), {plan.tp for plan in settlement.plans}
+        settled.left |= partitions & leased
+        if topic is None or topic.topic_id != settlement.topic.topic_id:
+            continue  # It was deleted.
+        if not parts.open:
+            settled.left |= partitions
+            continue
+        # The columns of the catalog: the chain's copy of the topic may lack some that its batches have.
+        _settle(parts, state.chain, replace(settlement, topic=topic), leased, settled)
+    return settled
 
 
-def _replace(connection: Connection, number: int, commands: Sequence[ReplaceSegments]) -> int:
+def _settle(
+    parts: OpenParts, number: int, settlement: Settlement, leased: frozenset[TopicPartition], settled: Settled
+) -> None:
+    """Settle a part of a topic; adds to ``settled`` what became of it."""
+    logs = parts.chains[number].state.partitions
+    plans, obsolete = list[MergePlan](), set[TopicPartition]()
+    for plan in settlement.plans:
+        log = logs.get(plan.tp)
+        if log is None or log.revision != plan.revision:
+            obsolete.add(plan.tp)  # Nothing is uploaded for what the chain would refuse.
+        elif plan.tp not in leased:
+            plans.append(plan)
+    settled.leave(obsolete)
+    try:
+        commands = _merged(parts, settlement.topic, plans)
+    except Exception as error:  # noqa: BLE001 - of this topic only
+        partitions = {plan.tp for plan in plans}
+        missing = isinstance(error, CorruptionError) and is_missing(error)
+        if missing and any(_is_overtaken(parts.chains[number], plan) for plan in plans):
+            error = CompactionConflictError(str(error))  # Another process has replaced it, and a vacuum deleted it.
+        settled.leave(partitions, error)
+    else:
+        _replace(parts, number, commands, settled)
+
+
+def _is_overtaken(chain: Chain, plan: MergePlan) -> bool:
+    log = chain.refresh().partitions.get(plan.tp)
+    return log is None or log.revision != plan.revision
+
+
+def _replace(parts: OpenParts, number: int, commands: Iterable[ReplaceSegments], settled: Settled) -> None:
     """Register merged segments with the next entry of this process, or after a moment with one of their own.
 
-    Raises:
-        TxnStoreError: The first error, after the others are registered.
+    The replacements of a partition raise its revision, so each of them is planned at that of the one before it, and
+    needs a later entry. Nearly always there is one for each partition.
     """
-    if not commands:
-        return 0
-    chain = connection.chains[number]
-    queued = [(command, chain.enqueue(command)) for command in commands]
-    connection.runtime.sleep(LINGER)
-    replaced, failure = 0, None
-    for command, waiter in queued:
-        try:
-            chain.commit_queued(waiter)
-            replaced += len(command.removed)
-        except TxnStoreError as error:
-            failure = failure or error
-    chain.metrics.settled += replaced
-    if failure is not None:
-        raise failure
-    return replaced
+    chain = parts.chains[number]
+    by_partition: dict[TopicPartition, list[ReplaceSegments]] = {}
+    for command in commands:
+        by_partition.setdefault(command.tp, []).append(command)
+    while by_partition:
+        queued = [(run[0], chain.enqueue(run[0])) for run in by_partition.values()]
+        parts.connection.runtime.sleep(LINGER)
+        following: dict[TopicPartition, list[ReplaceSegments]] = {}
+        for command, waiter in queued:
+            try:
+                revision: int = chain.commit_queued(waiter)
+            except TxnStoreError as error:
+                settled.leave([command.tp], error)
+                continue
+            settled.batches += len(command.removed)
+            if rest := by_partition[command.tp][1:]:
+                following[command.tp] = [replace(later, revision=revision) for later in rest]
+        by_partition = following
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of the batches of a plan that become one."""
+def _merged(parts: OpenParts, topic: CatalogTopic, plans: Sequence[MergePlan]) -> list[ReplaceSegments]:
+    """Upload the rows of plans as one segment; returns the commands that put its batches in their place.
 
-    plan: MergePlan
-    table: pa.Table
-    sums: Sums
-
-
-def _merged(connection: Connection, topic: CatalogTopic, plans: Sequence[MergePlan]) -> Iterable[ReplaceSegments]:
-    """Upload the rows of plans as one segment; returns the commands that put its batches in their place."""
-    started = max(connection.runtime.clock(), connection.chains.view().timestamp)
-    projection = _Settled(topic)
-    parts = [*_rows(connection, projection, plans)]
-    config, compression = topic_writer(topic).config, topic_writer(topic).compression
-    rows = pa.concat_tables([part.table for part in parts])
-    encoded = encode(rows, config.segment_format, compression, parts=[part.table.num_rows for part in parts])
-    tp = plans[0].tp
-    segment = encoded.segment(
-        keys.segment(tp.topic, tp.partition, connection.runtime.new_id(), config.segment_format), explicit_offsets=True
-    )
-    connection.objects.put(segment.object, encoded.data)
-    commands, first_row = [], 0
-    for part in parts:
-        times = pc.min_max(part.table.column(TIMESTAMP_FIELD.name).cast(pa.int64())).as_py()
-        batch = Batch(
-            part.plan.base_offset,
-            part.plan.limit,
-            part.table.num_rows,
-            segment,
-            times["min"],
-            times["max"],
-            first_row,
-            appended_at=max(source.batch.appended_at for source in part.plan.sources),
-        )
-        sums = ConservedSums(part.sums, Sums(), (part.sums,))
+    Raises:
+        CorruptionError: A source differs from its description in the chain; nothing was uploaded.
+    """
+    started = max([parts.connection.runtime.clock(), *(chain.state.timestamp for chain in parts.chains)])
+    merges = [_Merge(plan) for plan in plans]
+    with_rows = [merge for merge in merges if merge.plan.sources]
+    segment = _upload(parts, topic, with_rows) if with_rows else None
+    commands: list[ReplaceSegments] = []
+    first_row = 0
+    for merge in merges:
+        plan = merge.plan
+        added = (merge.batch(segment, first_row),) if segment is not None and plan.sources else ()
+        sums = ConservedSums(merge.sums, Sums(), (merge.sums,)) if added else None
+        first_row += merge.rows
         commands.append(
             ReplaceSegments(
-                part.plan.tp,
-                part.plan.removed,
-                (batch,),
-                started,
-                sums=sums,
-                topic_id=topic.topic_id,
-                revision=part.plan.revision,
+                plan.tp, plan.removed, added, started, topic_id=topic.topic_id, sums=sums, revision=plan.revision
             )
         )
-        first_row += part.table.num_rows
     return commands
+
+
+@dataclass(slots=True)
+class _Merge:
+    """What the chain records of the rows of a plan, which are added in order."""
+
+    plan: MergePlan
+    rows: int = 0
+    last: int = -1
+    oldest: int = 0
+    newest: int = 0
+    sums: Sums = field(default_factory=Sums)
+
+    def add(self, partitions: Numbers, offsets: Numbers, times: Numbers, sums: Sums) -> None:
+        """Add rows.
+
+        Raises:
+            CorruptionError: They are not those that the chain describes.
+        """
+        plan, first = self.plan, max(self.last + 1, self.plan.base_offset)
+        ascends = offsets[0] >= first and offsets[-1] < plan.limit and not (offsets[1:] <= offsets[:-1]).any()
+        if not ascends or (partitions != plan.tp.partition).any():
+            msg = (
+                f"the small commits of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have the "
+                f"offsets {offsets[0]} to {offsets[-1]} out of order; expected ascending ones from {first} on"
+            )
+            raise CorruptionError(msg)
+        oldest, newest = int(times.min()), int(times.max())
+        self.oldest = min(self.oldest, oldest) if self.rows else oldest
+        self.newest = max(self.newest, newest) if self.rows else newest
+        self.rows, self.last, self.sums = self.rows + len(offsets), int(offsets[-1]), self.sums + sums
+
+    def batch(self, segment: Segment, first_row: int) -> Batch:
+        """The batch that takes the place of the sources."""
+        return Batch(
+            self.plan.base_offset,
+            self.plan.limit,
+            self.rows,
+            segment,
+            self.oldest,
+            self.newest,
+            first_row,
+            appended_at=max(source.batch.appended_at for source in self.plan.sources),
+        )
+
+
+def _upload(parts: OpenParts, topic: CatalogTopic, merges: Sequence[_Merge]) -> Segment:
+    """Upload the rows of all plans as one segment, and add to each of them what is recorded of its rows."""
+    config, compression = topic_writer(topic).config, topic_writer(topic).compression
+    tp = merges[0].plan.tp
+    key = keys.segment(tp.topic, tp.partition, parts.connection.runtime.new_id(), config.segment_format)
+    encoded = _encode(parts, _Settled(topic), merges, config.segment_format, compression)
+    parts.connection.objects.put(key, encoded.data)
+    return encoded.segment(key, explicit_offsets=True)
+
+
+def _encode(
+    parts: OpenParts, projection: Projection, merges: Sequence[_Merge], fmt: str, compression: str
+) -> EncodedSegment:
+    """The rows of all plans as one segment.
+
+    Raises:
+        CorruptionError: They are not those that the chain describes.
+    """
+    sources = [source for merge in merges for source in merge.plan.sources]
+    ends = np.cumsum([merge.plan.records for merge in merges])
+    with SegmentWriter(projection.schema, fmt, compression, row_group_bytes=_GROUP_BYTES) as writer:
+        for table in _tables(parts, sources, projection):
+            hashes, sizes = row_hashes(table)
+            partitions, offsets, times = _numbers(table)
+            start = 0
+            while start < table.num_rows:
+                number = int(np.searchsorted(ends, writer.rows, "right"))  # Of the plan of the next row.
+                rows = slice(start, min(table.num_rows, start + int(ends[number]) - writer.rows))
+                merges[number].add(partitions[rows], offsets[rows], times[rows], total(hashes[rows], sizes[rows]))
+                writer.append(table.slice(start, rows.stop - start))
+                if writer.rows == ends[number]:
+                    writer.end_row_group(_PART_BYTES)  # A reader of one partition decodes little more.
+                start = rows.stop
+        if writer.rows != ends[-1]:
+            msg = f"small commits of topic {projection.topic.name!r} have {writer.rows} records; expected {ends[-1]}"
+            raise CorruptionError(msg)
+        return writer.finish()
 
 
 class _Settled(Projection):
@@ -199,35 +345,37 @@ class _Settled(Projection):
         super().__init__(topic, [*reserved, *topic_writer(topic).stored.names])
 
 
-def _rows(connection: Connection, projection: Projection, plans: Sequence[MergePlan]) -> Iterable[_Rows]:
-    """The rows of each plan, in order, all decoded together."""
-    sources = [source for plan in plans for source in plan.sources]
-    shared: SharedSegments = connection.cached(
-        "settling", lambda: SharedSegments(connection.objects, lambda: connection.pool)
-    )
-    table, at = read_together(shared.open(sources, projection), projection), 0
-    for plan in plans:
-        rows = table.slice(at, plan.records)
-        at += plan.records
-        _check(plan, rows)
-        yield _Rows(plan, rows, sums_of(rows.drop_columns([PARTITION_FIELD.name])))
+def _numbers(table: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
+    """The partition, the offset and the time in ms of each row."""
+    columns = [table.column(field.name) for field in (PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD)]
+    partitions, offsets, times = (column.cast(pa.int64()).to_numpy() for column in columns)
+    return partitions, offsets, times
 
 
-def _check(plan: MergePlan, rows: pa.Table) -> None:
-    """Check that the rows are those that the chain describes.
+def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) -> Iterator[pa.Table]:
+    """The rows of sources in order: of inlined ones some megabytes together, of others one row group at a time.
 
-    Raises:
-        CorruptionError: They are not.
+    Each entry, and each small segment of several partitions, is fetched once.
     """
-    offsets = rows.column(OFFSET_FIELD.name).to_numpy()
-    if (
-        len(offsets) != plan.records
-        or offsets[0] < plan.base_offset
-        or offsets[-1] >= plan.limit
-        or (offsets[1:] <= offsets[:-1]).any()
-    ):
-        msg = (
-            f"the small commits of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have "
-            f"{len(offsets)} records out of order; expected {plan.records}"
-        )
-        raise CorruptionError(msg)
+    objects, pool = parts.connection.objects, parts.pool
+    shared = SharedSegments(objects, lambda: pool)
+    neighbours = objects.with_neighbours()
+    for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
+        if inlined:
+            for block in _blocks(run):
+                yield read_together(shared.open(block, projection), projection)
+        else:
+            yield from read_ahead(neighbours, pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
+
+
+def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:
+    block: list[Slice] = []
+    size = 0
+    for source in sources:
+        if block and size + source.batch.size > _BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+        block.append(source)
+        size += source.batch.size
+    if block:
+        yield block

@@ -285,7 +285,7 @@ def open_slice(
         file: SegmentFile = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
         check_file(segment, file)
     else:
-        file = open_whole(objects, part.tp, segment, hashed=hashed, shared=part.batch.shared)
+        file = open_whole(objects, part.tp, segment, hashed=hashed, shared=not part.batch.alone)
     return OpenSlice(part, projection, file, pieces_of(part, file))
 
 

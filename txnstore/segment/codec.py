@@ -258,9 +258,9 @@ class SegmentWriter:
         if self._pending_rows >= self._group_rows():
             self._flush(whole_groups=True)
 
-    def end_row_group(self) -> None:
-        """End the row group, or record batch, here: the next rows begin another one."""
-        if self._pending_rows:
+    def end_row_group(self, least: int = 0) -> None:
+        """End the row group, or record batch, here, if its rows have ``least`` bytes: the next ones begin another."""
+        if self._pending_rows and self._pending_bytes >= least:
             self._flush(whole_groups=False, last=False)
 
     def finish(self) -> EncodedSegment:
