@@ -141,7 +141,7 @@ def _runs(
         if not large:
             run.append(batch)
             size += weight
-        elif batch.shared:
+        elif not batch.alone or batch.segment.is_range:
             yield [batch]
     if run:
         yield run
@@ -174,7 +174,8 @@ def _unmerged(
 def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
     """Whether a batch is in an object with others, and is to be written to an object of its own."""
     limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
-    return batch.shared and (limit == 0 or released(batch.segment))
+    in_company = batch.segment.is_range or not batch.alone
+    return in_company and ((batch.shared and limit == 0) or released(batch.segment))
 
 
 def _whole(tp: TopicPartition, batch: Batch) -> Slice:

@@ -14,15 +14,15 @@ from txnstore.chain import keys
 from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.common import Violation
-from txnstore.core.log.model import Segment
+from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.read.ranged import forget_footers
-from txnstore.read.reader import Projection, open_slice
+from txnstore.read.reader import Projection, Run, open_slice
 from txnstore.runtime import Runtime
-from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import forget
@@ -155,13 +155,29 @@ def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts:
     flying: deque[Future[list[Violation]]] = deque()
     for part, topic, expected in parts:
         if topic.name not in projections:
-            projections[topic.name] = Projection(topic)
+            projections[topic.name] = _Verified(topic)
         if len(flying) == _WINDOW:
             violations += flying.popleft().result()
         flying.append(pool.submit(_read, objects, part, projections[topic.name], expected))
     while flying:
         violations += flying.popleft().result()
     return violations
+
+
+class _Verified(Projection):
+    """All columns of a topic; compares the partitions that merged segments store with those of the chain."""
+
+    def needs(self, batch: Batch) -> list[str]:
+        names = super().needs(batch)
+        return [*names, PARTITION_FIELD.name] if batch.segment.explicit_offsets else names
+
+    def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
+        if PARTITION_FIELD.name in table.column_names:
+            stored, run = table.column(PARTITION_FIELD.name).to_numpy(), runs[0]
+            if (stored != run.part.tp.partition).any():
+                msg = f"segment {run.part.batch.segment.key} has rows of {run.part.tp} with another partition"
+                raise CorruptionError(msg)
+        return super().fit(table, runs)
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:

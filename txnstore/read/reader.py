@@ -432,8 +432,18 @@ def unreadable(segment: Segment, error: Exception) -> CorruptionError:
 
 
 def pieces_of(part: Slice, file: SegmentFile) -> list[PieceRows]:
-    """The pieces of a segment with rows of the slice."""
+    """The pieces of a segment with rows of the slice.
+
+    Raises:
+        CorruptionError: It is a merged segment with the rows of several batches, and does not store their partitions.
+    """
     batch = part.batch
+    if batch.segment.explicit_offsets and not batch.alone and PARTITION_FIELD.name not in file.columns:
+        msg = (
+            f"segment {batch.segment.key} has no column {PARTITION_FIELD.name}, which every merged segment of several "
+            "batches has"
+        )
+        raise CorruptionError(msg)
     first, limit = batch.first_row, batch.first_row + batch.records
     if not batch.segment.explicit_offsets:
         limit = first + part.limit - batch.base_offset
