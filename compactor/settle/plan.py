@@ -24,8 +24,8 @@ _SIZES = (256 << 10, 2 << 20, 16 << 20)
 _FAN = 8
 #: The maximum size in bytes of what is merged into one segment.
 _LARGE = 64 << 20
-#: So many batches of a partition are looked at, from its end, of which so many may be of another kind.
-_LOOKED_AT, _OTHERS = 4096, 32
+#: So many small batches of a partition are looked at, from its end, so many merged ones, and so many others.
+_SMALL, _MERGED, _OTHERS = 16_384, 32, 1024
 
 _Logs = Mapping[TopicPartition, Partition]
 
@@ -90,10 +90,16 @@ def _of_topic(
 def _tail(log: Partition) -> list[Batch]:
     """The last decided batches of a log, oldest first."""
     tail: list[Batch] = []
-    others = 0
-    for looked_at, batch in enumerate(reversed(log.batches)):
-        others += not batch.segment.inlined
-        if looked_at >= _LOOKED_AT or others > _OTHERS or batch.base_offset < log.log_start:
+    small = merged = others = 0
+    for batch in reversed(log.batches):
+        segment = batch.segment
+        if segment.inlined:
+            small += 1
+        elif segment.explicit_offsets:
+            merged += 1
+        else:
+            others += 1
+        if small > _SMALL or merged > _MERGED or others > _OTHERS or batch.base_offset < log.log_start:
             break
         if batch.limit <= log.last_stable_offset:
             tail.append(batch)

@@ -187,6 +187,7 @@ def _settle(
             plans.append(plan)
     settled.leave(obsolete)
     try:
+        parts.chains[number].check_features()
         commands = _merged(parts, settlement.topic, plans)
     except Exception as error:  # noqa: BLE001 - of this topic only
         partitions = {plan.tp for plan in plans}

@@ -28,6 +28,7 @@ from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, Unco
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.settings import Settings
+from tests.harness.simulation.settling import settling_watched
 from tests.harness.simulation.sharing import Sharer, shared
 from tests.harness.simulation.spreading import Spreader
 from tests.harness.simulation.storage import Step, hash_of
@@ -94,6 +95,7 @@ def simulate(settings: Settings) -> Run:
         no_clients_left(),
         reading_parts(settings.parts),
         short_history(settings.lease_ms),
+        settling_watched(world),
     ):
         try:
             for name in settings.actors:

@@ -1,0 +1,32 @@
+"""Why a process could not settle small commits: nobody is told, so the run looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.harness.simulation.world import World
+from txnstore.compactor.settle import settling
+from txnstore.connection import OpenParts
+from txnstore.core.state import State
+from txnstore.errors import StorageError, StoreNotFoundError
+
+#: Storages fail, and a store is deleted; that a replacement is refused is no failure.
+_EXPECTED = (StorageError, StoreNotFoundError)
+
+
+@contextmanager
+def settling_watched(world: World) -> Iterator[None]:
+    """Inside the block, a settlement that fails for another reason than those of the run is an anomaly."""
+    before = settling._failed
+
+    def failed(parts: OpenParts, state: State, error: Exception) -> None:
+        before(parts, state, error)
+        if not isinstance(error, _EXPECTED) and not world.explains(error):
+            world.anomalies.append(f"not-settled: {type(error).__name__}: {error}")
+
+    settling._failed = failed
+    try:
+        yield
+    finally:
+        settling._failed = before

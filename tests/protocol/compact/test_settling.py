@@ -1,0 +1,607 @@
+"""Small commits become segments of a topic by themselves: what is read, what is refused, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.harness.executors import DeferredExecutor, never
+from tests.helpers.compaction import (
+    DAY_MS,
+    HookStore,
+    abort,
+    batches,
+    begin,
+    commit,
+    named_keys,
+    new_store,
+    reopen,
+    rows,
+    segment_keys,
+    values,
+)
+from tests.helpers.connections import connection_of
+from tests.helpers.inlining import counted_store, inlined, payloads, requests
+from tests.helpers.keys import FixedRuntime
+from tests.helpers.later import append_entry
+from tests.helpers.settling import numbers, send, settle_now, settle_quietly
+from txnstore.chain.codec import encode
+from txnstore.chain.payload import line_of, payload_of
+from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
+from txnstore.compactor.settle import plan as planning
+from txnstore.compactor.settle import settling
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import Map, Outcome, TopicPartition
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.errors import CorruptionError, StorageError, UnknownOutcomeError, UnsupportedFormatError
+from txnstore.read.plan import IsolationLevel
+from txnstore.segment.codec import encode_stream
+from txnstore.segment.schema import records_to_table
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.faults import no_faults, on
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ISOLATIONS: tuple[IsolationLevel, IsolationLevel] = ("read_committed", "read_uncommitted")
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: MemoryStore) -> Iterator[Store]:
+    with counted_store(clock, objects) as made:
+        yield made
+
+
+def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """All rows at both isolation levels."""
+    return {isolation: rows(store, "t", isolation) for isolation in ISOLATIONS}
+
+
+def settled(store: Store, tp: TopicPartition = T0) -> list[int]:
+    """The numbers of records of the batches of a partition that are not inlined."""
+    return [batch.records for batch in batches(store, tp) if not batch.segment.inlined]
+
+
+def sound(store: Store) -> None:
+    assert store.verify(deep=True).violations == ()
+
+
+# What is read ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "arrow"])
+def test_a_reader_finds_the_same_before_and_after(store: Store, clock: ManualClock, fmt: str) -> None:
+    """Offsets, times, keys and headers; an open transaction, and one that was aborted, between."""
+    store.alter_topic("t", config={"segment.format": fmt, "compression.type": "zstd"})
+    send(store, numbers(3))
+    commit(store, [b"a", b"b"])
+    abort(store, [b"aborted"])
+    commit(store, [b"c"], partition=1)
+    with begin(store, [b"open"], partition=1) as opened:
+        send(store, numbers(2, 3))
+        before = everything(store)
+        report = settle_now(store)
+        assert report.batches == 3 + 1 + 2 + 3 + 1
+        assert everything(store) == before
+        assert everything(reopen(store, clock)) == everything(store)
+        assert (settled(store, T0), settled(store, T1)) == ([5, 1, 2], [4, 1])
+        sound(store)
+        opened.abort_transaction()
+    settle_now(store)
+    assert rows(store) == [row for row in before["read_uncommitted"] if row["value"] not in (b"aborted", b"open")]
+    assert not any(inlined(store, T0) + inlined(store, T1))
+
+
+def test_a_settled_segment_has_the_rows_of_all_partitions_and_who_they_belong_to(
+    store: Store, objects: MemoryStore
+) -> None:
+    send(store, numbers(3))
+    settle_now(store)
+    (first,), (second,) = batches(store, T0), batches(store, T1)
+    assert first.segment == second.segment
+    assert (first.first_row, second.first_row, first.segment.rows) == (0, 3, 6)
+    table = pq.read_table(pa.BufferReader(objects.get(first.segment.object)))
+    assert table.column_names == ["_partition", "_offset", "_timestamp", "key", "value", "headers", "timestamp"]
+    assert table.column("_partition").to_pylist() == [0, 0, 0, 1, 1, 1]
+    assert table.column("_offset").to_pylist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_consumers_read_on_across_a_settlement(store: Store) -> None:
+    send(store, numbers(4))
+    with store.consumer() as consumer:
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 1)
+        seen = [(record.partition, record.offset) for record in consumer.poll(max_records=2)]
+        settle_now(store)
+        while records := consumer.poll(0):
+            seen += [(record.partition, record.offset) for record in records]
+    assert sorted(seen) == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_deleted_records_of_one_partition_are_not_read(store: Store, clock: ManualClock) -> None:
+    """The log starts inside its batch, while the other partition has all of its rows in the same segment."""
+    send(store, numbers(4))
+    settle_now(store)
+    store.delete_records({T0: 2})
+    assert [(row["_partition"], row["_offset"]) for row in rows(reopen(store, clock))] == [
+        (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)
+    ]  # fmt: skip
+    store.delete_records({T0: 4})
+    assert [(row["_partition"], row["_offset"]) for row in rows(store)] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    sound(store)
+
+
+def test_an_old_snapshot_reads_the_entries(store: Store) -> None:
+    send(store, numbers(3))
+    before, expected = store.snapshot(), rows(store)
+    settle_now(store)
+    assert rows(store, snapshot=before) == rows(store, snapshot=store.snapshot()) == expected
+
+
+def test_eight_settled_segments_become_one(store: Store, clock: ManualClock) -> None:
+    """A partition that got nothing since the first of them has its rows in the new segment, too."""
+    send(store, numbers(1))
+    for number in range(8):
+        settle_now(store)
+        assert len(segment_keys(store)) == number + 1
+        send(store, numbers(2, 1 + 2 * number), partitions=[0])
+    expected = rows(store)
+    settle_now(store)
+    assert len(named_keys(store)) == 1
+    assert rows(reopen(store, clock)) == rows(store) == expected
+    sound(store)
+
+
+def test_rows_of_many_blocks_and_row_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is decoded together, each partition gets its own rows."""
+    monkeypatch.setattr(settling, "_BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(settling, "_GROUP_BYTES", 1_000)
+    monkeypatch.setattr(settling, "_PART_BYTES", 1)
+    for first in range(0, 90, 10):
+        send(store, [b"%d" % number * 40 for number in range(first, first + 10)])
+        expected = rows(store)
+        settle_now(store)
+        assert rows(store) == expected
+    send(store, numbers(1))
+    expected = rows(store)
+    settle_now(store)
+    assert rows(store) == expected
+    assert len(named_keys(store)) == 3, "two merges of eight, of which the second was larger, and one of the rest"
+    sound(store)
+
+
+def test_a_column_that_the_chain_does_not_know_yet_is_kept(clock: ManualClock) -> None:
+    """A topic is altered, and the copy in another chain is an old one when that gets a row with the new column."""
+    objects = MemoryStore(clock=clock)
+    with new_store(clock, objects, chains=3) as store:
+        old = pa.schema([("a", pa.int64())])
+        store.create_topic("t", schema=old, partitions=6)
+        new = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+        with store.producer() as producer:
+            producer.send_table("t", pa.table({"a": range(6)}, schema=old))
+        before = [chain.state.topics["t"] for chain in connection_of(store).chains]
+        store.alter_topic("t", schema=new)
+        with store.producer() as producer:
+            producer.send_table("t", pa.table({"a": range(6), "b": range(6)}, schema=new))
+        expected = rows(store)
+        parts = connection_of(store).parts_if_open()
+        assert parts is not None
+        for chain, topic in zip(parts.chains, before, strict=True):
+            state = chain.refresh()
+            if chain.number:
+                state = settling.replace(state, topics=state.topics.insert("t", topic))
+            assert settling.settle(parts, state, Map()).errors == []
+        assert rows(store) == expected
+        assert not any(
+            batch.segment.inlined for partition in range(6) for batch in batches(store, TopicPartition("t", partition))
+        )
+        sound(store)
+
+
+# Maintenance ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_deletes_what_settlements_replaced(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+    for number in range(9):
+        send(store, numbers(2, 2 * number))
+        settle_now(store)
+    assert len(segment_keys(store)) == 9
+    assert len(payloads(objects)) > 0
+    expected = rows(store)
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert segment_keys(store) == named_keys(store)
+    assert len(segment_keys(store)) == 1
+    assert payloads(objects) == {}
+    assert rows(reopen(store, clock)) == expected
+    sound(store)
+    store.recover()
+    assert rows(store) == expected
+
+
+def test_a_settled_segment_stays_while_a_partition_has_rows_in_it(store: Store, clock: ManualClock) -> None:
+    send(store, numbers(3))
+    settle_now(store)
+    (key,) = named_keys(store)
+    store.delete_records({T0: -1})
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert segment_keys(store) == {key}
+    assert len(values(store)) == 3
+    store.compact(min_segments=2)
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert len(segment_keys(store)) == 1
+    assert key not in segment_keys(store), "a compaction moves what is left, so that deleted records go"
+    assert len(values(store)) == 3
+    sound(store)
+
+
+def place_lease(store: Store, *partitions: TopicPartition) -> str:
+    connection = connection_of(store)
+    key = connection.keys.lease(1)
+    connection.objects.put(key, encode(LeaseDocument(owner="o", duration_ms=DURATION_MS, partitions=list(partitions))))
+    return key
+
+
+def test_a_compaction_of_one_partition_leaves_the_rows_of_the_others(store: Store, clock: ManualClock) -> None:
+    for number in range(2):
+        send(store, numbers(2, 2 * number))
+        settle_now(store)
+    expected = rows(store)
+    lease = place_lease(store, T1)
+    store.compact()
+    connection_of(store).objects.delete([lease])
+    assert (len(batches(store, T0)), len(batches(store, T1))) == (1, 2)
+    assert rows(store) == rows(reopen(store, clock)) == expected
+    sound(store)
+
+
+def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over(store: Store, clock: ManualClock) -> None:
+    send(store, numbers(2))
+    place_lease(store, T0)
+    report = settle_now(store)
+    assert report.left == {T0}
+    assert (inlined(store, T0), inlined(store, T1)) == ([True, True], [False])
+    clock.advance(DURATION_MS + 1)
+    assert settle_now(store).left == set()
+    assert inlined(store, T0) == [False]
+
+
+# Damage ---------------------------------------------------------------------------------------------------------------
+
+
+def rewritten(store: Store, objects: MemoryStore, change: Callable[[pa.Table], pa.Table]) -> str:
+    """Settle with other rows than there are in the entries; returns the key of the segment."""
+    send(store, numbers(2))
+    appended = settling.SegmentWriter.append
+
+    class Wrong(settling.SegmentWriter):
+        def __init__(self, schema: pa.Schema, *args: Any, **options: Any) -> None:
+            super().__init__(change(schema.empty_table()).schema, *args, **options)
+
+        def append(self, rows: pa.Table) -> None:
+            appended(self, change(rows))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settling, "SegmentWriter", Wrong)
+        settle_now(store)
+    return batches(store)[0].segment.key
+
+
+def test_a_segment_without_partitions_is_damage(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
+    key = rewritten(store, objects, lambda table: table.drop_columns(["_partition"]))
+    with pytest.raises(CorruptionError, match=rf"^segment {key} has no column _partition, which every merged"):
+        rows(reopen(store, clock))
+    assert {each.subject for each in store.verify(deep=True).violations} == {key}
+
+
+def test_a_verification_compares_the_stored_partitions(store: Store, objects: MemoryStore) -> None:
+    """SQL and Spark read them; other readers know them from the chain."""
+    key = rewritten(
+        store, objects, lambda table: table.set_column(0, "_partition", pa.nulls(len(table), pa.int32()).fill_null(1))
+    )
+    assert len(rows(store)) == 4
+    (violation,) = store.verify(deep=True).violations
+    assert violation.subject == key
+    assert violation.message == f"segment {key} has rows of t-0 with another partition"
+
+
+# Races and failures ---------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_that_settle_the_same(clock: ManualClock) -> None:
+    objects = HookStore(clock=clock)
+    with new_store(clock, objects) as store:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(3))
+        expected = rows(store)
+        other = reopen(store, clock)
+        objects.after_put = lambda: assert_settled(other, 6)
+        report = settle_quietly(store)
+        assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
+        assert rows(store) == expected
+        assert len(segment_keys(store)) == 2
+        clock.advance(4 * DAY_MS)
+        store.vacuum()
+        assert segment_keys(store) == named_keys(store)
+        sound(store)
+
+
+def assert_settled(store: Store, count: int) -> None:
+    assert settle_now(store).batches == count
+
+
+def test_one_refused_replacement_does_not_take_the_others_with_it(clock: ManualClock) -> None:
+    """Another process deletes records of one partition between the upload and the replacement."""
+    objects = HookStore(clock=clock)
+    with new_store(clock, objects) as store:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(3))
+        other = reopen(store, clock)
+        objects.after_put = lambda: other.delete_records({T0: 1})
+        report = settle_now(store)
+        assert (report.batches, report.left) == (3, {T0})
+        assert [(row["_partition"], row["value"]) for row in rows(store)] == [
+            (0, b"1"), (0, b"2"), (1, b"0"), (1, b"1"), (1, b"2")
+        ]  # fmt: skip
+        assert settle_now(store).batches == 2, "its first batch is cut by the start of the log, and stays"
+        assert len(rows(store)) == 5
+        sound(store)
+
+
+def test_nothing_is_uploaded_for_what_the_chain_would_refuse(store: Store, clock: ManualClock) -> None:
+    send(store, numbers(2))
+    parts = connection_of(store).parts_if_open()
+    assert parts is not None
+    state = parts.chains[0].refresh()
+    settle_now(store)
+    requests(store)
+    report = settling.settle(parts, state, Map())
+    assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
+    assert requests(store)["put"] == 0
+
+
+def test_a_topic_that_was_deleted_meanwhile(clock: ManualClock) -> None:
+    objects = HookStore(clock=clock)
+    with new_store(clock, objects) as store:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(2))
+        other = reopen(store, clock)
+
+        def create_again() -> None:
+            other.delete_topic("t")
+            other.create_topic("t", partitions=2)
+            send(other, [b"new"])
+
+        objects.after_put = create_again
+        assert settle_now(store).batches == 0
+        assert values(store) == [b"new", b"new"]
+
+
+def test_several_runs_of_a_partition_are_one_segment(store: Store) -> None:
+    """A large commit stands between them; each replacement follows the one before it."""
+    send(store, numbers(2))
+    send(store, [b"x" * 100_000], partitions=[0])
+    send(store, numbers(2, 2), partitions=[0])
+    before, head = rows(store), connection_of(store).chain.refresh().sequence
+    settle_now(store)
+    assert connection_of(store).chain.refresh().sequence == head + 2
+    assert [batch.records for batch in batches(store)] == [2, 1, 2]
+    assert len({batch.segment.key for batch in batches(store)}) == 2
+    assert rows(store) == before
+    sound(store)
+
+
+def test_aborted_commits_alone_cost_no_upload(store: Store) -> None:
+    connection = connection_of(store)
+    producer = connection.submit(InitProducer("aborter"))
+    encoded = encode_stream(records_to_table([(b"k", b"aborted", None, 1)], 1))
+    batch = NewBatch("t", 0, encoded.segment(""), 1, 1, 0, data=encoded.data)
+    connection.submit(Append(producer, (batch,)))
+    connection.submit(EndTxn(producer, Outcome.ABORT))
+    assert inlined(store) == [True]
+    requests(store)
+    assert settle_now(store).batches == 1
+    assert requests(store)["put"] == 0
+    assert batches(store) == []
+    sound(store)
+
+
+def test_a_damaged_topic_holds_no_other_one_up(clock: ManualClock, objects: MemoryStore) -> None:
+    with new_store(clock, objects) as store:
+        for name in ("a", "t", "z"):
+            store.create_topic(name, partitions=2)
+        send(store, numbers(2), "t")
+        send(store, numbers(2), "a")
+        send(store, numbers(2), "z")
+        key = batches(store)[0].segment.object
+        intact = objects.get(key)
+        objects.put(key, line_of(intact) + bytes(len(payload_of(intact))))
+        connection_of(store).objects.forget()
+        report = settle_quietly(store)
+        assert report.left == {T0, T1}
+        (error,) = report.errors
+        assert isinstance(error, CorruptionError)
+        assert key in str(error)
+        assert report.batches == 8
+        objects.put(key, intact)
+        assert settle_now(store).batches == 4
+        sound(store)
+
+
+def test_what_a_vacuum_deleted_after_another_settlement_is_no_damage(clock: ManualClock) -> None:
+    """1. This process plans. 2. Another one settles, and a vacuum deletes the entries' payloads. 3. This one reads."""
+    objects = MemoryStore(clock=clock)
+    with new_store(clock, objects) as store, reopen(store, clock) as slow:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(2))
+        parts = connection_of(slow).parts_if_open()
+        assert parts is not None
+        state = parts.chains[0].refresh()
+        settle_now(store)
+        clock.advance(DAY_MS)
+        store.vacuum()
+        connection_of(slow).objects.forget()
+        report = settling.settle(parts, state, Map())
+        assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE])
+def test_a_replacement_of_unknown_outcome(clock: ManualClock, fault: Fault) -> None:
+    faults = FaultStore(MemoryStore(clock=clock))
+    with new_store(clock, faults) as store:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(2))
+        expected = rows(store)
+        faults.plan = on(fault, "put_if_absent", key_contains="entries/", times=None)
+        report = settle_quietly(store)
+        assert (report.left, report.batches) == ({T0, T1}, 0)
+        assert [type(error) for error in report.errors] == [UnknownOutcomeError] * 2
+        faults.plan = no_faults
+        settle_now(store)
+        assert rows(store) == expected
+        assert inlined(store) == [False]
+        sound(store)
+
+
+def test_nothing_is_written_with_an_unknown_feature_of_writers(store: Store) -> None:
+    send(store, numbers(2))
+    append_entry(connection_of(store).counts.inner, write=["sealed-records"])
+    report = settle_quietly(store)
+    assert (report.left, report.batches) == ({T0, T1}, 0)
+    (error,) = report.errors
+    assert isinstance(error, UnsupportedFormatError)
+    assert segment_keys(store) == set()
+
+
+# In the background ----------------------------------------------------------------------------------------------------
+
+
+def background_store(clock: ManualClock, executor: DeferredExecutor, sleep: Callable[[float], None]) -> Store:
+    """A store whose background tasks wait until the test runs them, and whose checkpoints come with 8 entries."""
+    made = FixedRuntime(clock, sleep, background=lambda: executor, spawn=never)
+    store = create_on(CountingStore(MemoryStore(clock=clock), log=True), runtime=made)
+    store.create_topic("t", partitions=2)
+    for chain in connection_of(store).chains:
+        chain._checkpoint_every = 8
+    return store
+
+
+def test_a_settlement_is_one_upload_and_one_listing_for_64_entries(store: Store, clock: ManualClock) -> None:
+    """Without a read: this process has written what it merges. Its replacement is an entry of its own here."""
+    connection = connection_of(store)
+    send(store, numbers(70 - connection.chain.state.sequence))
+    requests(store)
+    send(store, numbers(128 - connection.chain.state.sequence))
+    kinds = requests(store)
+    listed = {"get": kinds["get"], "list": kinds["list"], "delete": kinds["delete"]}
+    assert listed == {"get": 0, "list": 1, "delete": 0}
+    # An entry for each commit and one for the replacement; the segment, the checkpoint with its index, and the hint.
+    assert kinds["put_if_absent"] <= 58 + 1 + 3
+    assert len(segment_keys(store)) == 2
+    assert store.metrics().settled == 2 * (61 + 63)
+
+
+def test_the_next_commit_carries_the_replacement(clock: ManualClock) -> None:
+    executor = DeferredExecutor()
+    during: list[Callable[[], None]] = []
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        while during:
+            during.pop()()
+
+    with background_store(clock, executor, sleep) as store:
+        send(store, numbers(8 - connection_of(store).chain.state.sequence))
+        assert all(inlined(store)), "nothing in the committing thread"
+        producer = store.producer()
+        producer.send("t", b"first", partition=0)
+        producer.flush()
+        head = connection_of(store).chain.state.sequence
+        during.append(producer.flush)
+        producer.send("t", b"next", partition=0)
+        executor.run_all()
+        assert connection_of(store).chain.state.sequence == head + 1
+        assert inlined(store) == [False, True, True, True], "the settled ones; the last of these eight, and two"
+        sound(store)
+
+
+def test_what_failed_is_settled_later_though_it_did_not_change(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lease, and a failure: the next settlement of the process plans these partitions again."""
+    executor = DeferredExecutor()
+    with background_store(clock, executor, clock.sleep) as store:
+        send(store, numbers(8 - connection_of(store).chain.state.sequence))
+        lease = place_lease(store, T0)
+        executor.run_all()
+        assert (inlined(store, T0)[0], inlined(store, T1)[0]) == (True, False)
+        connection_of(store).objects.delete([lease])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settling, "_upload", fail)
+            send(store, numbers(8), partitions=[1])
+            executor.run_all()
+        assert (inlined(store, T0)[0], inlined(store, T1)[1]) == (True, True)
+        assert store.metrics().settle_failures == 1
+        send(store, numbers(8), partitions=[1])
+        executor.run_all()
+        assert (inlined(store, T0)[0], inlined(store, T1)[1]) == (False, False)
+        assert "small commits not settled: no upload" in caplog.text
+        sound(store)
+
+
+def fail(*_: object) -> None:
+    raise StorageError("no upload")
+
+
+def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = DeferredExecutor()
+    looked_at: list[int] = []
+    tail = planning._tail
+    monkeypatch.setattr(planning, "_tail", lambda log: looked_at.append(log.high_watermark) or tail(log))
+    with background_store(clock, executor, clock.sleep) as store:
+        send(store, numbers(8 - connection_of(store).chain.state.sequence))
+        executor.run_all()
+        send(store, numbers(10), partitions=[1])
+        executor.run_all()
+        looked_at.clear()
+        send(store, numbers(16), partitions=[1])
+        executor.run_all()
+        assert looked_at
+        assert 8 not in looked_at
+
+
+def test_a_close_does_not_connect_again(clock: ManualClock) -> None:
+    """One settlement is queued, and another one goes on while the store is closed."""
+    executor = DeferredExecutor()
+    with background_store(clock, executor, clock.sleep) as store:
+        connection = connection_of(store)
+        send(store, numbers(8 - connection.chain.state.sequence))
+        store.close()
+        executor.run_all()
+        assert connection.parts_if_open() is None
+        assert all(inlined(store))
+
+
+def test_a_settlement_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) -> None:
+    objects = HookStore(clock=clock)
+    with new_store(clock, objects) as store:
+        for name in ("t", "u"):
+            store.create_topic(name, partitions=2)
+            send(store, numbers(2), name)
+        connection = connection_of(store)
+        objects.after_put = store.close
+        parts = connection.parts_if_open()
+        assert parts is not None
+        report = settling.settle(parts, parts.chains[0].refresh(), Map())
+        assert report.batches == 4
+        assert report.left == {TopicPartition("u", 0), TopicPartition("u", 1)}
+        assert connection.parts_if_open() is None
+        assert values(store) == [b"0", b"1"] * 2

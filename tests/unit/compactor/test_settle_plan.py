@@ -1,0 +1,208 @@
+"""Plans of settlements, from chains that were never written: runs, sizes, aborted data, the last stable offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+import pytest
+
+from txnstore.catalog.settings import TopicConfig
+from txnstore.compactor.settle import plan as planning
+from txnstore.compactor.settle.plan import Settlement, plan_settling
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
+from txnstore.core.model import Map, TopicPartition
+from txnstore.core.state import State, first_state, replace
+
+TOPIC = CatalogTopic("t", "id", 4, {})
+KIB, MIB = 1 << 10, 1 << 20
+ABORTER = 7
+_entries = count(1)
+
+
+def small(base: int, records: int = 10, size: int = KIB, *, producer: int = 1, at: int = 0, **more: object) -> Batch:
+    """An inlined batch."""
+    key = f"chains/s/0/entries/{next(_entries):020}.json"
+    segment = Segment(key, "arrow_stream", size, "00", records, first_byte=0)
+    times = {"min_timestamp": at, "max_timestamp": at, "appended_at": at}
+    return Batch(base, base + records, records, segment, **{**times, **more}, producer_id=producer, transactional=True)  # type: ignore[arg-type]
+
+
+def large(base: int, name: str = "own", size: int = MIB) -> Batch:
+    """A batch in an object of its own."""
+    return Batch(base, base + 10, 10, Segment(f"topics/t/0/{name}", "parquet", size, "00", 10), 0, 0)
+
+
+def settled(base: int, name: str, size: int = KIB, *, at: int = 0, rows: int = 20, limit: int | None = None) -> Batch:
+    """Half of the rows of a settled segment."""
+    segment = Segment(f"topics/t/0/{name}", "parquet", size, "00", rows, explicit_offsets=True)
+    return Batch(base, limit or base + 10, 10, segment, at, at, appended_at=at)
+
+
+def log(*batches: Batch, **more: object) -> Partition:
+    """A partition with these batches."""
+    end = max((batch.limit for batch in batches), default=0)
+    return Partition(high_watermark=end, batches=BatchList(batches), revision=3, **more)  # type: ignore[arg-type]
+
+
+def plan(
+    *logs: Partition, config: TopicConfig | None = None, before: Mapping[TopicPartition, Partition] | None = None
+) -> list[Settlement]:
+    return plan_settling(state(*logs), before or Map(), lambda _: config or TopicConfig())
+
+
+def state(*logs: Partition) -> State:
+    partitions = Map({TopicPartition("t", number): each for number, each in enumerate(logs)})
+    return replace(first_state(0, 1), topics=Map({"t": TOPIC}), partitions=partitions)
+
+
+def spans(settlements: Iterable[Settlement]) -> list[list[tuple[int, int, int, int]]]:
+    """Partition, first offset, limit and number of sources of each plan of each settlement."""
+    return [
+        [(each.tp.partition, each.base_offset, each.limit, len(each.sources)) for each in settlement.plans]
+        for settlement in settlements
+    ]
+
+
+def test_the_small_batches_of_all_partitions_of_a_topic_are_merged() -> None:
+    settlements = plan(log(small(0), small(10)), log(), log(small(0)))
+    assert spans(settlements) == [[(0, 0, 20, 2), (2, 0, 10, 1)]]
+    assert {each.revision for each in settlements[0].plans} == {3}
+
+
+def test_without_small_batches_nothing_is_planned() -> None:
+    assert plan(log(large(0)), log(settled(0, "a")), log()) == []
+    assert plan(*(log(settled(0, f"{number}")) for number in range(9))) == []
+
+
+def test_a_log_that_was_settled_and_is_the_same_is_left_out() -> None:
+    first, other = log(small(0)), log(small(0))
+    assert spans(plan(first, other, before={TopicPartition("t", 0): first})) == [[(1, 0, 10, 1)]]
+    equal = log(*first.batches)
+    assert spans(plan(equal, before={TopicPartition("t", 0): first})) == [[(0, 0, 10, 1)]]
+
+
+def test_nothing_above_the_last_stable_offset_is_merged() -> None:
+    partition = log(small(0), small(10), small(20), open_txns=Map({5: 20}))
+    assert spans(plan(partition)) == [[(0, 0, 20, 2)]]
+    assert plan(log(small(0), open_txns=Map({5: 0}))) == []
+
+
+def test_a_long_open_transaction_does_not_hide_the_batches_before_it() -> None:
+    batches = [small(10 * number) for number in range(200)]
+    assert spans(plan(log(*batches, open_txns=Map({5: 20})))) == [[(0, 0, 20, 2)]]
+
+
+def test_nothing_below_the_start_of_the_log_is_merged() -> None:
+    assert spans(plan(log(small(0), small(10), small(20), log_start=10))) == [[(0, 10, 30, 2)]]
+    assert spans(plan(log(small(0), small(10), small(20), log_start=11))) == [[(0, 20, 30, 1)]]
+
+
+def test_an_aborted_batch_is_removed_without_being_read() -> None:
+    aborted = (AbortedTxn(ABORTER, 10, 20, 21),)
+    settlements = plan(log(small(0), small(10, producer=ABORTER), small(21), aborted=aborted))
+    (only,) = settlements[0].plans
+    assert [source.batch.base_offset for source in only.sources] == [0, 21]
+    assert [batch.base_offset for batch in only.removed] == [0, 10, 21]
+
+
+def test_batches_that_are_all_aborted_are_removed() -> None:
+    aborted = (AbortedTxn(ABORTER, 0, 10, 11),)
+    assert spans(plan(log(small(0, producer=ABORTER), aborted=aborted))) == [[(0, 0, 10, 0)]]
+
+
+@pytest.mark.parametrize("between", [large(20), settled(20, "a")], ids=["own", "settled"])
+def test_no_run_reaches_across_a_batch_of_another_kind(between: Batch) -> None:
+    settlements = plan(log(small(0), small(10), between, small(30), small(40)))
+    assert spans(settlements) == [[(0, 0, 20, 2), (0, 30, 50, 2)]]
+
+
+def test_a_batch_with_tombstones_that_a_clean_has_read_stays() -> None:
+    tombstones = small(10, delete_horizon=5)
+    assert spans(plan(log(small(0), tombstones, small(20)))) == [[(0, 0, 10, 1), (0, 20, 30, 1)]]
+
+
+def test_clean_and_dirty_batches_are_not_merged() -> None:
+    assert spans(plan(log(small(0), small(10), small(20), clean_until=20))) == [[(0, 0, 20, 2), (0, 20, 30, 1)]]
+    assert spans(plan(log(small(0), small(10), clean_until=20))) == [[(0, 0, 20, 2)]]
+
+
+def test_no_record_outlives_its_retention_with_later_ones() -> None:
+    config = TopicConfig(retention_ms=8_000)
+    batches = [small(10 * number, at=at) for number, at in enumerate((0, 900, 1_100, 1_900, 500))]
+    assert spans(plan(log(*batches), config=config)) == [[(0, 0, 20, 2), (0, 20, 50, 3)]]
+    assert spans(plan(log(*batches))) == [[(0, 0, 50, 5)]]
+
+
+def test_eight_settled_segments_of_a_size_are_merged_with_the_small_batches() -> None:
+    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    assert spans(plan(log(*parts[:7], small(70)))) == [[(0, 70, 80, 1)]]
+    assert spans(plan(log(*parts, small(80)))) == [[(0, 0, 90, 9)]]
+
+
+def test_merged_segments_are_left_by_partitions_that_have_not_changed_too() -> None:
+    """Else each of them would stay for the rest of its rows."""
+    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    idle, busy = log(*parts[:3], settled(30, "other")), log(*parts, small(80))
+    settlements = plan(idle, busy, before={TopicPartition("t", 0): idle})
+    assert spans(settlements) == [[(0, 0, 30, 3), (1, 0, 90, 9)]]
+
+
+def test_a_larger_segment_ends_what_is_merged() -> None:
+    older = [settled(10 * number, f"o{number}", at=number) for number in range(8)]
+    between = settled(80, "between", 300 * KIB, at=8)
+    newer = [settled(90 + 10 * number, f"n{number}", at=9 + number) for number in range(8)]
+    assert spans(plan(log(*older, between, *newer[:7], small(170)))) == [[(0, 170, 180, 1)]]
+    assert spans(plan(log(*older, between, *newer, small(170)))) == [[(0, 90, 180, 9)]]
+
+
+def test_segments_of_the_next_size_are_merged_with_the_smaller_ones_after_them() -> None:
+    parts = [settled(10 * number, f"{number}", 300 * KIB, at=number) for number in range(8)]
+    assert spans(plan(log(*parts, settled(80, "s", at=8), small(90)))) == [[(0, 0, 100, 10)]]
+
+
+def test_the_order_of_segments_is_that_of_their_appends_in_all_partitions() -> None:
+    """A partition that is seldom written has large segments among its last ones, which end nothing in others."""
+    busy = [settled(10 * number, f"{number}", at=100 + number) for number in range(8)]
+    seldom = log(settled(0, "old", 3 * MIB, at=1), small(10))
+    assert spans(plan(log(*busy, small(80)), seldom)) == [[(0, 0, 90, 9), (1, 10, 20, 1)]]
+
+
+def test_segments_that_are_large_together_are_merged_before_there_are_eight() -> None:
+    """Else they would never be: eight of them are more than is merged at a time."""
+    parts = [settled(10 * number, f"{number}", 15 * MIB, at=number) for number in range(5)]
+    assert spans(plan(log(*parts[:4], small(50)))) == [[(0, 50, 60, 1)]]
+    assert spans(plan(log(*parts, small(50)))) == [[(0, 10, 60, 5)]]
+
+
+def test_a_segment_of_the_largest_size_is_not_merged_again() -> None:
+    parts = [settled(10 * number, f"{number}", 16 * MIB, at=number) for number in range(9)]
+    assert spans(plan(log(*parts, small(90)))) == [[(0, 90, 100, 1)]]
+
+
+def test_a_settlement_is_bounded_and_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_LARGE", 3 * KIB)
+    partition = log(*(small(10 * number) for number in range(7)))
+    settlements = plan(partition, log(small(0)), log(small(0, size=5 * KIB)))
+    assert spans(settlements) == [[(0, 0, 30, 3)], [(0, 30, 60, 3)], [(0, 60, 70, 1), (1, 0, 10, 1)], [(2, 0, 10, 1)]]
+
+
+def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_SMALL", 3)
+    assert spans(plan(log(*(small(10 * number) for number in range(7))))) == [[(0, 40, 70, 3)]]
+    monkeypatch.setattr(planning, "_OTHERS", 1)
+    assert spans(plan(log(small(0), large(10), large(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
+    monkeypatch.setattr(planning, "_MERGED", 1)
+    assert spans(plan(log(small(0), settled(10, "a"), settled(20, "b"), small(30)))) == [[(0, 30, 40, 1)]]
+
+
+def test_commits_of_another_size_between_the_small_ones_hide_none_of_them() -> None:
+    batches = [large(number * 10, f"{number}") if number % 2 else small(number * 10) for number in range(200)]
+    assert len(spans(plan(log(*batches)))[0]) == 100
+
+
+def test_a_topic_that_is_being_deleted_is_left_alone() -> None:
+    closed = replace(state(log(small(0))), deleted=Map({"t": TOPIC.revision}))
+    assert plan_settling(closed, Map(), lambda _: TopicConfig()) == []
