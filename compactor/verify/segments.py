@@ -173,11 +173,15 @@ class _Verified(Projection):
 
     def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
         if PARTITION_FIELD.name in table.column_names:
-            stored, run = table.column(PARTITION_FIELD.name).to_numpy(), runs[0]
-            if (stored != run.part.tp.partition).any():
-                msg = f"segment {run.part.batch.segment.key} has rows of {run.part.tp} with another partition"
-                raise CorruptionError(msg)
+            _check_partitions(table, runs[0].part)
         return super().fit(table, runs)
+
+
+def _check_partitions(table: pa.Table, part: Slice) -> None:
+    stored = table.column(PARTITION_FIELD.name).to_numpy()
+    if (stored != part.tp.partition).any():
+        msg = f"segment {part.batch.segment.key} has rows of {part.tp} with another partition"
+        raise CorruptionError(msg)
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:

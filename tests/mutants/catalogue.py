@@ -22,6 +22,7 @@ from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_settling import SETTLING
 from tests.mutants.of_sharing import SHARING
 from tests.mutants.of_storage import STORAGE
 from tests.mutants.of_streams import STREAMS
@@ -352,6 +353,7 @@ MUTANTS = (
         *CARE,
         *RANGES,
         *FRESH,
+        *SETTLING,
         *INLINING,
         *SHARING,
         *HISTORY,

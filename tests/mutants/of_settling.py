@@ -1,0 +1,305 @@
+"""Mutants of settling: what is merged, what is recorded of it, and what is left for the next time."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.compactor.compact import merge_plan
+from txnstore.compactor.settle import plan, settling
+from txnstore.compactor.verify import segments
+from txnstore.core.log import released
+from txnstore.read import reader
+from txnstore.spark.reads import native
+from txnstore.sql import views
+
+_PLAN = "unit/compactor/test_settle_plan.py::"
+_SETTLING = "protocol/compact/test_settling.py::"
+_ROWS = _SETTLING + "test_a_settled_segment_has_the_rows_of_all_partitions_and_who_they_belong_to"
+_BLOCKS = _SETTLING + "test_rows_of_many_blocks_and_row_groups"
+_LATER = _SETTLING + "test_what_failed_is_settled_later_though_it_did_not_change"
+_STAYS = _SETTLING + "test_a_settled_segment_stays_while_a_partition_has_rows_in_it"
+_BOUNDED = _PLAN + "test_a_settlement_is_bounded_and_nothing_is_left_out"
+
+SETTLING = (
+    Mutant(
+        "a settlement loses rows where a block of them ends",
+        settling._blocks,
+        "$block, $size = [], 0\n        $block.append($source)",
+        "$block, $size = [], 0\n            continue\n        $block.append($source)",
+        test=_BLOCKS,
+    ),
+    Mutant(
+        "a settlement has the rows of a block twice",
+        settling._blocks,
+        "yield $block\n            $block, $size",
+        "yield $block\n            yield $block\n            $block, $size",
+        test=_BLOCKS,
+    ),
+    Mutant(
+        "a run of small commits reaches across a batch of another kind",
+        plan._runs,
+        "not $joins or ",
+        "",
+        test=_PLAN + "test_no_run_reaches_across_a_batch_of_another_kind",
+    ),
+    Mutant(
+        "a settlement merges records above the last stable offset",
+        plan._tail,
+        "if $batch.limit <= $log.last_stable_offset:",
+        "if True:",
+        test=_PLAN + "test_nothing_above_the_last_stable_offset_is_merged",
+    ),
+    Mutant(
+        "a settlement merges records below the start of the log",
+        plan._tail,
+        " or $batch.base_offset < $log.log_start",
+        "",
+        test=_PLAN + "test_nothing_below_the_start_of_the_log_is_merged",
+    ),
+    Mutant(
+        "a settlement keeps aborted records",
+        plan._plans,
+        " if not $is_aborted($batch)",
+        "",
+        test=_PLAN + "test_an_aborted_batch_is_removed_without_being_read",
+    ),
+    Mutant(
+        "a settlement uploads a segment without rows for aborted batches",
+        settling._merged,
+        "if $merge.plan.sources]",
+        "]",
+        test=_SETTLING + "test_aborted_commits_alone_cost_no_upload",
+    ),
+    Mutant(
+        "a settlement merges clean and dirty batches",
+        plan._runs,
+        "or $crosses or $later or $size",
+        "or $later or $size",
+        test=_PLAN + "test_clean_and_dirty_batches_are_not_merged",
+    ),
+    Mutant(
+        "a settlement merges tombstones that a clean has read",
+        plan._runs,
+        "$batch.delete_horizon is None and ",
+        "",
+        test=_PLAN + "test_a_batch_with_tombstones_that_a_clean_has_read_stays",
+    ),
+    Mutant(
+        "a settlement makes records outlive their retention",
+        plan._runs,
+        "or $crosses or $later or $size",
+        "or $crosses or $size",
+        test=_PLAN + "test_no_record_outlives_its_retention_with_later_ones",
+    ),
+    Mutant(
+        "a settlement of a topic is not bounded",
+        plan._of_topic,
+        "if $plans and $size + $plan.source_bytes > _LARGE:",
+        "if False:",
+        test=_BOUNDED,
+    ),
+    Mutant("a run is not bounded", plan._runs, " or $size + $batch.size > _LARGE", "", test=_BOUNDED),
+    Mutant(
+        "settled segments keep the rows of idle partitions",
+        plan._of_topic,
+        "if $chosen:  # Also",
+        "if False:  # Also",
+        test=_PLAN + "test_merged_segments_are_left_by_partitions_that_have_not_changed_too",
+    ),
+    Mutant(
+        "settled segments are merged in the order of their partitions",
+        plan._newest_first,
+        "key=lambda $key: ($newest[$key][0], $key), reverse=True",
+        "key=lambda $key: $key, reverse=True",
+        test=_PLAN + "test_the_order_of_segments_is_that_of_their_appends_in_all_partitions",
+    ),
+    Mutant(
+        "settled segments that are large together are never merged",
+        plan._to_merge,
+        "if $full or _fills($run, $limit):",
+        "if _fills($run, $limit):",
+        test=_PLAN + "test_segments_that_are_large_together_are_merged_before_there_are_eight",
+    ),
+    Mutant(
+        "settled segments are merged again with each settlement",
+        plan._fills,
+        "return sum($segment.size >= $smaller for $segment in $run) >= _FAN",
+        "return len($run) > 1",
+        test=_PLAN + "test_eight_settled_segments_of_a_size_are_merged_with_the_small_batches",
+    ),
+    Mutant(
+        "a topic that is being deleted is settled",
+        plan.plan_settling,
+        "if not $state.is_closed($topic):",
+        "if True:",
+        test=_PLAN + "test_a_topic_that_is_being_deleted_is_left_alone",
+    ),
+    Mutant(
+        "all batches of a settled segment begin at its first row",
+        settling._merged,
+        "$first_row += $merge.rows",
+        "pass",
+        test=_ROWS,
+    ),
+    Mutant(
+        "the rows of a settled segment are stored with another partition",
+        settling._encode,
+        "$writer.append($table.slice($start, $rows.stop - $start))",
+        "$writer.append("
+        "$table.set_column(0, $table.schema.field(0), [[0] * len($table)]).slice($start, $rows.stop - $start))",
+        test=_ROWS,
+    ),
+    Mutant(
+        "a settlement records no sums",
+        settling._merged,
+        "ConservedSums($merge.sums, Sums(), ($merge.sums,)) if $added else None",
+        "None",
+        test=_SETTLING + "test_the_entry_has_the_sums_of_what_was_read_and_written",
+    ),
+    Mutant(
+        "a settlement drops the columns that the chain's copy of the topic lacks",
+        settling.settle,
+        "replace($settlement, topic=$topic)",
+        "$settlement",
+        test=_SETTLING + "test_a_column_that_the_chain_does_not_know_yet_is_kept",
+    ),
+    Mutant(
+        "a settlement ignores the leases of compactors",
+        settling._settle,
+        "elif $plan.tp not in $leased:",
+        "else:",
+        test=_SETTLING + "test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over",
+    ),
+    Mutant(
+        "partitions with a lease are never settled",
+        settling.settle,
+        "$settled.left |= $partitions & $leased",
+        "pass",
+        test=_LATER,
+    ),
+    Mutant(
+        "what could not be settled never is",
+        settling.Settled.leave,
+        "self.left.update($partitions)",
+        "pass",
+        test=_LATER,
+    ),
+    Mutant(
+        "what was left is not planned again",
+        settling._Settler._settle,
+        "$done = $done.discard($tp)",
+        "pass",
+        test=_LATER,
+    ),
+    Mutant(
+        "each settlement looks at all partitions",
+        settling._Settler._settle,
+        "self._done[$state.chain] = $done",
+        "pass",
+        test=_SETTLING + "test_an_idle_partition_is_not_looked_at_again",
+    ),
+    Mutant(
+        "a settlement uploads what the chain will refuse",
+        settling._settle,
+        "if $log is None or $log.revision != $plan.revision:",
+        "if False:",
+        test=_SETTLING + "test_nothing_is_uploaded_for_what_the_chain_would_refuse",
+    ),
+    Mutant(
+        "one damaged topic keeps the others from being settled",
+        settling.Settled.leave,
+        "self.errors.append($error)",
+        "raise $error",
+        test=_SETTLING + "test_a_damaged_topic_holds_no_other_one_up",
+    ),
+    Mutant(
+        "what a vacuum deleted after another settlement counts as damage",
+        settling._settle,
+        "if $missing and any(",
+        "if False and any(",
+        test=_SETTLING + "test_what_a_vacuum_deleted_after_another_settlement_is_no_damage",
+    ),
+    Mutant(
+        "the second run of a partition is planned at the revision before the first one",
+        settling._replace,
+        "replace($later, revision=$revision)",
+        "$later",
+        test=_SETTLING + "test_several_runs_of_a_partition_are_one_segment",
+    ),
+    Mutant(
+        "a replacement does not wait for the next entry",
+        settling._replace,
+        "$parts.connection.runtime.sleep(LINGER)",
+        "pass",
+        test=_SETTLING + "test_the_next_commit_carries_the_replacement",
+    ),
+    Mutant(
+        "a settlement goes on after a close",
+        settling.settle,
+        "if not $parts.open:",
+        "if False:",
+        test=_SETTLING + "test_a_settlement_that_a_close_overtakes_ends_with_the_topic",
+    ),
+    Mutant(
+        "a settlement begins after a close",
+        settling._Settler._settle,
+        "if not $parts.open:",
+        "if False:",
+        test=_SETTLING + "test_a_close_does_not_connect_again",
+    ),
+    Mutant(
+        "a settlement uploads to a store with an unknown feature of writers",
+        settling._settle,
+        "$parts.chains[$number].check_features()",
+        "pass",
+        test=_SETTLING + "test_nothing_is_written_with_an_unknown_feature_of_writers",
+    ),
+    Mutant(
+        "a settled segment is dropped with one of its batches",
+        released.with_removed,
+        "elif $segment.is_range or not $batch.alone:",
+        "elif $segment.is_range:",
+        test=_STAYS,
+    ),
+    Mutant(
+        "a compaction leaves the rest of a settled segment where it is",
+        merge_plan._moves,
+        "or not $batch.alone",
+        "",
+        test=_STAYS,
+    ),
+    Mutant(
+        "a settled segment without partitions is read",
+        reader.pieces_of,
+        "if $batch.segment.explicit_offsets and not $batch.alone and PARTITION_FIELD.name not in $file.columns:",
+        "if False:",
+        test=_SETTLING + "test_a_segment_without_partitions_is_damage",
+    ),
+    Mutant(
+        "a verification does not compare the stored partitions",
+        segments._check_partitions,
+        "if ($stored != $part.tp.partition).any():",
+        "if False:",
+        test=_SETTLING + "test_a_verification_compares_the_stored_partitions",
+    ),
+    Mutant(
+        "SQL shows all rows of a settled segment of which some are visible",
+        views._settled_selects,
+        "if $rows == $first.batch.segment.rows:",
+        "if $rows <= $first.batch.segment.rows:",
+        test="integration/sql/test_settled.py::test_the_view_has_the_rows_of_a_scan",
+    ),
+    Mutant(
+        "SQL shows the deleted records of a settled batch",
+        views._settled_selects,
+        "for $part in $slices if $part.whole)",
+        "for $part in $slices)",
+        test="integration/sql/test_settled.py::test_emitted_views_read_settled_files",
+    ),
+    Mutant(
+        "Spark reads a settled file of which some rows are not visible",
+        native._kinds,
+        "return None if $settled else $kinds",
+        "return $kinds",
+        test="unit/spark/test_native_files.py::test_files_of_which_some_rows_are_not_visible_are_not",
+    ),
+)
