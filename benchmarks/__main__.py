@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "fresh", "merge",
+NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "fresh", "settle", "merge",
          "clean", "spark", "microbatches", "transports", "starting")  # fmt: skip
 OTHERS = ("day", "optimize")
 

@@ -78,11 +78,12 @@ def _of_topic(
     size = 0
     for tp in sorted(tails):
         for plan in _plans(tp, logs[tp], tails[tp], chosen, config):
-            if plans and size + plan.source_bytes > _LARGE:
+            its_size = plan.source_bytes
+            if plans and size + its_size > _LARGE:
                 yield Settlement(topic, tuple(plans))
                 plans, size = [], 0
             plans.append(plan)
-            size += plan.source_bytes
+            size += its_size
     if plans:
         yield Settlement(topic, tuple(plans))
 
@@ -91,6 +92,7 @@ def _tail(log: Partition) -> list[Batch]:
     """The last decided batches of a log, oldest first."""
     tail: list[Batch] = []
     small = merged = others = 0
+    last_stable = log.last_stable_offset
     for batch in reversed(log.batches):
         segment = batch.segment
         if segment.inlined:
@@ -101,7 +103,7 @@ def _tail(log: Partition) -> list[Batch]:
             others += 1
         if small > _SMALL or merged > _MERGED or others > _OTHERS or batch.base_offset < log.log_start:
             break
-        if batch.limit <= log.last_stable_offset:
+        if batch.limit <= last_stable:
             tail.append(batch)
     tail.reverse()
     return tail
@@ -163,16 +165,17 @@ def _runs(tail: Iterable[Batch], log: Partition, chosen: set[str], config: Topic
     A batch is clean or dirty as a whole, and no record outlives its retention because it is merged with later ones.
     """
     run: list[Batch] = []
-    size = 0
+    size = latest = 0
     for batch in tail:
         joins = batch.delete_horizon is None and (batch.segment.inlined or batch.segment.object in chosen)
+        own, its_size = period(batch, config), batch.size
         crosses = bool(run) and run[-1].base_offset < log.clean_until <= batch.base_offset
-        later = bool(run) and period(batch, config) > period(run[0], config)
-        if run and (not joins or crosses or later or size + batch.size > _LARGE):
+        if run and (not joins or crosses or own > latest or size + its_size > _LARGE):
             yield run
             run, size = [], 0
         if joins:
+            latest = latest if run else own
             run.append(batch)
-            size += batch.size
+            size += its_size
     if run:
         yield run

@@ -20,6 +20,7 @@ import pyarrow as pa
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.chain import Chain
+from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.compactor.settle.plan import Settlement, plan_settling
@@ -34,10 +35,12 @@ from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
+from txnstore.read.ranged import DAMAGE
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, is_missing, read_together
+from txnstore.read.reader import Projection, Run, is_missing, unreadable
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
+from txnstore.segment.pieces import DecodedSegment
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import row_hashes, total
 from txnstore.threads import ForkLock
@@ -364,9 +367,32 @@ def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) 
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
             for block in _blocks(run):
-                yield read_together(shared.open(block, projection), projection)
+                yield from _taken(shared.decoded(block), projection)
         else:
-            yield from read_ahead(neighbours, pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
+            yield from in_blocks(read_ahead(neighbours, pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False))
+
+
+def _taken(sources: Iterable[tuple[Slice, DecodedSegment]], projection: Projection) -> Iterator[pa.Table]:
+    """The rows of whole batches of decoded segments, taken all at once: each alone would cost more than its rows."""
+
+    def kind(source: tuple[Slice, DecodedSegment]) -> tuple[object, ...]:
+        """What batches have in common that are converted together."""
+        part, file = source
+        return file.table.schema, projection.time_column_of(part.batch)
+
+    for _, alike in groupby(sources, kind):
+        parts, files = zip(*alike, strict=True)
+        batches = [part.batch for part in parts]
+        distinct = {id(file): file.table for file in files}
+        before = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]), strict=False))
+        first = np.array([before[id(file)] + batch.first_row for file, batch in zip(files, batches, strict=True)])
+        counts = np.array([batch.records for batch in batches])
+        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        runs = [Run(part, part.batch.records, part.batch.base_offset) for part in parts]
+        try:
+            yield projection.fit(pa.concat_tables(distinct.values()).combine_chunks().take(pa.array(places)), runs)
+        except DAMAGE as error:
+            raise unreadable(batches[0].segment, error) from error
 
 
 def _blocks(sources: Iterable[Slice]) -> Iterator[list[Slice]]:

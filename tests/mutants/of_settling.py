@@ -44,7 +44,7 @@ SETTLING = (
     Mutant(
         "a settlement merges records above the last stable offset",
         plan._tail,
-        "if $batch.limit <= $log.last_stable_offset:",
+        "if $batch.limit <= $last_stable:",
         "if True:",
         test=_PLAN + "test_nothing_above_the_last_stable_offset_is_merged",
     ),
@@ -72,8 +72,8 @@ SETTLING = (
     Mutant(
         "a settlement merges clean and dirty batches",
         plan._runs,
-        "or $crosses or $later or $size",
-        "or $later or $size",
+        "or $crosses or $own > $latest",
+        "or $own > $latest",
         test=_PLAN + "test_clean_and_dirty_batches_are_not_merged",
     ),
     Mutant(
@@ -86,18 +86,18 @@ SETTLING = (
     Mutant(
         "a settlement makes records outlive their retention",
         plan._runs,
-        "or $crosses or $later or $size",
-        "or $crosses or $size",
+        "or $crosses or $own > $latest",
+        "or $crosses",
         test=_PLAN + "test_no_record_outlives_its_retention_with_later_ones",
     ),
     Mutant(
         "a settlement of a topic is not bounded",
         plan._of_topic,
-        "if $plans and $size + $plan.source_bytes > _LARGE:",
+        "if $plans and $size + $its_size > _LARGE:",
         "if False:",
         test=_BOUNDED,
     ),
-    Mutant("a run is not bounded", plan._runs, " or $size + $batch.size > _LARGE", "", test=_BOUNDED),
+    Mutant("a run is not bounded", plan._runs, " or $size + $its_size > _LARGE", "", test=_BOUNDED),
     Mutant(
         "settled segments keep the rows of idle partitions",
         plan._of_topic,

@@ -274,7 +274,7 @@ def forget_entries(draft: Draft, command: ForgetEntries) -> None:
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    removed = [batch for offset in event.removed for batch in partition.batches.overlapping(offset, offset + 1)]
+    removed = _at(partition.batches, event.removed)
     batches = partition.batches.replace(removed, event.added)
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
@@ -283,6 +283,14 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
         partition = replace(partition, clean_until=event.clean_until)
     partition = replace(partition, batches=batches, revision=state.sequence)
     return with_removed(with_partition(state, tp, partition), removed, event.added)
+
+
+def _at(batches: BatchList[Batch], offsets: Sequence[int]) -> list[Batch]:
+    """The batches with these base offsets, which are adjacent; there may be thousands."""
+    if not offsets:
+        return []
+    named = set(offsets)
+    return [each for each in batches.overlapping(min(offsets), max(offsets) + 1) if each.base_offset in named]
 
 
 def _still_aborted(

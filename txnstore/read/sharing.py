@@ -51,15 +51,23 @@ class SharedSegments:
         Raises:
             CorruptionError: A segment is missing, or differs from its description in the chain.
         """
-        wanted = {_name(part.batch.segment): part for part in slices}
+        return [OpenSlice(part, projection, file, pieces_of(part, file)) for part, file in self.decoded(slices)]
+
+    def decoded(self, slices: Sequence[Slice]) -> list[tuple[Slice, DecodedSegment]]:
+        """Slices of shared segments with all rows of the segment of each, in their order.
+
+        Raises:
+            CorruptionError: As :meth:`open`.
+        """
+        names = [_name(part.batch.segment) for part in slices]
+        wanted = dict(zip(names, slices, strict=True))
         files = self._find(wanted)
         missing = [part for name, part in wanted.items() if name not in files]
         tasks = min(len(missing), most_fetches(self._objects))
         for decoded in self._pool().map(self._decode, (missing[task::tasks] for task in range(tasks))):
             files.update(decoded)
             self._keep(decoded)
-        opened = ((part, files[_name(part.batch.segment)]) for part in slices)
-        return [OpenSlice(part, projection, file, pieces_of(part, file)) for part, file in opened]
+        return [(part, files[name]) for part, name in zip(slices, names, strict=True)]
 
     def _decode(self, parts: Iterable[Slice]) -> dict[_Name, DecodedSegment]:
         segments = ((part.tp, part.batch.segment) for part in parts)
