@@ -59,14 +59,16 @@ UNREADABLE = Unreadable()
 
 
 def test_a_small_transaction_is_one_request(store: Store) -> None:
-    """100 records over 8 partitions of 3 topics, and offsets of a group: 1 PUT, 0 GET."""
-    for name, partitions in (("a", 4), ("b", 3), ("c", 1)):
+    """100 records over 24 partitions of 3 topics, and offsets of a group: 1 PUT, 0 GET."""
+    topics = (("a", 12), ("b", 8), ("c", 4))
+    for name, partitions in topics:
         store.create_topic(name, partitions=partitions)
+    places = [(name, number) for name, partitions in topics for number in range(partitions)]
     with store.producer("id") as producer:
         requests(store)
         with producer.transaction() as txn:
             for number in range(100):
-                name, partition = [*(("a", n) for n in range(4)), *(("b", n) for n in range(3)), ("c", 0)][number % 8]
+                name, partition = places[number % 24]
                 txn.send(name, b"value %d" % number, key=b"k", partition=partition)
             txn.send_offsets({T0: 5}, "group")
         assert requests(store) == {"put_if_absent": 1}
