@@ -244,8 +244,8 @@ def _segment_rows(view: View) -> Iterator[Row]:
         for in_segment in batches.values():
             segment = in_segment[0].segment
             yield (
-                *tp, segment.key, segment.format, segment.size, segment.rows, segment.sha256, segment.explicit_offsets,
-                in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
+                *tp, segment.key, segment.format, sum(batch.size for batch in in_segment), segment.rows, segment.sha256,
+                segment.explicit_offsets, in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
             )  # fmt: skip
 
 
