@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from txnstore.connection import OpenParts
 from txnstore.core.state import State
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on, open_on
+from txnstore.store import create_on, open_on
 
 COMMITS, RECORDS, PART = 20_000, 100, 1_000
 SCHEMA = pa.schema(
@@ -63,10 +63,10 @@ def _measure(partitions: int) -> Iterator[Result]:
                 producer.flush()
                 parts.append(time.perf_counter() - start)
                 if number + 1 == PART:
-                    first = _reads(store, objects)
+                    first = _reads(objects)
                 if (number + 1) % PART == 0:
                     sizes.append(objects.snapshot().bytes_out)
-        last = _reads(store, objects)
+        last = _reads(objects)
         log = store.snapshot().view.partitions
         segments = {batch.segment.object for each in log.values() for batch in each.batches}
         entries = sum(key.startswith("chains/") for key in segments)
@@ -107,16 +107,19 @@ def _table(number: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _reads(store: Store, objects: CountingStore) -> dict[str, float]:
+def _reads(objects: CountingStore) -> dict[str, float]:
     """The processor time of an open, and of a query and a scan of all records in the process that opened it."""
-    del store
-    taken = {}
+    taken: dict[str, float] = {}
     begun = time.process_time()
     with open_on(objects) as other:
         taken["open"] = time.process_time() - begun
         other.sql("SELECT 1").fetchall()
         ask = partial(other.sql, "SELECT count(*), sum(id), max(name) FROM t")
-        for name, call in (("SQL", lambda: ask().fetchall()), ("scan", lambda: other.scan("t").to_table())):
+        calls: dict[str, Callable[[], object]] = {
+            "SQL": lambda: ask().fetchall(),
+            "scan": lambda: other.scan("t").to_table(),
+        }
+        for name, call in calls.items():
             begun = time.process_time()
             call()
             taken[name] = time.process_time() - begun

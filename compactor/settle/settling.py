@@ -88,6 +88,9 @@ class _Settler:
         self._busy: set[int] = set()
         #: For each chain the logs of which nothing was left, as they were planned. Written by its task.
         self._done: dict[int, Map[TopicPartition, Partition]] = {}
+        #: The chains whose last settlement had an error: a process that may not write a topic has one each time, and
+        #: others settle that. Written by their tasks.
+        self._failing: set[int] = set()
 
     def begin(self, parts: OpenParts, state: State) -> None:
         """Settle a chain in the background, unless that goes on already."""
@@ -111,12 +114,18 @@ class _Settler:
             for tp in settled.left:
                 done = done.discard(tp)
             self._done[state.chain] = done
-            for error in settled.errors:
-                _failed(parts, state, error)
+            self._report(parts, state, settled.errors)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next checkpoint tries again
-            _failed(parts, state, error)
+            self._report(parts, state, [error])
         finally:
             self._end(state)
+
+    def _report(self, parts: OpenParts, state: State, errors: Sequence[Exception]) -> None:
+        """Count errors, and log them: as warnings if the settlement before had none."""
+        level = logging.INFO if state.chain in self._failing else logging.WARNING
+        for error in errors:
+            _failed(parts, state, error, level)
+        (self._failing.add if errors else self._failing.discard)(state.chain)
 
     def _end(self, state: State) -> None:
         with self._lock.own:
@@ -135,10 +144,10 @@ def settle_later(parts: OpenParts, state: State) -> None:
         _failed(parts, state, error)
 
 
-def _failed(parts: OpenParts, state: State, error: Exception) -> None:
+def _failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
     parts.chains[state.chain].metrics.settle_failures += 1
     extra = {"chain": state.chain, "sequence": state.sequence, "error": f"{type(error).__name__}: {error}"}
-    _LOG.warning("small commits not settled: %s", error, extra=extra)
+    _LOG.log(level, "small commits not settled: %s", error, extra=extra)
 
 
 def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition]) -> Settled:

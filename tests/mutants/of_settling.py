@@ -191,6 +191,13 @@ SETTLING = (
         test=_LATER,
     ),
     Mutant(
+        "a process that may not write a topic warns of it with each settlement",
+        settling._Settler._report,
+        "logging.INFO if $state.chain in self._failing else logging.WARNING",
+        "logging.WARNING",
+        test=_SETTLING + "test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once",
+    ),
+    Mutant(
         "each settlement looks at all partitions",
         settling._Settler._settle,
         "self._done[$state.chain] = $done",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,8 +21,8 @@ def settling_watched(world: World) -> Iterator[None]:
     """Inside the block, a settlement that fails for another reason than those of the run is an anomaly."""
     before = settling._failed
 
-    def failed(parts: OpenParts, state: State, error: Exception) -> None:
-        before(parts, state, error)
+    def failed(parts: OpenParts, state: State, error: Exception, level: int = logging.WARNING) -> None:
+        before(parts, state, error, level)
         if not isinstance(error, _EXPECTED) and not world.explains(error):
             world.anomalies.append(f"not-settled: {type(error).__name__}: {error}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +17,7 @@ from txnstore.compactor.settle import settling
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.read.plan import IsolationLevel
+from txnstore.segment.codec import SegmentWriter
 from txnstore.sql import emit_views
 from txnstore.store import Store, create
 
@@ -94,11 +96,11 @@ def test_emitted_views_read_settled_files(store: Store) -> None:
 def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not give rows without a partition."""
 
-    class Without(settling.SegmentWriter):
-        def __init__(self, schema: pa.Schema, *args: object, **options: object) -> None:
-            super().__init__(schema.remove(0), *args, **options)  # type: ignore[arg-type]
+    class Without(SegmentWriter):
+        def __init__(self, schema: pa.Schema, *args: Any, **options: Any) -> None:
+            super().__init__(schema.remove(0), *args, **options)
 
-        def append(self, rows: pa.Table) -> None:
+        def append(self, rows: pa.Table | pa.RecordBatch) -> None:
             super().append(rows.drop_columns(["_partition"]))
 
     monkeypatch.setattr(settling, "SegmentWriter", Without)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tests.helpers.compaction import (
     new_store,
     reopen,
     rows,
+    runtime,
     segment_keys,
     values,
 )
@@ -36,16 +38,23 @@ from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
 from txnstore.compactor.settle import plan as planning
 from txnstore.compactor.settle import settling
 from txnstore.core.log.commands import Append
-from txnstore.core.log.model import NewBatch
+from txnstore.core.log.model import Batch, NewBatch, Partition
 from txnstore.core.model import Map, Outcome, TopicPartition
+from txnstore.core.state import replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer
-from txnstore.errors import CorruptionError, StorageError, UnknownOutcomeError, UnsupportedFormatError
+from txnstore.errors import (
+    CorruptionError,
+    StorageError,
+    StorageRefusedError,
+    UnknownOutcomeError,
+    UnsupportedFormatError,
+)
 from txnstore.read.plan import IsolationLevel
-from txnstore.segment.codec import encode_stream
+from txnstore.segment.codec import SegmentWriter, encode_stream
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock
 from txnstore.testing.faults import no_faults, on
 
@@ -210,7 +219,7 @@ def test_a_column_that_the_chain_does_not_know_yet_is_kept(clock: ManualClock) -
         for chain, topic in zip(parts.chains, before, strict=True):
             state = chain.refresh()
             if chain.number:
-                state = settling.replace(state, topics=state.topics.insert("t", topic))
+                state = replace(state, topics=state.topics.insert("t", topic))
             assert settling.settle(parts, state, Map()).errors == []
         assert rows(store) == expected
         assert not any(
@@ -295,13 +304,13 @@ def test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over(stor
 def rewritten(store: Store, objects: MemoryStore, change: Callable[[pa.Table], pa.Table]) -> str:
     """Settle with other rows than there are in the entries; returns the key of the segment."""
     send(store, numbers(2))
-    appended = settling.SegmentWriter.append
+    appended = SegmentWriter.append
 
-    class Wrong(settling.SegmentWriter):
+    class Wrong(SegmentWriter):
         def __init__(self, schema: pa.Schema, *args: Any, **options: Any) -> None:
             super().__init__(change(schema.empty_table()).schema, *args, **options)
 
-        def append(self, rows: pa.Table) -> None:
+        def append(self, rows: pa.Table | pa.RecordBatch) -> None:
             appended(self, change(rows))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -353,6 +362,10 @@ def assert_settled(store: Store, count: int) -> None:
     assert settle_now(store).batches == count
 
 
+def delete_records(store: Store, offsets: dict[TopicPartition, int]) -> None:
+    store.delete_records(offsets)
+
+
 def test_one_refused_replacement_does_not_take_the_others_with_it(clock: ManualClock) -> None:
     """Another process deletes records of one partition between the upload and the replacement."""
     objects = HookStore(clock=clock)
@@ -360,7 +373,7 @@ def test_one_refused_replacement_does_not_take_the_others_with_it(clock: ManualC
         store.create_topic("t", partitions=2)
         send(store, numbers(3))
         other = reopen(store, clock)
-        objects.after_put = lambda: other.delete_records({T0: 1})
+        objects.after_put = partial(delete_records, other, {T0: 1})
         report = settle_now(store)
         assert (report.batches, report.left) == (3, {T0})
         assert [(row["_partition"], row["value"]) for row in rows(store)] == [
@@ -576,11 +589,48 @@ def fail(*_: object) -> None:
     raise StorageError("no upload")
 
 
+class _Denying(CountingStore):
+    """The storage of a process that may not write the segments of a topic."""
+
+    def put(self, key: str, data: bytes) -> None:
+        if key.startswith("topics/secret/"):
+            raise StorageRefusedError(f"Cannot write {key}: access denied.")
+        super().put(key, data)
+
+
+def test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = MemoryStore(clock=clock)
+    with new_store(clock, inner) as store, open_on(_Denying(inner), runtime=runtime(clock)) as limited:
+        for name in ("secret", "t"):
+            store.create_topic(name, partitions=2)
+        for chain in connection_of(limited).chains:
+            chain._checkpoint_every = 8
+        for _ in range(3):
+            send(limited, numbers(8), "secret")
+            send(limited, numbers(8), "t")
+        assert limited.metrics().settle_failures >= 3
+        assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+        assert "access denied" in caplog.text
+        secret = TopicPartition("secret", 0)
+        assert all(inlined(limited, secret))
+        assert not all(inlined(limited))
+        settle_now(store)
+        assert not any(inlined(store, secret))
+        sound(store)
+
+
 def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = DeferredExecutor()
     looked_at: list[int] = []
     tail = planning._tail
-    monkeypatch.setattr(planning, "_tail", lambda log: looked_at.append(log.high_watermark) or tail(log))
+
+    def noted(log: Partition) -> list[Batch]:
+        looked_at.append(log.high_watermark)
+        return tail(log)
+
+    monkeypatch.setattr(planning, "_tail", noted)
     with background_store(clock, executor, clock.sleep) as store:
         send(store, numbers(8 - connection_of(store).chain.state.sequence))
         executor.run_all()

@@ -16,7 +16,7 @@ from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.state import State, first_state, replace
 
-TOPIC = CatalogTopic("t", "id", 4, {})
+TOPIC = CatalogTopic("t", "id", 4)
 KIB, MIB = 1 << 10, 1 << 20
 ABORTER = 7
 _entries = count(1)
@@ -54,7 +54,9 @@ def plan(
 
 
 def state(*logs: Partition) -> State:
-    partitions = Map({TopicPartition("t", number): each for number, each in enumerate(logs)})
+    partitions: Map[TopicPartition, Partition] = Map(
+        [(TopicPartition("t", number), each) for number, each in enumerate(logs)]
+    )
     return replace(first_state(0, 1), topics=Map({"t": TOPIC}), partitions=partitions)
 
 

@@ -218,10 +218,12 @@ CHANGING = {
         "StreamUploaded",
         "Uploaded",
         "QueuedCommand",
+        "Settled",
         "Work",
         "_Buffer",
         "_ContentSummary",
         "_Mark",
+        "_Merge",
         "_SentRecords",
     ),
 }
