@@ -1,9 +1,11 @@
-"""docs/format.md is enough to read a store: a reader that is written from it alone gets the rows of a scan."""
+"""docs/format.md is enough to read a store: a reader that is written from it alone answers what txnstore answers."""
 
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,25 +13,32 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers import format_reader
-from tests.helpers.aging import age
-from tests.helpers.compaction import DAY_MS, runtime
-from tests.helpers.connections import connection_of
-from tests.helpers.format_reader import read_store
+from tests.helpers.compaction import DAY_MS, HOUR_MS, runtime
+from tests.helpers.format_answers import answers, objects_of, read_answers, states_of
+from tests.helpers.format_reader import Reader
+from tests.helpers.keys import FixedRuntime
+from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidProducerEpochError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.segment.codec import encode
-from txnstore.storage.local import LocalStore
-from txnstore.store import Store, create_on
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
 
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+TYPED = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("name", pa.string())])
 TOPICS: dict[str, dict[str, Any]] = {
     "plain": {"partitions": 3},
     "arrow": {"config": {"segment.format": "arrow"}},
-    "typed": {"partitions": 2, "schema": pa.schema([("id", pa.int64()), ("name", pa.string())]), "key": "id"},
-    "keyed": {"config": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}},
+    "typed": {"partitions": 2, "schema": TYPED, "key": "id", "timestamp": "at"},
+    "keyed": {"config": {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0.0}},
     "apart": {"partitions": 15, "config": {"inline.bytes": 0}},
-    "large": {},
+    "own": {"partitions": 2, "config": {"inline.bytes": 0, "segment.own.bytes": 0}},
+    "appended": {"partitions": 2, "config": {"message.timestamp.type": "LogAppendTime"}},
+    "again": {"partitions": 2},
 }
 
 
@@ -44,36 +53,54 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("forgets", [False, True], ids=["all entries", "entries are deleted"])
 def test_the_documented_format_is_complete(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chains: int, seed: int, *, forgets: bool
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chains: int, seed: int, *, forgets: bool
 ) -> None:
-    """Inlined, packed, uploaded and merged segments, in both formats; open, aborted and committed transactions."""
-    history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
-    packs = set[str]()
-    for number in range(60):
+    """All answers of all entries, from the first entries on and from late checkpoints on; and all checkpoints."""
+    bucket = MemoryStore(clock=clock)
+    history = History(bucket, clock, chains, random.Random(seed))
+    for number in range(80):
         clock.advance(1_000)
         history.step()
-        packs.update(path.name for path in tmp_path.glob("topics/*/*/*.pack"))
-        if number == 30:
+        if number == 40:
             history.send_large()
-        if number % 7 == 0:
-            for chain in connection_of(history.store).chains:
-                chain.checkpoint()
-        if forgets and number in (25, 35, 45):
-            for _ in [*history.open]:
-                history.end()
-            age(tmp_path, days=10)
-            clock.advance(10 * DAY_MS)
-            history.store.vacuum()
-    assert packs
-    assert bool([*tmp_path.glob("chains/*/0000/entries/00000000000000000001.json")]) is not forgets
-    expected = {name: shown(history.store, name) for name in TOPICS}
+        if number % 10 == 0:
+            history.store.checkpoint()
+        if forgets and number in (40, 55, 70):
+            history.forget()
+    objects = objects_of(bucket)
+    reading = open_on(bucket, read_only=True, runtime=runtime(clock))
+    expected = answers(reading)
     check = Mock(wraps=format_reader.check_blocks)
     monkeypatch.setattr(format_reader, "check_blocks", check)
-    for hints in (False, True):
-        topics = read_store(tmp_path, hints=hints)
-        assert {name: [columns(row) for row in rows] for name, rows in topics.items()} == expected
+    complete = Reader(objects, complete=True)
+    assert complete.compared >= chains
+    assert all(first > 0 for first in complete.firsts) is forgets
+    for name, value in read_answers(complete).items():
+        assert value == expected[name], name
     assert check.called
-    history.store.close()
+    assert read_answers(Reader(objects)) == expected
+    hinted = read_answers(Reader(objects, hints=True))
+    for name in ("heads", "topics", "records", "offsets", "shown", "groups"):
+        assert hinted[name] == expected[name], name
+    compare_batches(complete, reading)
+    assert not open_on(bucket, read_only=True, runtime=runtime(clock)).verify(deep=True).violations
+
+
+def compare_batches(reader: Reader, store: Store) -> None:
+    """The batches of all states, field by field."""
+    formats = set[str]()
+    for read, folded in zip(reader.states, states_of(store), strict=True):
+        for number, state in folded.items():
+            for tp, log in state.partitions.items():
+                listed = [format_batch(batch) for batch in log.batches]
+                formats.update(batch["segment"]["format"] for batch in listed)
+                assert [batch for _, batch in sorted(read[number].partitions[tp]["batches"].items())] == listed
+    assert formats == {"arrow_stream", "arrow", "parquet"}
+
+
+def format_batch(batch: Any) -> dict[str, Any]:
+    members = {name: getattr(batch, name) for name in batch.__slots__}
+    return {**members, "segment": {name: getattr(batch.segment, name) for name in batch.segment.__slots__}}
 
 
 @pytest.mark.parametrize("place", [100, -100], ids=["block", "footer"])
@@ -87,63 +114,54 @@ def test_documented_checksums_of_blocks_show_damage(place: int) -> None:
         format_reader.check_blocks(bytes(data), described)
 
 
-def shown(store: Store, topic: str) -> list[tuple[Any, ...]]:
-    """The rows of a scan: partition, offset, and the columns of the topic but its times."""
-    rows = store.scan(topic).to_table().to_pylist()
-    return sorted((columns((row["_partition"], row["_offset"], row)) for row in rows), key=lambda row: row[:2])
-
-
-def columns(row: tuple[int, int, dict[str, Any]]) -> tuple[Any, ...]:
-    partition, offset, values = row
-    return partition, offset, [(name, values.get(name)) for name in ("key", "value", "id", "name")]
-
-
 class History:
     """Random operations on a store with each kind of topic."""
 
-    def __init__(self, store: Store, rng: random.Random) -> None:
-        self.store = store
-        self.rng = rng
+    def __init__(self, bucket: MemoryStore, clock: ManualClock, chains: int, rng: random.Random) -> None:
+        self.bucket, self.clock, self.rng = bucket, clock, rng
+        self.store = create_on(bucket, chains, runtime=runtime(clock))
         self.open: list[Producer] = []
-        self.sent = 0
+        self.lost: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.sent = self.columns = 0
         for name, options in TOPICS.items():
-            store.create_topic(name, **options)
+            self.store.create_topic(name, **options)
 
     def step(self) -> None:
-        kinds = (
-            self.commit,
-            self.commit,
-            self.commit,
-            self.append,
-            self.abort,
-            self.begin,
-            self.end,
-            self.tidy,
-            self.cut,
-        )
+        kinds = [self.commit] * 5 + [self.append, self.abort, self.begin, self.end] * 2
+        kinds += [self.tidy, self.cut, self.members, self.commit, self.alter, self.again, self.lose, self.expire]
         self.rng.choice(kinds)()
 
-    def send(self, producer: Producer) -> None:
-        size = self.rng.choice((10, 10, 40_000))
-        for _ in range(self.rng.randint(1, 4)):
-            name = self.rng.choice([name for name in TOPICS if name != "large"])
+    def send(self, producer: Producer, topics: int = 4) -> None:
+        size = self.rng.choice((10, 10, 10, 40_000))
+        for _ in range(self.rng.randint(1, topics)):
+            name = self.rng.choice([*TOPICS])
             for _ in range(self.rng.randint(1, 5)):
                 self.sent += 1
                 text = f"{self.sent} ".ljust(size, "x")
                 if name == "typed":
-                    producer.send(name, {"id": self.sent % 7, "name": text})
+                    at = EPOCH + dt.timedelta(microseconds=1_000 * self.sent + 999) if self.sent % 3 else None
+                    producer.send(name, {"id": self.sent % 7, "at": at, "name": text})
                 else:
-                    producer.send(name, text.encode(), key=b"k%d" % (self.sent % 5))
+                    headers = [("h", b"%d" % self.sent), ("h", None)] if self.sent % 5 == 0 else None
+                    value = None if name == "keyed" and self.sent % 4 == 0 else text.encode()
+                    producer.send(name, value, b"k%d" % (self.sent % 5), headers=headers, timestamp=self.sent)
+
+    def position(self, producer: Producer, group: str) -> None:
+        tp = TopicPartition("plain", self.rng.randrange(3))
+        producer.send_offsets({tp: self.store.offsets(*tp).log_start, TopicPartition("again", 0): 0}, group)
 
     def commit(self) -> None:
         with self.store.producer(f"id{self.rng.randrange(3)}") as producer, producer.transaction():
             self.send(producer)
+            if self.rng.random() < 0.5:
+                self.position(producer, self.rng.choice(("copiers", "others")))
 
     def send_large(self) -> None:
         """A segment with checksums of its blocks."""
         with self.store.producer() as producer:
             for _ in range(30):
-                producer.send("large", self.rng.randbytes(50_000))
+                producer.send("plain", self.rng.randbytes(50_000), partition=1)
 
     def append(self) -> None:
         with self.store.producer() as producer:
@@ -153,26 +171,92 @@ class History:
         with self.store.producer("aborter") as producer:
             producer.begin_transaction()
             self.send(producer)
+            self.position(producer, "copiers")
             producer.flush()
             producer.abort_transaction()
 
     def begin(self) -> None:
-        producer = self.store.producer(f"open{self.sent}", transaction_timeout=800)
+        two_phase = self.rng.random() < 0.5
+        options: Any = {"two_phase_commit": True} if two_phase else {"transaction_timeout": 800}
+        producer = self.store.producer(f"open{self.sent}", **options)
         producer.begin_transaction()
-        self.send(producer)
+        self.send(producer, 2)
+        self.position(producer, f"group{self.sent % 3}")
         producer.flush()
+        if two_phase:
+            producer.prepare_transaction()
         self.open.append(producer)
 
     def end(self) -> None:
         if self.open:
             producer = self.open.pop(self.rng.randrange(len(self.open)))
-            self.rng.choice((producer.commit_transaction, producer.abort_transaction))()
+            end = self.rng.choice((producer.commit_transaction, producer.abort_transaction))
+            with suppress(InvalidProducerEpochError):  # It was aborted after its timeout.
+                end()
+
+    def lose(self) -> None:
+        """A process dies between the decision and the markers of other chains."""
+        environment = runtime(self.clock)
+        lasting = FixedRuntime(
+            self.clock, self.clock.sleep, self.rng, environment.executor, DeferredExecutor, spawn=environment.spawn
+        )
+        producer = open_on(self.bucket, runtime=lasting).producer(f"lost{self.sent}")
+        producer.begin_transaction()
+        self.send(producer)
+        self.position(producer, "others")
+        producer.flush()
+        self.rng.choice((producer.commit_transaction, producer.abort_transaction))()
+        self.lost.append(producer)
+
+    def members(self) -> None:
+        if len(self.consumers) > 2:
+            self.consumers.pop(0).close()
+        instance = self.rng.choice((None, "static"))
+        store = open_on(self.bucket, runtime=runtime(self.clock))
+        self.consumers.append(store.consumer(["plain", "again"], "readers", group_instance_id=instance))
+        for consumer in self.consumers * 2:
+            try:
+                consumer.poll()
+                consumer.commit()
+            except TxnStoreError:  # Another one has its place.
+                self.consumers.remove(consumer)
+                break
 
     def tidy(self) -> None:
         self.store.compact(force=self.rng.random() < 0.5)
         self.store.vacuum(0)
 
     def cut(self) -> None:
-        tp = TopicPartition("plain", self.rng.randrange(3))
+        tp = TopicPartition(self.rng.choice(("plain", "keyed", "appended")), 0)
         ends = self.store.offsets(*tp)
         self.store.delete_records({tp: self.rng.randint(ends.log_start, ends.last_stable)})
+
+    def alter(self) -> None:
+        """Another time column's rule, one more column, a wider type."""
+        kind = self.rng.choice(("CreateTime", "LogAppendTime"))
+        for name in ("appended", "plain"):
+            self.store.alter_topic(name, config={"message.timestamp.type": kind})
+        self.columns += 1
+        schema = self.store.topic("typed").schema
+        assert schema is not None
+        self.store.alter_topic("typed", schema=schema.append(pa.field(f"more{self.columns}", pa.float64())))
+
+    def again(self) -> None:
+        self.store.delete_topic("again")
+        self.store.create_topic("again", partitions=self.rng.randint(1, 3))
+
+    def expire(self) -> None:
+        self.store.recover()
+        self.clock.advance(2 * HOUR_MS)
+        self.store.expire()
+
+    def forget(self) -> None:
+        """Delete the history up to now."""
+        for _ in [*self.open]:
+            self.end()
+        self.store.recover()
+        for _ in range(2):
+            self.store.checkpoint()
+            self.clock.advance(10 * DAY_MS)
+            self.store.expire()
+            self.store.vacuum()
