@@ -1,4 +1,4 @@
-"""docs/format.md names every event, every field and the hashes as they are."""
+"""docs/format.md and docs/format-writing.md name every event, field, column and hash as they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import get_args
 
 import pytest
 
+from tests.helpers import format_reader
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.checkpoints.document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.chain.checkpoints.index import IndexDocument, _schema
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
+from txnstore.chain.tail import ABSENT
+from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.events import Event
 from txnstore.core.log.model import Batch, Segment
@@ -26,13 +30,15 @@ from txnstore.core.routing import (
 )
 from txnstore.core.state import UnknownEvent
 
-TEXT = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+READING, WRITING = ((DOCS / name).read_text(encoding="utf-8") for name in ("format.md", "format-writing.md"))
 EVENTS = tuple(event for event in get_args(Event) if event is not UnknownEvent)
+NAMES = {event.__name__ for event in EVENTS}
 
 
-def _section(title: str) -> str:
+def _section(title: str, page: str = READING) -> str:
     """A section with all below it."""
-    (level, rest) = re.split(rf"^(#+) {re.escape(title)}", TEXT, flags=re.MULTILINE)[1:3]
+    (level, rest) = re.split(rf"^(#+) {re.escape(title)}", page, flags=re.MULTILINE)[1:3]
     return re.split(rf"^#{{1,{len(level)}}} ", rest, flags=re.MULTILINE)[0]
 
 
@@ -41,18 +47,68 @@ def _words(text: str) -> set[str]:
     return {word for quoted in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", quoted)}
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
-def test_every_event_has_a_row_with_its_fields(event: type) -> None:
+def _rows(text: str) -> list[list[str]]:
+    """The rows of a table of events: the names, and the other cells."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| `[A-Z]\w+`[,` ]", line)]
+    return [[name, *cells] for first, *cells in rows for name in re.findall(r"\w+", first)]
+
+
+#: The tables of the fields of events, and of their assignments.
+FIELDS = _rows(_section("3. Events").split("### 3.1")[0])
+FOLDS = _rows(_section("3.4 Fold table"))
+
+
+def test_every_event_has_a_row_in_both_tables() -> None:
     """The format is documented completely, so that other readers can be built."""
-    rows = [line for line in _section("3. Events").splitlines() if line.startswith("|")]
-    rows = [row for row in rows if f"`{event.__name__}`" in row.split(" | ")[0]]
-    assert len(rows) == 1
-    assert {field.name for field in fields(event)} - {"type"} <= _words(rows[0])
+    for table in (FIELDS, FOLDS):
+        assert sorted(row[0] for row in table) == sorted(NAMES)
 
 
-def test_no_event_is_described_that_does_not_exist() -> None:
-    described = re.findall(r"^\| ((?:`[A-Z]\w+`(?:, )?)+) \|", _section("3. Events"), re.MULTILINE)
-    assert {name for cell in described for name in _words(cell)} == {event.__name__ for event in EVENTS}
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+def test_every_event_is_described_with_its_fields(event: type) -> None:
+    (row,) = [row for row in FIELDS if row[0] == event.__name__]
+    assert {field.name for field in fields(event)} - {"type"} <= _words(row[2])
+
+
+def test_members_that_are_assigned_exist() -> None:
+    """What the fold table assigns to is a member of the head, or of what is in it."""
+    kinds = (PartitionDocument, TransactionDocument, GroupDocument)
+    heads = {"P": kinds[0], "T": kinds[1], "G": kinds[2]}
+    for _, _, assignments in FOLDS:
+        for letter, name in re.findall(r"\b([PTG])\.(\w+)", assignments):
+            assert name in {field.name for field in fields(heads[letter])} | {"batches"}, assignments
+        for name in re.findall(r"`(\w+)\[[^]]*\]` :=", assignments):
+            assert name in HeadDocument.model_fields, assignments
+
+
+def test_events_that_readers_need_are_those_that_the_readers_of_the_tests_fold() -> None:
+    """Both tables say the same."""
+    for table in (FIELDS, FOLDS):
+        assert {row[1] for row in table} == {"yes", "no"}
+        assert {row[0] for row in table if row[1] == "yes"} == set(format_reader.READERS)
+        assert {row[0] for row in table if row[1] == "no"} == set(format_reader.WRITERS)
+
+
+def test_rules_of_writers_are_about_events_that_exist() -> None:
+    assert {row[0] for row in _rows(_section("3. Events", WRITING))} <= NAMES
+
+
+def test_every_column_of_index_files_is_listed_with_its_type() -> None:
+    types = {"int64": "int64", "boolean": "bool", "string": "string"}
+    rows = [line.strip("| ").split(" | ") for line in _section("An index file").splitlines() if line.startswith("| `")]
+    columns = {
+        name: types[kind.split(",")[0]]
+        for names, kind, *_ in rows
+        if kind.endswith(("of the batch", "of the segment"))
+        for name in _words(names)
+    }
+    assert columns == {field.name: str(field.type) for field in _schema()}
+    assert set(format_reader.SEGMENT) == {field.name for field in fields(Segment)}
+
+
+def test_the_end_of_a_chain_is_that_of_the_document() -> None:
+    assert "names of the next three entries" in _section("An entry")
+    assert ABSENT == format_reader.ABSENT == 3
 
 
 @pytest.mark.parametrize(
@@ -62,6 +118,8 @@ def test_no_event_is_described_that_does_not_exist() -> None:
         ("An entry", set(Entry.model_fields)),
         ("A hint", set(LatestDocument.model_fields)),
         ("A boundary", set(BoundaryDocument.model_fields)),
+        ("An index file", set(IndexDocument.model_fields) - {"version"}),
+        ("A lease", set(LeaseDocument.model_fields)),
         ("A checkpoint", set(HeadDocument.model_fields) - {"version"}),
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),
@@ -71,7 +129,7 @@ def test_no_event_is_described_that_does_not_exist() -> None:
     ],
 )
 def test_every_field_is_described(section: str, names: set[str]) -> None:
-    assert names <= _words(_section(section))
+    assert names <= _words(_section(section, WRITING if section == "A lease" else READING))
 
 
 def test_the_hashes_are_those_of_the_document() -> None:
@@ -94,5 +152,5 @@ def test_single_chain_coordinates_everything() -> None:
 
 def test_the_bounds_are_those_of_the_document() -> None:
     assert f"1 to {MAX_CHAINS}" in _section("store.json")
-    assert "chain << 32" in _section("7.2")
+    assert "chain << 32" in _section("7.2", WRITING)
     assert [first_producer_id(chain) for chain in (0, 1, 255)] == [0, 1 << 32, 255 << 32]
