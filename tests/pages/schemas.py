@@ -1,0 +1,73 @@
+"""Generates the JSON Schemas of the format, ``docs/format/schemas``, from the models that read and write objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from txnstore.chain.boundary import BoundaryDocument
+from txnstore.chain.checkpoints.document import HeadDocument
+from txnstore.chain.checkpoints.index import IndexDocument
+from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, Stored, StoreDocument
+from txnstore.compactor.compact.lease import LeaseDocument
+from txnstore.core.events import EVENT_TYPES
+
+FOLDER = Path(__file__).parents[2] / "docs" / "format" / "schemas"
+
+#: The model of each kind of object, by the name of its schema.
+MODELS: dict[str, type[Stored]] = {
+    "store": StoreDocument,
+    "entry": Entry,
+    "head": HeadDocument,
+    "index": IndexDocument,
+    "hint": LatestDocument,
+    "boundary": BoundaryDocument,
+    "lease": LeaseDocument,
+}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of a kind of object: members that it does not name are allowed, and events of later releases."""
+    described: dict[str, Any] = _bare(MODELS[name].model_json_schema())
+    definitions = described.get("$defs", {})
+    if "UnknownEvent" in definitions:
+        del definitions["UnknownEvent"]
+        for event in EVENT_TYPES:
+            definitions[event]["required"] = ["type", *definitions[event].get("required", [])]
+        known = sorted(EVENT_TYPES)
+        later = {
+            "type": "object",
+            "properties": {"type": {"type": "string", "not": {"enum": known}}},
+            "required": ["type"],
+        }
+        described["properties"]["events"]["items"] = {
+            "oneOf": [*({"$ref": f"#/$defs/{event}"} for event in known), later]
+        }
+        described["properties"]["events"]["minItems"] = 1
+    described["properties"]["version"] = {"const": FORMAT_VERSION}
+    described["properties"]["checksum"] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    described["required"] = sorted({"version", "checksum", *described.get("required", [])})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **described}
+
+
+def _bare(value: Any) -> Any:
+    """A schema without the titles and docstrings of the models: docs/format.md describes the members."""
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    # A member that is named so has a schema, not a text.
+    words = {name for name in ("title", "description") if isinstance(value.get(name), str)}
+    return {name: _bare(each) for name, each in value.items() if name not in words}
+
+
+def text(name: str) -> str:
+    """The file of a schema."""
+    return json.dumps(schema(name), indent=1, sort_keys=True) + "\n"
+
+
+def write() -> None:
+    """Write the files."""
+    for name in MODELS:
+        (FOLDER / f"{name}.json").write_text(text(name), encoding="utf-8")
