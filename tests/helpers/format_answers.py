@@ -5,6 +5,7 @@ docs/format/vectors/README.md describes the form.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from tests.helpers.connections import connection_of
@@ -20,6 +21,7 @@ from txnstore.segment.schema import RECORD_SCHEMA
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store
+from txnstore.validation import BlockedReadWarning
 
 ISOLATIONS = tuple(str(isolation) for isolation in Isolation)
 
@@ -140,7 +142,9 @@ def _offsets(offsets: Map[TopicPartition, CommittedOffset]) -> list[list[Any]]:
 
 def _rows(store: Store, view: View, topic: str, isolation: str) -> list[list[Any]]:
     snapshot = Snapshot(view, store.store_id)
-    table = store.scan(topic, isolation, snapshot=snapshot).to_table()  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BlockedReadWarning)
+        table = store.scan(topic, isolation, snapshot=snapshot).to_table()  # type: ignore[arg-type]
     columns = [[plain(value) for value in table[name]] for name in table.column_names if name != "_topic"]
     return sorted((list(row) for row in zip(*columns, strict=True)), key=lambda row: row[:2])
 

@@ -28,6 +28,8 @@ Tp = tuple[str, int]
 
 VERSION = 3
 ABSENT = 3
+#: Texts and bytes that are longer stand in ``expected.json`` as their hash.
+LONG = 256
 HOUR_MS = 3_600_000
 #: What a record of a topic without a schema has.
 RECORD = pa.schema(
@@ -771,12 +773,10 @@ class Chain:
         raise RefusedError(f"chain {self.number} has no sound checkpoint")
 
     def _fold(self, state: State, data: bytes) -> None:
-        payload, line = split(data)
+        _, line = split(data)  # A segment is compared with its hash where it is read.
         entry = checked(line)
         if entry["sequence"] != state.sequence + 1 or entry["previous"] != state.entry_hash:
             raise RefusedError(f"entry {state.sequence + 1} of chain {self.number} does not follow the one before it")
-        if payload and entry["payload"] != {"size": len(payload), "sha256": digest(payload)}:
-            raise RefusedError(f"the payload of entry {entry['sequence']} is damaged")
         state.sequence, state.timestamp = entry["sequence"], max(entry["timestamp"], state.timestamp)
         for kind, names in (entry.get("requires") or {}).items():
             state.requires[kind] = sorted({*state.requires[kind], *names})
@@ -1075,6 +1075,8 @@ def plain(value: pa.Scalar) -> Any:
     if pa.types.is_decimal(kind):
         return str(value.as_py())
     content = value.as_py()
+    if isinstance(content, str | bytes) and len(content) > LONG:
+        return f"sha256:{digest(content.encode() if isinstance(content, str) else content)}"
     if isinstance(content, bytes):
         return base64.b64encode(content).decode()
     if isinstance(content, float) and not math.isfinite(content):

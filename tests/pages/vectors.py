@@ -1,0 +1,576 @@
+"""Makes the test vectors of the format, ``docs/format/vectors``: small stores, and what a reader answers of each.
+
+``python -m tests.pages.vectors`` writes them. The same releases of txnstore and of Arrow make the same bytes, because
+clocks and random numbers are fixed. ``make docs`` leaves the files alone: another release of Arrow writes other bytes
+with the same meaning.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import json
+import random
+import re
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.harness.executors import DeferredExecutor, InlineExecutor, never
+from tests.helpers import keys
+from tests.helpers.connections import connection_of
+from tests.helpers.format_answers import answers, objects_of
+from tests.helpers.keys import FixedRuntime
+from tests.helpers.later import append_entry, change
+from txnstore.chain.keys import latest
+from txnstore.compactor.settle import settle
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CompactionConflictError
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import ManualClock
+
+FOLDER = Path(__file__).parents[2] / "docs" / "format" / "vectors"
+README = FOLDER / "README.md"
+BEGIN_MS = 1_700_000_000_000
+_DAY_MS = 86_400_000
+_APART = {"inline.bytes": 0}
+_OWN = {"inline.bytes": 0, "segment.own.bytes": 0}
+_CLEANED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 3_600_000}
+
+
+class Story:
+    """A store that is being made. Each step has its own time.
+
+    Args:
+        name: The seed of all ids.
+        chains: The number of chains.
+    """
+
+    def __init__(self, name: str, chains: int = 1) -> None:
+        self.name, self.clock = name, ManualClock(BEGIN_MS)
+        self.bucket = MemoryStore(clock=self.clock)
+        self.processes = 0
+        self.store = create_on(self.bucket, chains, runtime=self.runtime())
+        connection_of(self.store).settle_later = None
+        #: What stays open to the end: a producer that is collected would abort, a consumer would leave.
+        self.kept: list[Any] = []
+
+    def runtime(self, background: Callable[[], Any] = InlineExecutor) -> FixedRuntime:
+        self.processes += 1
+        rng = random.Random(f"{self.name}/{self.processes}")
+        return FixedRuntime(
+            self.clock, self.clock.sleep, rng, InlineExecutor, background, spawn=never, process=lambda: "host-1"
+        )
+
+    def process(self, background: Callable[[], Any] = InlineExecutor) -> Store:
+        """The store as another process opens it."""
+        store = open_on(self.bucket, runtime=self.runtime(background))
+        connection_of(store).settle_later = None  # Only `settle` does, in a step of its own.
+        return store
+
+    def step(self, ms: int = 1_000) -> None:
+        self.clock.advance(ms)
+
+    def commit(self, values: Mapping[str, list[str | None]], writer: str | None = None, *, abort: bool = False) -> None:
+        """A transaction, or plain records without a writer's name: the values go to each partition of their topic."""
+        with self.store.producer(writer) if writer else self.store.producer() as producer:
+            if writer:
+                producer.begin_transaction()
+            self.send(producer, values)
+            if abort:
+                producer.flush()
+                producer.abort_transaction()
+            elif writer:
+                producer.commit_transaction()
+        self.step()
+
+    def send(self, producer: Producer, values: Mapping[str, list[str | None]]) -> None:
+        for topic, texts in values.items():
+            for partition in range(self.store.topic(topic).partitions):
+                for number, text in enumerate(texts):
+                    value = None if text is None else f"{text} {partition}.{number}".encode()
+                    producer.send(topic, value, b"k%d" % (number % 3), partition, timestamp=1_000 * partition + number)
+
+    def begin(
+        self, values: Mapping[str, list[str | None]], writer: str, store: Store | None = None, **options: Any
+    ) -> Producer:
+        producer: Producer = (store or self.process()).producer(writer, **options)
+        producer.begin_transaction()
+        self.send(producer, values)
+        producer.flush()
+        self.kept.append(producer)
+        return producer
+
+    def settle(self) -> None:
+        """Settle the small commits of all chains, as happens in the background of a checkpoint."""
+        connection = connection_of(self.process())
+        for state in connection.view().states:
+            with suppress(CompactionConflictError):  # Of several runs of a partition only the first one is registered.
+                settle(connection, state)
+        self.step()
+
+
+STORIES: dict[str, tuple[int, Callable[[Story], None]]] = {}
+
+
+def story(chains: int = 1) -> Callable[[Callable[[Story], None]], Callable[[Story], None]]:
+    def register(tell: Callable[[Story], None]) -> Callable[[Story], None]:
+        STORIES[tell.__name__] = (chains, tell)
+        return tell
+
+    return register
+
+
+@story()
+def empty(_: Story) -> None:
+    """A store without an entry."""
+
+
+@story()
+def inlined(s: Story) -> None:
+    """Plain records, inlined in entries: nulls, headers, an empty partition."""
+    s.store.create_topic("plain", 3)
+    s.step()
+    with s.store.producer() as producer:
+        headers = [("h", b"1"), ("h", b"\xff"), ("none", None)]
+        producer.send("plain", b"value", b"key", 0, headers, 1_000)
+        producer.send("plain", None, None, 0, None, 0)
+        producer.send("plain", b"", b"", 0, [], BEGIN_MS)
+        producer.send("plain", b"\x00\xff", b"k", 1)
+    s.step()
+    for number in range(4):
+        s.commit({"plain": [f"v{number}"]} if number % 2 else {"plain": ["a", "b"]})
+
+
+@story()
+def shared(s: Story) -> None:
+    """Objects: segments of their own, and segments that batches of several partitions share, in all formats."""
+    s.store.create_topic("apart", 4, config=_APART)
+    s.store.create_topic("arrow", 3, config={**_APART, "segment.format": "arrow", "compression.type": "lz4"})
+    s.store.create_topic("bare", 2, config={**_APART, "segment.format": "arrow", "compression.type": "uncompressed"})
+    s.store.create_topic("own", 2, config=_OWN)
+    s.store.create_topic("large", config={"compression.type": "uncompressed"})
+    s.step()
+    for number in range(3):
+        s.commit({name: [f"{number}", None, "c"] for name in ("apart", "arrow", "bare", "own")}, "writer")
+    with s.store.producer() as producer:  # More than 1 MiB: with checksums of its blocks.
+        for number in range(24):
+            producer.send("large", b"%d " % number + b"x" * 50_000, timestamp=number)
+    s.step()
+    s.commit({"apart": ["gone"], "own": ["gone"]}, "aborter", abort=True)
+    s.commit({"apart": ["after"], "own": ["after"]})
+
+
+_LAST_DAY = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001 - without a zone
+_NEW_YEAR = dt.datetime(2024, 1, 1)  # noqa: DTZ001
+_STRUCT = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False]),
+    "int8": (pa.int8(), [-128, 127]),
+    "int16": (pa.int16(), [-32768, 32767]),
+    "int32": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "int64": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "float": (pa.float32(), [0.5, float("nan")]),
+    "double": (pa.float64(), [0.1, float("-inf")]),
+    "string": (pa.string(), ["Grüße", ""]),
+    "large_string": (pa.large_string(), ["x", "y"]),
+    "binary": (pa.binary(), [b"\x00\xff", b""]),
+    "large_binary": (pa.large_binary(), [b"x", b"y"]),
+    "fixed": (pa.binary(4), [b"abcd", b"\x00\x00\x00\x01"]),
+    "date": (pa.date32(), [dt.date(1969, 12, 31), dt.date(2024, 2, 29)]),
+    "local_ms": (pa.timestamp("ms"), [_LAST_DAY.replace(microsecond=999_000), _NEW_YEAR]),
+    "local_us": (pa.timestamp("us"), [_LAST_DAY, _NEW_YEAR]),
+    "utc_ms": (pa.timestamp("ms", "UTC"), [_NEW_YEAR.replace(tzinfo=dt.UTC), dt.datetime(1, 1, 1, tzinfo=dt.UTC)]),
+    "utc_us": (pa.timestamp("us", "UTC"), [_LAST_DAY.replace(tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC)]),
+    "decimal": (pa.decimal128(10, 2), [Decimal("-12345678.90"), Decimal("0.01")]),
+    "list": (pa.list_(pa.int32()), [[1, None, 3], []]),
+    "struct": (_STRUCT, [{"a": 1, "b": ["x", None]}, {"a": None, "b": None}]),
+    "map": (pa.map_(pa.string(), pa.int64()), [[("x", 1), ("y", None)], []]),
+}
+
+
+@story()
+def typed(s: Story) -> None:
+    """Each type of a column, and a schema that changes: columns are added, types are widened."""
+    s.store.create_topic("types", 1, pa.schema([(name, kind) for name, (kind, _) in _TYPES.items()]), key="string")
+    before = pa.schema(
+        [("id", pa.int8()), ("ratio", pa.float32()), ("price", pa.decimal128(6, 2)), ("name", pa.string())]
+    )
+    s.store.create_topic("evolving", 2, before, key="name", config=_APART)
+    s.step()
+    schema = s.store.topic("types").schema
+    columns = {name: pa.array([*values, None], kind) for name, (kind, values) in _TYPES.items()}
+    for _ in range(2):
+        with s.store.producer() as producer:
+            producer.send_table("types", pa.table(columns, schema=schema))
+        s.step()
+
+    def rows(first: int, **more: Any) -> None:
+        with s.store.producer() as producer:
+            for number in range(first, first + 3):
+                row = {"id": number, "ratio": number / 2, "price": Decimal(number) / 4, "name": f"n{number}", **more}
+                producer.send("evolving", row)
+        s.step()
+
+    rows(0)
+    widened = [("note", pa.string()), ("id", pa.int64()), ("price", pa.decimal128(12, 2)), ("ratio", pa.float64())]
+    s.store.alter_topic("evolving", schema=pa.schema([*widened, ("name", pa.large_string())]))
+    s.step()
+    rows(3, note="new")
+    s.process().compact("evolving", force=True)
+    s.step()
+    s.store.alter_topic("evolving", schema=s.store.topic("evolving").schema.append(pa.field("last", pa.int32())))  # type: ignore[union-attr]
+    rows(6, last=1)
+
+
+@story()
+def times(s: Story) -> None:
+    """Event times: of rows, of appends, of topics whose rule was altered, of columns of each unit, rounded down."""
+    s.store.create_topic("appended", 2, config={"message.timestamp.type": "LogAppendTime"})
+    s.store.create_topic("created", 2)
+    fields = {"ms": pa.timestamp("ms"), "us": pa.timestamp("us", "UTC"), "number": pa.int64()}
+    for name, kind in fields.items():
+        s.store.create_topic(f"by_{name}", 1, pa.schema([("at", kind), ("n", pa.int32())]), timestamp="at")
+    s.store.create_topic("by_none", 1, pa.schema([("n", pa.int32())]))
+    s.step()
+
+    def rows() -> None:
+        s.commit({"appended": ["a", "b"], "created": ["a", "b"]})
+        for name, kind in fields.items():
+            moments = (
+                pa.array([-1, None, 1_700_000_000_001_999], pa.int64()) if name != "ms" else pa.array([-1, None, 5])
+            )
+            with s.store.producer() as producer:
+                table = pa.table(
+                    {
+                        "at": (pa.array([-1, None, 5]) if name == "number" else moments).cast(kind),
+                        "n": pa.array([1, 2, 3], pa.int32()),
+                    }
+                )
+                producer.send_table(f"by_{name}", table)
+            s.step()
+        with s.store.producer() as producer:
+            producer.send("by_none", {"n": 1})
+            producer.send("by_none", {"n": 2})
+        s.step()
+
+    rows()
+    s.store.alter_topic("appended", config={"message.timestamp.type": "CreateTime"})
+    s.store.alter_topic("created", config={"message.timestamp.type": "LogAppendTime"})
+    s.step()
+    rows()
+    s.process().compact("by_us", force=True)
+    s.process().compact("created", force=True)
+    s.step()
+    rows()
+
+
+@story()
+def transactions(s: Story) -> None:
+    """Committed, aborted, open and prepared transactions, and records behind them."""
+    s.store.create_topic("t", 2)
+    s.store.create_topic("u", 2, config=_APART)
+    s.store.create_topic("held", 1)
+    s.step()
+    s.commit({"t": ["c1"], "u": ["c1"]}, "writer")
+    s.commit({"t": ["x1"], "u": ["x1"]}, "aborter", abort=True)
+    s.commit({"t": ["c2", "c2"]}, "writer")
+    first, second = s.begin({"t": ["open first"]}, "first"), s.begin({"t": ["open second"], "u": ["open"]}, "second")
+    s.step()
+    s.commit({"t": ["behind"], "u": ["behind"]})
+    s.commit({"t": ["behind", "aborted"]}, "aborter", abort=True)
+    second.abort_transaction()
+    s.step()
+    first.commit_transaction()
+    s.step()
+    for writer in ("again", "again"):  # Its next transaction: an epoch more.
+        s.commit({"t": [writer]}, writer)
+    s.begin({"u": ["stays open"]}, "open")
+    s.begin({"held": ["prepared"]}, "prepared", two_phase_commit=True).prepare_transaction()
+    s.step()
+    s.commit({"u": ["behind what is open"], "held": ["behind"]}, "writer")
+
+
+@story(chains=3)
+def chains(s: Story) -> None:
+    """Several chains: undecided, decided and incomplete transactions; copies of topics; offsets of a deleted topic."""
+    for name in ("t", "u", "again"):
+        s.store.create_topic(name, 3, config=_APART if name == "u" else {})
+        s.step()
+    s.commit({"t": ["c1"], "u": ["c1"], "again": ["old"]}, "writer")
+    s.commit({"t": ["x1"], "u": ["x1"]}, "aborter", abort=True)
+    for group in ("g1", "g2"):
+        with s.store.producer("offsets") as producer, producer.transaction():
+            producer.send_offsets({TopicPartition("t", 0): 1, TopicPartition("again", 1): 1}, group)
+        s.step()
+    s.store.delete_topic("again")
+    s.step()
+    s.store.create_topic("again", 2)
+    s.step()
+    s.commit({"again": ["new"]})
+    for outcome in ("commit", "abort"):  # The process dies before the markers of other chains.
+        store = s.process(DeferredExecutor)
+        producer = s.begin({"t": [f"decided {outcome}"], "u": [f"decided {outcome}"]}, f"decided-{outcome}", store)
+        producer.send_offsets({TopicPartition("t", 1): 2, TopicPartition("u", 2): 1}, f"decided-{outcome}")
+        producer.flush()
+        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)()
+        s.step()
+    open_ = s.begin({"t": ["open"], "u": ["open"]}, "open")
+    open_.send_offsets({TopicPartition("t", 2): 1}, "pending")
+    open_.flush()
+    s.begin({"u": ["prepared"]}, "prepared", two_phase_commit=True).prepare_transaction()
+    s.step()
+    s.commit({"t": ["behind"], "u": ["behind"], "again": ["behind"]}, "writer")
+    s.store.checkpoint()
+
+
+@story()
+def groups(s: Story) -> None:
+    """Groups: members, static ones, pending, expired and deleted offsets, plain commits behind pending ones."""
+    s.store.create_topic("t", 4)
+    s.store.create_topic("again", 1)
+    s.step()
+    s.commit({"t": ["a", "b", "c"], "again": ["a"]})
+    s.commit({"t": ["w"]}, "forgotten")
+    s.process().reset_offsets("old", {TopicPartition("t", 0): 1})
+    s.process().reset_offsets("removed", {TopicPartition("t", 0): 2})
+    s.process().reset_offsets("mixed", {TopicPartition("t", 0): 1, TopicPartition("again", 0): 1})
+    s.step(8 * _DAY_MS)
+    s.process().reset_offsets("mixed", {TopicPartition("again", 0): 0})  # The other one of the group expires.
+    with s.process().producer("copier") as producer, producer.transaction():
+        producer.send_offsets({TopicPartition("t", 1): 2, TopicPartition("t", 2): 3}, "copiers")
+    s.step()
+    s.process().expire()
+    s.step()
+    s.process().reset_offsets("removed", {TopicPartition("t", 0): 2, TopicPartition("again", 0): 0})
+    s.process().reset_offsets("kept", {TopicPartition("t", 3): 1, TopicPartition("again", 0): 1})
+    s.process().delete_group("removed")
+    s.store.delete_topic("again")
+    s.store.create_topic("again", 1)
+    s.step()
+    for instance in (None, "static", None):
+        consumer = s.process().consumer(["t"], "readers", group_instance_id=instance)
+        s.kept.append(consumer)
+        for each in [each for each in s.kept for _ in range(2)]:
+            each.poll()
+            s.step()
+    s.kept[0].commit()
+    s.kept.pop(0).close()
+    s.step()
+    pending = s.begin({"t": ["p"]}, "pending")
+    pending.send_offsets({TopicPartition("t", 0): 3, TopicPartition("t", 1): 1}, "copiers")
+    pending.send_offsets({TopicPartition("t", 0): 1}, "others")
+    pending.flush()
+    s.step()
+    s.process().reset_offsets("others", {TopicPartition("t", 0): 2})
+    s.store.checkpoint()
+    for end in ("commit", "abort"):
+        producer = s.begin({"t": [end]}, end)
+        producer.send_offsets({TopicPartition("t", 3): 1 if end == "commit" else 2}, "ended")
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)()
+        s.step()
+
+
+@story()
+def compacted(s: Story) -> None:
+    """Merged, settled and cleaned partitions, with tombstones, aborted and open transactions in between."""
+    s.store.create_topic("merged", 2, config=_APART)
+    s.store.create_topic("settled", 3)
+    s.store.create_topic("cleaned", 2, config=_CLEANED)
+    s.step()
+    for number in range(3):
+        s.commit({"merged": [f"m{number}"], "settled": [f"s{number}"]}, "writer")
+        s.commit({"merged": ["gone"], "settled": ["gone"], "cleaned": ["gone"]}, "aborter", abort=True)
+        s.commit({"cleaned": [f"c{number}", None if number == 1 else "x", f"c{number}"]}, "writer")
+    s.store.checkpoint()
+    s.settle()
+    s.process().compact("merged", force=True)
+    s.step()
+    s.process().compact("cleaned", force=True)
+    s.step()
+    for number in range(3, 6):
+        s.commit({"settled": [f"s{number}", "t"]}, "writer")
+        s.commit({"cleaned": [f"c{number}", None]})
+    s.settle()
+    s.begin({"settled": ["open"], "cleaned": ["open"]}, "open")
+    s.process().compact("cleaned", force=True)
+    s.step(_DAY_MS)
+    s.commit({"cleaned": ["late", "late"], "settled": ["late"]})
+    s.process().compact("cleaned", force=True)
+    s.store.checkpoint()
+    s.commit({"settled": ["last"]})
+
+
+@story()
+def deleted(s: Story) -> None:
+    """Deleted records, deleted topics, and topics that are created again; a batch that the log start cuts."""
+    for name in ("t", "gone", "again"):
+        s.store.create_topic(name, 2, config=_APART if name == "gone" else {})
+    s.step()
+    s.commit({"t": ["a", "b", "c", "d"], "gone": ["a"], "again": ["old", "old"]}, "writer")
+    s.commit({"t": ["x"], "again": ["x"]}, "aborter", abort=True)
+    s.commit({"t": ["e"]}, "writer")
+    s.store.delete_records({TopicPartition("t", 0): 2, TopicPartition("t", 1): -1})
+    s.step()
+    s.store.delete_topic("gone")
+    s.store.delete_topic("again")
+    s.step()
+    s.store.create_topic("again", 3)
+    s.step()
+    s.commit({"t": ["f"], "again": ["new"]}, "writer")
+    s.store.delete_records({TopicPartition("t", 0): 7})
+    s.step()
+    s.store.checkpoint()
+    s.commit({"t": ["g"]})
+
+
+@story(chains=2)
+def history(s: Story) -> None:
+    """Checkpoints and their index files, boundaries, deleted entries. One chain has no hint, one another store's."""
+    s.store.create_topic("t", 2)
+    s.store.create_topic("merged", 2, config=_APART)
+    s.step()
+    for number in range(12):
+        s.commit({"t": [f"v{number}"], "merged": [f"v{number}"]}, "writer")
+        if number % 3 == 2:
+            s.process().compact("merged", force=True)
+            s.store.checkpoint()
+    for number in range(3):
+        s.step(_DAY_MS)
+        s.process().checkpoint()
+        s.process().vacuum(older_than=60, history=_DAY_MS // 2_000)
+        s.commit({"t": [f"late{number}"]}, "writer")
+    s.process().checkpoint()
+    s.commit({"t": ["last"], "merged": ["last"]}, "writer")
+    assert not s.bucket.list(keys.entry(0, 1))
+    s.bucket.delete([latest(0)])
+    change(s.bucket, latest(1), store_id="ffffaaaa-0000-7000-8000-00000000cafe", sequence=3, head=9_999)
+
+
+@story()
+def later(s: Story) -> None:
+    """What a later release writes: members and events that this one does not know, and a feature for writers."""
+    s.store.create_topic("t")
+    s.step()
+    s.commit({"t": ["before", "before"]})
+    append_entry(s.bucket, more={"deep": [1]})
+    append_entry(s.bucket, write=["signed-records"])
+    last = [*s.bucket.list(keys.entries(0))][-1].key
+    events = json.loads(s.bucket.get(last))["events"]
+    append_entry(
+        s.bucket, [*events, {"type": "LogStartMoved", "topic": "t", "partition": 0, "offset": 1, "why": "more"}]
+    )
+
+
+@story()
+def refused(s: Story) -> None:
+    """A later release has written an entry with a feature that readers must know: this store cannot be read."""
+    s.store.create_topic("t")
+    s.step()
+    s.commit({"t": ["before"]})
+    append_entry(s.bucket, read=["sealed-records"])
+
+
+def make(name: str) -> Story:
+    """A store, as it is at the end of its story."""
+    number, tell = STORIES[name]
+    made = Story(name, number)
+    tell(made)
+    return made
+
+
+def expected_of(made: Story) -> dict[str, Any]:
+    """What txnstore answers of a store."""
+    if made.name == "refused":
+        return {"about": about(made.name), "refused": "sealed-records"}
+    store = open_on(made.bucket, read_only=True, runtime=made.runtime())
+    return {"about": about(made.name), **answers(store)}
+
+
+def packed(objects: Mapping[str, bytes]) -> bytes:
+    """The archive of a store."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for key, data in sorted(objects.items()):
+            member = tarfile.TarInfo(key)
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(content.getvalue(), 9, mtime=0)
+
+
+def unpacked(name: str) -> dict[str, bytes]:
+    """The objects of a stored vector, by key."""
+    objects = {}
+    with tarfile.open(FOLDER / name / "store.tar.gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            objects[member.name] = content.read()
+    return objects
+
+
+def expected(name: str) -> dict[str, Any]:
+    """The answers of a stored vector."""
+    answered: dict[str, Any] = json.loads((FOLDER / name / "expected.json").read_text(encoding="utf-8"))
+    return answered
+
+
+def text_of(answered: Mapping[str, Any]) -> str:
+    """Answers as a file: a line for each member, and for each state of the past."""
+    lines = []
+    for name, value in answered.items():
+        if name == "past":
+            states = ",\n  ".join(_compact(state) for state in value)
+            lines.append(f' "past": [\n  {states}\n ]')
+        else:
+            lines.append(f' "{name}": {_compact(value)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+_PLACE = re.compile(r"(?<=python -m tests.pages.vectors` -->\n).*?(?=<!-- /vectors -->)", re.DOTALL)
+
+
+def about(name: str) -> str:
+    """What a vector shows."""
+    return " ".join((STORIES[name][1].__doc__ or "").split())
+
+
+def with_table(text: str) -> str:
+    """The README of the vectors with its table replaced by the current one."""
+    # A line before and after the table: a comment inside would end it.
+    page, count = _PLACE.subn("\n| vector | what is in it |\n|---|---|\n" + rows() + "\n", text)
+    assert count == 1, f"{README} has no place for the table"
+    return page
+
+
+def rows() -> str:
+    return "".join(f"| `{name}` | {about(name)} |\n" for name in STORIES)
+
+
+def main(names: list[str]) -> None:
+    """Write these vectors, or all, and the table of the README."""
+    README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in names or STORIES:
+        made = make(name)
+        answered = expected_of(made)
+        folder = FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "store.tar.gz").write_bytes(packed(objects_of(made.bucket)))
+        (folder / "expected.json").write_text(text_of(answered), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
