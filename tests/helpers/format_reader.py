@@ -134,7 +134,7 @@ def new_group() -> Json:
 def batch_of(document: Json) -> Json:
     """A batch with all its members: those that may be missing have their defaults."""
     segment = {"explicit_offsets": False, "footer_size": None, "footer_sha256": None, "first_byte": None}
-    optional = {"delete_horizon": None, "timestamp_type": None}
+    optional = {"delete_horizon": None, "timestamp_type": "CreateTime"}
     return {**optional, **document, "segment": {**segment, **document["segment"]}}
 
 
