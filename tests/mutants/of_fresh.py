@@ -70,7 +70,7 @@ FRESH = (
     ),
     Mutant(
         "what is decoded is not kept",
-        sharing.SharedSegments.open,
+        sharing.SharedSegments.decoded,
         "self._keep($decoded)",
         "pass",
         test=_ONCE,
