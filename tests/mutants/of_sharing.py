@@ -232,7 +232,7 @@ SHARING = (
     Mutant(
         "a compaction leaves large remains where they are",
         merge_plan._runs,
-        "elif $batch.shared:",
+        "elif not $batch.alone or $batch.segment.is_range:",
         "elif False:",
         test=_VACUUM + "test_a_large_live_segment_does_not_keep_deleted_ones_either",
     ),
