@@ -178,7 +178,7 @@ def test_a_query_moves_only_the_columns_that_it_reads(small_ranges: None) -> Non
     with create_on(objects) as store:
         store.create_topic("wide", schema=pa.schema([(name, pa.int64()) for name in names]))
         columns = {name: [numbers.randrange(2**62) for _ in range(60_000)] for name in names}
-        with store.producer() as producer:
+        with store.producer(batch_bytes=16 << 20) as producer:
             producer.send_table("wide", pa.table(columns))
         whole = sum(batch.segment.size for batch in batches_of(store, "wide"))
 
