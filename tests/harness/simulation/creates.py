@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.harness.simulation.scheduler import Scheduler
-from tests.helpers.keys import boundary_number, lease_number
+from txnstore.chain.keys import boundary_number, lease_number
 from txnstore.errors import UnknownOutcomeError
 
 
