@@ -91,16 +91,16 @@ def test_a_backup_into_another_store_is_refused(store: Store, tmp_path: Path) ->
     assert backup(store.url, str(tmp_path / "copy")) == 1
 
 
-def test_a_backup_has_packs(store: Store, tmp_path: Path) -> None:
-    store.create_topic("packed", partitions=9, config={"inline.bytes": 0})
+def test_a_backup_has_shared_segments(store: Store, tmp_path: Path) -> None:
+    store.create_topic("shared", partitions=9, config={"inline.bytes": 0})
     with store.producer("id") as producer, producer.transaction() as txn:
         for partition in range(9):
-            txn.send("packed", b"%d" % partition, partition=partition)
+            txn.send("shared", b"%d" % partition, partition=partition)
     store.recover()  # The markers of other chains are written now.
-    assert [*(tmp_path / "store").rglob("*.pack")]
+    assert len([*(tmp_path / "store" / "topics" / "shared").rglob("*.parquet")]) < 9
     backup(store.url, str(tmp_path / "copy"))
     with txnstore.open(tmp_path / "copy") as copy:
-        assert sorted(values(copy, "packed")) == [b"%d" % partition for partition in range(9)]
+        assert sorted(values(copy, "shared")) == [b"%d" % partition for partition in range(9)]
         assert copy.verify(deep=True).ok
     assert backup(store.url, str(tmp_path / "copy")) == 0
 

@@ -213,8 +213,8 @@ def test_temporary_folder_may_have_any_name(
     assert frame.count() == 40
 
 
-def test_inlined_and_packed_rows_are_read_by_the_driver(spark: SparkSession, store: Store) -> None:
-    """Those of small commits, in entries or packs: together with files, alone, cut by offsets, and projected."""
+def test_rows_of_shared_segments_are_read_by_the_driver(spark: SparkSession, store: Store) -> None:
+    """Those of small commits, in entries or objects: together with files, alone, cut by offsets, and projected."""
     with store.producer("small") as producer, producer.transaction() as txn:
         txn.send_table("typed", pa.table([[100, 101], [None, 5_000], ["x", None]], schema=SCHEMA))
     assert same(spark, store) == 42
@@ -226,7 +226,8 @@ def test_inlined_and_packed_rows_are_read_by_the_driver(spark: SparkSession, sto
     assert rows(read(spark, store.url, "own")) == rows(load(spark, store.url, "own"))
     store.alter_topic("typed", config={"inline.bytes": 0, "segment.own.bytes": 10_000})
     commit(store, 200, 240)
-    assert any(item.key.endswith(".pack") for item in connection_of(store).objects.list("topics/"))
+    batches = [part.batch for part in store.scan("typed").plan()]
+    assert any(batch.shared and not batch.segment.inlined for batch in batches)
     assert same(spark, store) == 82
 
 

@@ -128,7 +128,7 @@ def test_a_compaction_on_spark_costs_what_a_local_one_costs(
     request_log.clear()
     report = store.compact("in", engine="spark")
     assert (report.merges, sources) == (TASKS, 3 * TASKS)
-    assert puts(request_log) == {"entries": TASKS, "topics": TASKS}
+    assert puts(request_log) == {"entries": TASKS, "topics": TASKS, "leases": 1}
     gets = Counter(request.key.split("/")[1] for request in request_log.requests if request.kind == "GET")
     assert gets["topics"] == sources
     assert gets["chains"] <= 2 + TASKS  # Of the driver: its view at the start, and the head before each entry.
