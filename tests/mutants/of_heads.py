@@ -25,7 +25,7 @@ HEADS = (
         Tail._missing,
         "if $sure and not any($unfolded.values()):",
         "if False:",
-        test="protocol/chain/test_holes.py::test_missing_entry_after_the_known_head_is_named",
+        test="protocol/chain/test_holes.py::test_missing_entry_at_the_end_of_what_was_read_together_is_named",
     ),
     Mutant(
         "the first window of an open ends before the head that its hint names",

@@ -113,6 +113,18 @@ def test_missing_entry_after_the_known_head_is_named(call: Callable[[Store], obj
     assert [item.key for item in bucket.list("chains/")] == before
 
 
+def test_missing_entry_at_the_end_of_what_was_read_together_is_named(clock: ManualClock) -> None:
+    """A look at the head reads three names: the third one has no object, and only later ones show that it is lost."""
+    bucket = MemoryStore(clock=clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        for name in ("a", "b", "c", "d"):
+            theirs.submit(CreateTopic(topic(name)))
+        bucket.delete([keys.entry(0, 3)])
+        clock.advance(60_000)
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 3)} is missing, but later entries exist"):
+            ours.refresh()
+
+
 def test_an_entry_written_over_is_noticed_by_the_next_commit(clock: ManualClock) -> None:
     """What cannot be seen without a request more for each commit: an entry deleted seconds after it was written.
 
