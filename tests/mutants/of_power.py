@@ -43,13 +43,6 @@ POWER = (
         test=_POWER + "test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush",
     ),
     Mutant(
-        "a checkpoint has an entry of another process that is not durable",
-        Chain.checkpoint,
-        "self.make_durable($state.sequence)",
-        "pass",
-        test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
-    ),
-    Mutant(
         "what another process wrote is durable once this one has written",
         Chain.make_durable,
         "if $sequence > self.durable:",

@@ -11,7 +11,6 @@ from txnstore.core import maintenance
 from txnstore.core.log import appending, events, released
 from txnstore.core.log.model import Batch, NewBatch
 from txnstore.producer import sharing, upload
-from txnstore.producer.upload import Uploader
 
 _SHARED, _VACUUM = "protocol/chain/test_shared_segments.py::", "protocol/vacuum/test_shared_vacuum.py::"
 _SEAMS = "protocol/chain/test_shared_seams.py::"
@@ -60,13 +59,6 @@ SHARING = (
         "$members.sort(key=_partition)",
         "pass",
         test=_SHARED + "test_rows_lie_in_the_order_of_partitions",
-    ),
-    Mutant(
-        "a batch that cannot be encoded fails its segment",
-        Uploader._upload,
-        "$each.error = $error",
-        "upload.members[1].error = $each.error = $error",
-        test=_SHARED + "test_a_batch_that_cannot_be_encoded_fails_alone",
     ),
     # Which rows are whose.
     Mutant(

@@ -118,13 +118,6 @@ UPGRADE = (
         test=_READERS,
     ),
     Mutant(
-        "records of version 2 are read as if their times were decided when they were appended",
-        version2._batch_appended,
-        '"timestamp_type": None,',
-        '"timestamp_type": "CreateTime",',
-        test=_READERS,
-    ),
-    Mutant(
         "a verification compares what version 2 kept in one list",
         ChainVerifier._compare,
         "if self._older else self._state",
