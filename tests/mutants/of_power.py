@@ -8,6 +8,7 @@ from tests.harness.simulation import Mishap
 from tests.harness.simulation.settings import LOSERS
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
+from txnstore.chain.checkpoints.saver import Saver
 from txnstore.chain.tail import Tail
 from txnstore.storage.base import Claim
 
@@ -47,6 +48,13 @@ POWER = (
         Chain.make_durable,
         "if $sequence > self.durable:",
         "if not self.durable:",
+        test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
+    ),
+    Mutant(
+        "a checkpoint rests on entries of another process that are not durable",
+        Saver._save,
+        "$head = self._head()",
+        "$head = state",
         test=_POWER + "test_checkpoint_has_only_entries_that_are_durable",
     ),
     Mutant(

@@ -544,7 +544,6 @@ class Chain:
         state = self.refresh()
         self.check_features()  # A head of this release lacks what it does not know.
         if state.sequence > 0:
-            self.make_durable(state.sequence)
             self._saver.save(state)
         return state.sequence
 

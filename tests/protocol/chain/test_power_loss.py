@@ -82,13 +82,19 @@ def test_refusal_because_of_an_entry_of_another_process_waits_for_the_flush() ->
 
 def test_checkpoint_has_only_entries_that_are_durable() -> None:
     """A power cut would leave the checkpoint of an entry that is gone: readers of entries end before it, and fork."""
-    objects = FaultStore(MemoryStore())
+    disk = MemoryStore()
+    objects = FaultStore(disk)
     with a_chain(objects) as theirs, a_chain(objects) as ours:
         ours.submit(CreateTopic(topic("ours")))
         objects.plan = on(Fault.UNSYNCED, "put_if_absent", times=None)
         with pytest.raises(UnknownOutcomeError):
             theirs.submit(CreateTopic(topic("theirs")))
         assert objects.unsynced == [keys.entry(0, 2)]
+        objects.plan = on(Fault.UNSYNCED, "sync", times=None)
+        with pytest.raises(StorageError):
+            ours.checkpoint()
+        assert not [each for each in disk.list("") if "/checkpoints/" in each.key], "the flush comes first"
+        objects.plan = no_faults
         assert ours.checkpoint() == 2
         assert objects.unsynced == []
 

@@ -88,7 +88,7 @@ class Saver:
         self._save(state, self._edges.up_to(edge_of(state)))
 
     def _save(self, state: State, edges: list[Edge]) -> None:
-        """Write the index files that are not stored yet, then the head, then the hint, and count the checkpoint."""
+        """Write the index files that are not stored yet, then the state, then the hint, and count the checkpoint."""
         boundary = self._boundaries.number_at(state.sequence)
         if boundary is None:
             return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
@@ -96,10 +96,11 @@ class Saver:
         stored = self._stored.intersection(index_keys)
         if self._saves % _LIST_EVERY == 0:
             stored = frozenset(key for key in stored if self._objects.list(key))
+        head = self._head()  # First: a checkpoint that survives a power cut must not have an entry that does not.
         self._saves += 1
         for key, data in checkpoint.encoded(self._keys, self._number, edges, state, stored):
             self._objects.put(key, data)
-        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, self._head()))
+        self._objects.put(*checkpoint.hint_to(self._keys, state, boundary, head))
         self._stored = frozenset(index_keys)
         self._metrics.checkpoints += 1
 
