@@ -10,7 +10,8 @@ from txnstore.compactor.verify import segments as verify_segments
 from txnstore.core import maintenance
 from txnstore.core.log import appending, events, released
 from txnstore.core.log.model import Batch, NewBatch
-from txnstore.producer import sharing, upload
+from txnstore.producer import batches, sharing, upload
+from txnstore.producer.upload import Uploader
 
 _SHARED, _VACUUM = "protocol/chain/test_shared_segments.py::", "protocol/vacuum/test_shared_vacuum.py::"
 _SEAMS = "protocol/chain/test_shared_seams.py::"
@@ -59,6 +60,20 @@ SHARING = (
         "$members.sort(key=_partition)",
         "pass",
         test=_SHARED + "test_rows_lie_in_the_order_of_partitions",
+    ),
+    Mutant(
+        "a batch that cannot be converted ends the upload of its segment",
+        Uploader._upload,
+        "$each.error = $error",
+        "raise",
+        test=_SHARED + "test_a_batch_that_cannot_be_converted_fails_alone",
+    ),
+    Mutant(
+        "records that cannot be converted together fail all batches of the segment",
+        batches.convert_together,
+        "except Exception:",
+        "except TypeError:",
+        test=_SHARED + "test_a_batch_that_cannot_be_converted_fails_alone",
     ),
     # Which rows are whose.
     Mutant(

@@ -14,7 +14,6 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import WINDOW, NewBatch
 from txnstore.core.model import TopicPartition
-from txnstore.errors import TxnStoreError
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table
 
@@ -370,7 +369,7 @@ def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
         return
     try:
         table = records_to_table([record for _, records in lists for record in records], now_ms)
-    except TxnStoreError:
+    except Exception:  # noqa: BLE001 - the conversion of the batch alone raises it again
         return
     first = 0
     for batch, records in lists:

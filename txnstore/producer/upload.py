@@ -315,7 +315,7 @@ class Uploader:
         convert_together([upload.batch for upload in uploads], self._connection.runtime.clock())
 
     def _rows(self, upload: Upload) -> Rows:
-        """The rows of a batch, without those that cannot be encoded."""
+        """The rows of a batch; raises what keeps one of them from being converted."""
         batch = upload.batch
         table = batch.table(self._connection.runtime.clock(), self._accumulator.row_format(batch))
         return batch.tp, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,8 @@ from txnstore.chain.keys import partition_in
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import CorruptionError, ProducerFencedError, StorageError
-from txnstore.producer.batches import ProducerBatch
+from txnstore.producer import batches
+from txnstore.segment.schema import RecordTuple
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -198,22 +199,22 @@ def test_an_upload_is_repeated(clock: ManualClock, objects: MemoryStore) -> None
 
 
 @pytest.mark.parametrize("inlined", [False, True])
-def test_a_batch_that_cannot_be_encoded_fails_alone(
+def test_a_batch_that_cannot_be_converted_fails_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, inlined: bool
 ) -> None:
-    """Without a transaction the others of its segment are written."""
-    table = ProducerBatch.table
+    """Without a transaction the others of its segment are written, though all are converted together first."""
+    convert = batches.records_to_table
 
-    def failing(batch: ProducerBatch, *rest: Any) -> Any:
-        if batch.tp.partition == 0:
-            raise ValueError("not encodable")
-        return table(batch, *rest)
+    def failing(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
+        if any(value == b"v 0" for _, value, _, _ in records):
+            raise ValueError("not convertible")
+        return convert(records, now_ms)
 
     store.alter_topic("p", config={"inline.bytes": 1 << 20 if inlined else 0})
-    monkeypatch.setattr(ProducerBatch, "table", failing)
+    monkeypatch.setattr(batches, "records_to_table", failing)
     with store.producer() as producer:
         futures = [producer.send("p", b"v %d" % number, partition=number) for number in range(PARTITIONS)]
-        with pytest.raises(ValueError, match="not encodable"):
+        with pytest.raises(ValueError, match="not convertible"):
             producer.flush()
     assert [future.exception() is None for future in futures] == [False, True, True, True]
     assert sorted(values(store, "p")) == [b"v 1", b"v 2", b"v 3"]
