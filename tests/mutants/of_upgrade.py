@@ -118,6 +118,20 @@ UPGRADE = (
         test=_READERS,
     ),
     Mutant(
+        "records of version 2 are read as if their times were decided when they were appended",
+        version2._batch_appended,
+        '"timestamp_type": None,',
+        '"timestamp_type": "CreateTime",',
+        test=_VERSION_2 + "test_fold_from_the_first_entry_is_what_a_checkpoint_holds",
+    ),
+    Mutant(
+        "records that version 2 compacted are read as if their times were decided when they were appended",
+        version2._segments_replaced,
+        '"timestamp_type": None}',
+        '"timestamp_type": "CreateTime"}',
+        test=_VERSION_2 + "test_fold_from_the_first_entry_is_what_a_checkpoint_holds",
+    ),
+    Mutant(
         "a verification compares what version 2 kept in one list",
         ChainVerifier._compare,
         "if self._older else self._state",
