@@ -1,4 +1,4 @@
-"""20,000 small commits that nobody compacts: what the last thousand cost beside the first, and what settling takes.
+"""20,000 small commits without a compaction: what the last thousand cost beside the first, and what settling takes.
 
 A process commits 100 records of 220 bytes at a time, over one partition and over 24, and settles them in its
 background. The objects are in memory, so that what counts is the processor time of this process: the thread of the

@@ -94,7 +94,7 @@ class CompactionLease:
             return 0, frozenset()
         now, over, held = self._objects.now_ms(), [], set[TopicPartition]()
         for lease, key in self._read(listed):
-            # One from the future was written before the clock of the storage was set back: nobody knows when it ends.
+            # One from the future was written before the clock of the storage was set back: its age is unknown.
             if abs(now - listed[key].modified_ms) > lease.duration_ms:
                 over.append(key)
             else:

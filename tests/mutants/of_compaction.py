@@ -96,11 +96,11 @@ COMPACTION = (
         test=_LEASES + "test_what_was_compacted_before_the_lease_is_not_compacted_again",
     ),
     Mutant(
-        "leases that nobody renews stay without end",
+        "leases that no compactor renews stay without end",
         _Vacuum._delete_unannounced,
         "older([*$probes, *$leases], $self._now - $sweep_ms)",
         "older([*$probes], $self._now - $sweep_ms)",
-        test=_LEASES + "test_a_vacuum_deletes_leases_that_nobody_renews",
+        test=_LEASES + "test_a_vacuum_deletes_leases_that_are_not_renewed",
     ),
     Mutant(
         "a partition larger than the budget is never compacted",

@@ -1,4 +1,4 @@
-"""Why a process could not settle small commits: nobody is told, so the run looks at it."""
+"""Why a process could not settle small commits: no call raises it, so the run asks."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_a_lease_that_cannot_be_read_holds_nothing(store: Store, data: bytes) ->
     assert compacted(store.compact()) == [T0]
 
 
-def test_a_vacuum_deletes_leases_that_nobody_renews(store: Store, clock: ManualClock) -> None:
+def test_a_vacuum_deletes_leases_that_are_not_renewed(store: Store, clock: ManualClock) -> None:
     place(store, T0)
     connection_of(store).objects.put("leases/notes.txt", b"not of txnstore")
     clock.advance(3_600_000 - 1)
