@@ -109,14 +109,14 @@ def _history(connection: Connection, chain: int, now: int, history_ms: int) -> C
 
 
 def delete_entries(
-    connection: Connection, history: ChainHistory, in_use: Callable[[int, str], bool], *, dry_run: bool
+    connection: Connection, history: ChainHistory, in_use: Callable[[int, int], bool], *, dry_run: bool
 ) -> Iterator[list[ObjectInfo]]:
     """Delete the entries of the history of a chain that are not needed any more.
 
     Args:
         connection: The connection to the store.
         history: The history of the chain.
-        in_use: Whether inlined segments of an entry of a chain are needed, by the key of the entry.
+        in_use: Whether inlined segments of an entry are needed, by the numbers of its chain and of the entry.
         dry_run: Delete nothing.
 
     Yields:
@@ -125,19 +125,15 @@ def delete_entries(
     objects, prefix, after = connection.objects, connection.keys.entries(history.chain), ""
     while history.settled:
         page = objects.list(prefix, after, _PAGE)
-        old = [item for item in page if _is_before(item, history.settled)]
-        garbage = [item for item in old if not in_use(history.chain, item.key)]
+        numbers = [(item, keys.entry_sequence(item.key)) for item in page]
+        old = [(item, number) for item, number in numbers if number is not None and number <= history.settled]
+        garbage = [item for item, number in old if not in_use(history.chain, number)]
         if not dry_run and garbage:
             delete(objects, garbage)
         yield garbage
         if len(page) < _PAGE or (keys.entry_sequence(page[-1].key) or 0) > history.settled:
             return
         after = page[-1].key
-
-
-def _is_before(item: ObjectInfo, last: int) -> bool:
-    sequence = keys.entry_sequence(item.key)
-    return sequence is not None and sequence <= last
 
 
 def announce(connection: Connection, history: ChainHistory, candidate: ObjectInfo | None, *, dry_run: bool) -> int:

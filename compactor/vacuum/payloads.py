@@ -8,6 +8,7 @@ arrives.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,8 @@ class SpanOfEntries:
     Attributes:
         chain: The chain.
         span: The span.
-        staying: The keys of the entries in it that no batch names, and that the history of the chain cannot end behind.
+        staying: The keys of the entries in it that no reader needs, and that the history of the chain cannot end
+            behind.
         is_free: Whether no batch names an entry in it. A compaction moves the remaining batches of a released entry, so
             the state keeps the span while there are some.
     """
@@ -49,19 +51,26 @@ class OldPayloads:
     """Entries with inlined segments.
 
     Attributes:
-        live: The keys of those that batches name.
+        live: For each chain the numbers of those that batches name, ascending.
         young: For each chain the spans that readers may need: a batch named an entry in it when the grace period began.
         old: The other spans.
     """
 
-    live: set[str]
+    live: list[list[int]]
     young: list[list[EntrySpan]]
     old: list[SpanOfEntries]
 
-    def in_use(self, chain: int, key: str) -> bool:
+    def in_use(self, chain: int, sequence: int) -> bool:
         """Whether readers may need the inlined segments of an entry, if it has any."""
-        sequence = entry_of(key)
-        return key in self.live or any(span.first <= sequence <= span.last for span in self.young[chain])
+        if any(span.first <= sequence <= span.last for span in self.young[chain]):
+            return True
+        return self.has_live(chain, sequence, sequence)
+
+    def has_live(self, chain: int, first: int, last: int) -> bool:
+        """Whether batches name one of the entries from ``first`` to ``last``."""
+        live = self.live[chain]
+        place = bisect_left(live, first)
+        return place < len(live) and live[place] <= last
 
 
 def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callable[[State], int]) -> OldPayloads:
@@ -73,26 +82,31 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
         ends: For each chain the last entry behind which its history can end, when it is old enough.
         limit_of: Returns the time at which the grace period began, in the times of a chain.
     """
-    live = {
-        batch.segment.object
-        for state in view.states
+    payloads = OldPayloads([_live_entries(state) for state in view.states], [[] for _ in view.states], [])
+    for state in view.states:
+        if not state.released_entries:
+            continue
+        chain, limit, end = state.chain, limit_of(state), ends[state.chain]
+        old = [span for span in state.released_entries if span.at <= limit]
+        # All of them first: an entry of an old span may have been released again since.
+        payloads.young[chain] += [span for span in state.released_entries if span.at > limit]
+        for span in old:
+            numbers = range(max(span.first, end + 1), span.last + 1)
+            staying = tuple(names.entry(chain, number) for number in numbers if not payloads.in_use(chain, number))
+            is_free = not payloads.has_live(chain, span.first, span.last)
+            payloads.old.append(SpanOfEntries(chain, span, staying, is_free))
+    return payloads
+
+
+def _live_entries(state: State) -> list[int]:
+    """The numbers of the entries whose inlined segments batches name, ascending."""
+    numbers = {
+        entry_of(batch.segment.object)
         for _, partition in sorted_items(state.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
         if batch.segment.inlined
     }
-    payloads = OldPayloads(live, [[] for _ in view.states], [])
-    for state in view.states:
-        if not state.released_entries:
-            continue
-        limit, end = limit_of(state), ends[state.chain]
-        for span in state.released_entries:
-            if span.at > limit:
-                payloads.young[state.chain].append(span)
-            else:
-                entries = {number: names.entry(state.chain, number) for number in range(span.first, span.last + 1)}
-                staying = tuple(key for number, key in entries.items() if number > end and key not in live)
-                payloads.old.append(SpanOfEntries(state.chain, span, staying, live.isdisjoint(entries.values())))
-    return payloads
+    return sorted(numbers)
 
 
 def delete_payloads(

@@ -94,7 +94,7 @@ INLINING = (
     ),
     Mutant(
         "a payload goes although a batch names a segment in it",
-        payloads.old_payloads,
+        payloads._live_entries,
         "if $batch.segment.inlined",
         "if False",
         test="protocol/vacuum/test_history.py::test_entries_with_live_inlined_segments_stay",
@@ -102,15 +102,22 @@ INLINING = (
     Mutant(
         "what was removed beside a live segment is forgotten",
         payloads.old_payloads,
-        "$live.isdisjoint($entries.values())",
+        "not $payloads.has_live($chain, $span.first, $span.last)",
         "True",
         test=_VACUUM + "test_what_was_dropped_beside_a_live_segment_is_not_forgotten",
     ),
     Mutant(
+        "the payload of an entry that was released again goes",
+        payloads.old_payloads,
+        "if not payloads.in_use($chain, $number)",
+        "if not payloads.has_live($chain, $number, $number)",
+        test=_VACUUM + "test_an_entry_that_is_released_again_keeps_its_payload_for_the_grace_period",
+    ),
+    Mutant(
         "entries that the history will delete are overwritten",
         payloads.old_payloads,
-        "if $number > $end and",
-        "if",
+        "max($span.first, $end + 1)",
+        "$span.first",
         test=_VACUUM + "test_many_payloads_cost_no_request_each",
     ),
     Mutant(

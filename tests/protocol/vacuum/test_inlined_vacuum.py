@@ -175,6 +175,27 @@ def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     assert store.compact().segments_before == 0
 
 
+def test_an_entry_that_is_released_again_keeps_its_payload_for_the_grace_period(
+    store: Store, clock: ManualClock, objects: MemoryStore
+) -> None:
+    """RET-09: a compaction moves what was left in it, which a snapshot of before still reads there."""
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("t", b"zero", partition=0)
+        txn.send("t", b"one", partition=1)
+    store.delete_records({T0: 1})
+    clock.advance(25 * HOUR_MS)
+    old = store.snapshot()
+    store.compact()
+    assert inlined(store, T1) == [False]
+    clock.advance(60_000)
+    assert store.vacuum().objects == 0
+    connection_of(store).objects.forget()
+    assert [row["value"] for row in rows(store, snapshot=old)] == [b"one"]
+    clock.advance(DAY_MS)
+    assert store.vacuum().objects == 1
+    assert payloads(objects) == {}
+
+
 def test_what_was_dropped_beside_a_live_segment_is_not_forgotten(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
