@@ -20,6 +20,13 @@ _WRITERS = _FEATURES + "test_unknown_write_feature_refuses_writers"
 
 UPGRADE = (
     Mutant(
+        "events of version 2 that are not understood are ignored",
+        codec.decode,
+        "$model.of_version_2(json.loads($body))",
+        "$model.readable($model.of_version_2(json.loads($body)))",
+        test="unit/chain/test_codec.py::test_event_of_version_2_that_is_not_understood_is_damage",
+    ),
+    Mutant(
         "a reader ignores a feature that a document requires",
         codec._validated,
         "if $requires is not None:",

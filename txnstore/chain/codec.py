@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
@@ -252,15 +252,17 @@ def decode(model: type[M], key: str, data: bytes) -> M:
         raise UnsupportedFormatError(msg)
     if version is None:
         raise CorruptionError(f"{key} is not a valid {model.__name__}: it does not begin with its version")
-    if version < FORMAT_VERSION:
-        body = _rewritten(body, model.of_version_2)
     try:
+        if version < FORMAT_VERSION:  # Nothing in it is of a later release: all of it must be understood.
+            return model.model_validate_json(json.dumps(model.of_version_2(json.loads(body))))
         return _validated(model, key, body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         msg = f"{key} is not a valid {model.__name__}: {where}: {problem['msg']}"
         raise CorruptionError(msg) from error
+    except _OTHER_FORM as error:
+        raise CorruptionError(f"{key} is not a valid {model.__name__}: {reason(error)}") from error
 
 
 def _validated(model: type[M], key: str, body: bytes) -> M:
@@ -272,9 +274,13 @@ def _validated(model: type[M], key: str, body: bytes) -> M:
     """
     try:
         document = model.model_validate_json(body)
-    except ValidationError:
+    except ValidationError as invalid:
         check_features(key, required_by(body).read, READ_FEATURES, "read")
-        document = model.model_validate_json(_rewritten(body, model.readable))
+        try:
+            readable = json.dumps(model.readable(json.loads(body)))
+        except _OTHER_FORM:
+            raise invalid from None
+        document = model.model_validate_json(readable)
     requires: Features | None = getattr(document, "requires", None)
     if requires is not None:
         check_features(key, requires.read, READ_FEATURES, "read")
@@ -282,13 +288,15 @@ def _validated(model: type[M], key: str, body: bytes) -> M:
 
 
 _FEATURES = TypeAdapter(Features)
+#: What a step through JSON raises if it has another form than expected.
+_OTHER_FORM = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
 def required_by(body: bytes) -> Features:
     """The features that a JSON object names, whatever else it has."""
     try:
         return _FEATURES.validate_python(json.loads(body)["requires"])
-    except (ValueError, TypeError, KeyError):
+    except _OTHER_FORM:
         return NO_FEATURES
 
 
@@ -311,14 +319,6 @@ def check_features(name: str, required: Iterable[str], supported: Collection[str
             f"to {verb} this store, a release of txnstore needs {features}, which {name} requires: use a newer release"
         )
         raise UnsupportedFormatError(msg)
-
-
-def _rewritten(body: bytes, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
-    """A JSON object after a change; unchanged if it has another form, which the validation then refuses."""
-    try:
-        return json.dumps(change(json.loads(body))).encode()
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        return body
 
 
 def content_hash(data: bytes | memoryview) -> str:

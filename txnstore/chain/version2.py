@@ -17,6 +17,11 @@ Json = dict[str, Any]
 
 VERSION = 2
 
+#: The members that a batch of version 2 could lack, and their values then.
+_BATCH: Json = {"first_row": 0, "producer_id": -1, "epoch": -1, "base_sequence": -1, "transactional": False}
+#: The members of a batch that became those of its rows.
+_ROWS = ("first_row", "base_offset", "records", "base_sequence", "min_timestamp", "max_timestamp")
+
 
 def place_of(key: str) -> tuple[str, int | None]:
     """The object and the first byte that the key of a segment names; None for a whole object."""
@@ -57,15 +62,15 @@ def _advice(event: Json) -> Json:
 
 
 def _batch_appended(event: Json) -> Json:
-    batch = event["batch"]
-    rows = {name: batch[name] for name in ("base_offset", "records", "base_sequence", "min_timestamp", "max_timestamp")}
+    batch = {**_BATCH, **event["batch"]}
+    rows = {name: batch[name] for name in _ROWS}
     return {
         "type": "BatchesAppended",
         "topic": event["topic"],
         "segment": _segment(batch["segment"]),
         **{name: batch[name] for name in ("producer_id", "epoch", "transactional")},
         "timestamp_type": None,
-        "batches": [{"partition": event["partition"], "first_row": batch["first_row"], **rows}],
+        "batches": [{"partition": event["partition"], **rows}],
     }
 
 

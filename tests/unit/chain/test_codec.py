@@ -208,6 +208,59 @@ def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
         decode(Entry, KEY, rewritten(members))
 
 
+def version_2(*events: Any) -> bytes:
+    return rewritten(document(events=list(events)) | {"version": 2})
+
+
+BATCH_OF_VERSION_2 = {
+    "base_offset": 4,
+    "records": 2,
+    "segment": {"key": "topics/t/0/a.parquet", "format": "parquet", "size": 9, "sha256": "5" * 64, "rows": 2},
+    "min_timestamp": 1,
+    "max_timestamp": 2,
+}
+
+
+def test_batch_of_version_2_without_a_producer_is_read() -> None:
+    event = {"type": "BatchAppended", "topic": "t", "partition": 1, "batch": BATCH_OF_VERSION_2}
+    (appended,) = decode(Entry, KEY, version_2(event)).events
+    assert isinstance(appended, BatchesAppended)
+    assert (appended.producer_id, appended.epoch, appended.transactional, appended.timestamp_type) == (
+        -1,
+        -1,
+        False,
+        None,
+    )
+    assert appended.batches == [AppendedRows(1, 4, 2, 0, -1, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "TopicVanished", "topic": "t"},
+        {"type": "BatchesAppended", "topic": "t"},
+        {"type": "BatchAppended", "topic": "t", "partition": 0},
+        {"type": "BatchAppended", "topic": "t", "partition": 0, "batch": BATCH_OF_VERSION_2 | {"segment": {"key": 7}}},
+        {"type": "SegmentsReplaced", "topic": "t", "partition": 0, "removed": []},
+        {"type": "ObjectsForgotten", "keys": [None]},
+        "TopicCreated",
+        None,
+    ],
+    ids=str,
+)
+def test_event_of_version_2_that_is_not_understood_is_damage(event: Any) -> None:
+    """No later release writes version 2, so it is no event of one, which a reader ignores."""
+    with pytest.raises(CorruptionError, match=r"00007\.json is not a valid Entry: \S"):
+        decode(Entry, KEY, version_2(event))
+
+
+@pytest.mark.parametrize("version", [2, FORMAT_VERSION])
+def test_document_that_is_nested_too_deeply_is_damage(version: int) -> None:
+    body = b'{"version":%d,"events":' % version + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(CorruptionError, match=r"00007\.json is not a valid Entry"):
+        decode(Entry, KEY, sealed(body))
+
+
 def test_document_of_another_kind_is_corruption() -> None:
     with pytest.raises(CorruptionError, match="StoreDocument"):
         decode(StoreDocument, "store.json", encode(LatestDocument(sequence=4)))

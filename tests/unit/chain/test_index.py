@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import pickle
 import random
 import weakref
@@ -12,6 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +33,8 @@ from txnstore.chain.checkpoints.index import (
     encode_file,
     may_need,
 )
+from txnstore.chain.codec import content_hash, decode, encode
+from txnstore.chain.payload import line_of, payload_of, with_payload
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.log import batches
 from txnstore.core.log.batches import BatchList
@@ -208,6 +213,20 @@ def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, 
     file.document = file.document.model_copy(update=change)
     with pytest.raises(CorruptionError, match="key follows entry"):
         decoded_edges([file])
+
+
+@pytest.mark.parametrize("name", ["key", "colour"])
+def test_columns_of_a_later_release_are_ignored(name: str) -> None:
+    """Also one that has the name of a column of version 2: the version of the file decides, not its columns."""
+    now = after(after(Edge(), Step("append", TPS[0], 0, 0)), Step("append", TPS[2], 0, 0))
+    data = encode_file(Edge(), now)
+    table = pq.read_table(pa.BufferReader(payload_of(data)))
+    rows = io.BytesIO()
+    pq.write_table(table.append_column(name, pa.array(["x"] * table.num_rows)), rows, row_group_size=index._ROW_GROUP)
+    document = decode(index.IndexDocument, "key", line_of(data))
+    later = document.model_copy(update={"sha256": content_hash(rows.getvalue())})
+    edges = decoded_edges([IndexFile("key", with_payload(encode(later), rows.getvalue()))])
+    assert contents(edges[-1]) == contents(now)
 
 
 # In a chain -----------------------------------------------------------------------------------------------------------
