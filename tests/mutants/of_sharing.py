@@ -18,6 +18,21 @@ _SEAMS = "protocol/chain/test_shared_seams.py::"
 _ALONE = "unit/core/test_released_spans.py::"
 
 SHARING = (
+    # What the core refuses.
+    Mutant(
+        "batches of a segment may have rows in common",
+        appending._check_shared_segments,
+        "elif $batch.first_row < $before.first_row + $before.records:",
+        "elif False:",
+        test="unit/core/test_shared_batches.py::test_batches_that_contradict_each_other_are_refused",
+    ),
+    Mutant(
+        "batches of a segment may describe it differently",
+        appending._check_shared_segments,
+        "($other.topic, $before.segment, $before.timestamp_type) != ($tp.topic, $batch.segment, $batch.timestamp_type)",
+        "False",
+        test="unit/core/test_shared_batches.py::test_batches_that_contradict_each_other_are_refused",
+    ),
     # Which batches share a segment.
     Mutant(
         "a segment has batches of several chains",

@@ -194,6 +194,7 @@ def begin_append(
     The check of a batch depends only on the earlier ones of its partition, so others are folded together.
     """
     answers: list[Appended] = []
+    accepted: list[tuple[TopicPartition, Batch]] = []
     run: dict[TopicPartition, Batch] = {}
     topics: set[tuple[str, str | None]] = set()
     for batch in batches:
@@ -209,10 +210,31 @@ def begin_append(
         placed = _decide_batch(draft.state, producer, batch, partition)
         if isinstance(placed, Batch):
             run[tp] = placed
+            accepted.append((tp, placed))
             placed = Appended(tp, placed.base_offset, placed.limit, placed.appended_at)
         answers.append(placed)
+    _check_shared_segments(producer, accepted)
     draft.record(*appended(run))
     return tuple(answers), run
+
+
+def _check_shared_segments(producer: ProducerIdentity, accepted: list[tuple[TopicPartition, Batch]]) -> None:
+    """Refuse batches of one segment that describe it differently, or that have rows in common (INVALID_RECORD)."""
+    previous: dict[str, tuple[TopicPartition, Batch]] = {}
+    for tp, batch in sorted(accepted, key=lambda placed: placed[1].first_row):
+        key = batch.segment.key
+        other, before = previous.get(key, (tp, None))
+        previous[key] = tp, batch
+        if before is None:
+            continue
+        if (other.topic, before.segment, before.timestamp_type) != (tp.topic, batch.segment, batch.timestamp_type):
+            problem = "are of different topics, or describe it differently"
+        elif batch.first_row < before.first_row + before.records:
+            problem = f"both have its row {batch.first_row}"
+        else:
+            continue
+        msg = f"{producer} sent batches of the segment {key} to {other} and {tp}, which {problem}"
+        raise ProducerError(msg)
 
 
 def _decide_batch(state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition) -> Batch | Appended:
