@@ -104,4 +104,18 @@ INDEX = (
         "$every",
         test="protocol/chain/test_checkpoints.py::test_a_large_state_is_saved_less_often",
     ),
+    Mutant(
+        "released objects do not count for the size of a state",
+        checkpoint.interval,
+        "+ len($state.released)",
+        "",
+        test="protocol/chain/test_checkpoints.py::test_a_state_with_many_released_objects_is_saved_less_often",
+    ),
+    Mutant(
+        "a column named like one of version 2 makes an index file one of version 2",
+        index._Rows.decode,
+        "$of_version_2 = self._version <= version2.VERSION",
+        '$of_version_2 = "key" in table.column_names',
+        test="unit/chain/test_index.py::test_columns_of_a_later_release_are_ignored",
+    ),
 )

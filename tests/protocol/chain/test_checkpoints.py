@@ -15,6 +15,8 @@ from tests.helpers.shell import GatedStore, names_in_bucket, new_store, runtime,
 from txnstore.chain.chain import CHECKPOINT_EVERY, Chain
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.model import Map
+from txnstore.core.state import first_state, replace
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
@@ -62,6 +64,14 @@ def test_a_large_state_is_saved_less_often(monkeypatch: pytest.MonkeyPatch) -> N
         chain.submit(InitProducer(f"id{number}", 60_000))
     assert _saved(bucket) == [2, 4, 8, 16, 32, 64, 96]
     assert _chain(bucket, InlineExecutor()).state == chain.state
+
+
+def test_a_state_with_many_released_objects_is_saved_less_often() -> None:
+    """They are in the head too, for the grace period of a vacuum."""
+    names = {f"topics/t/0/{number}.parquet": 1 for number in range(checkpoint.MANY_NAMES)}
+    assert checkpoint.interval(first_state(), 64) == 64
+    assert checkpoint.interval(replace(first_state(), released=Map(names)), 64) == 128
+    assert checkpoint.interval(replace(first_state(), dropped=Map(names)), 64) == 128
 
 
 def test_checkpoints_cost_a_twentieth_of_a_request_per_entry() -> None:
