@@ -14,8 +14,9 @@ The locks of a chain, in the order in which a thread takes them; it never takes 
 2. ``_head``: held by the one thread that commits, for the whole commit with its requests and pauses.
 3. ``_publishing``: held for a comparison and an assignment, never for a request.
 
-``_reading`` is taken by readers only, before ``_publishing`` and never together with the first two: a reader does not
-wait for a commit. The checkpoints and boundaries of the chain have locks of their own, which are taken last.
+``_reading`` is taken by readers, before ``_publishing`` and never together with the first two of the same chain: a
+reader does not wait for a commit. A commit, which holds its ``_head``, takes the ``_reading`` of another chain whose
+entry it names. The checkpoints and boundaries of the chain have locks of their own, which are taken last.
 """
 
 from __future__ import annotations
@@ -361,8 +362,9 @@ class Chain:
             UnsupportedFormatError: It lacks some.
         """
         for chain in self._siblings:
-            name = self._keys.chain(chain.number).removesuffix("/")
-            check_features(name, chain.state.requires.write, WRITE_FEATURES, "write")
+            if chain.state.requires.write:
+                name = self._keys.chain(chain.number).removesuffix("/")
+                check_features(name, chain.state.requires.write, WRITE_FEATURES, "write")
 
     def _commit(self, waiters: list[QueuedCommand], leader: Leader) -> State | None:
         """Commit the commands of the waiters, and of those that come meanwhile, in one entry.

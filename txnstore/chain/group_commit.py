@@ -189,6 +189,5 @@ class Drafts:
             timestamp=state.timestamp,
             previous=before.entry_hash,
             payload=payload,
-            requires=state.requires if state.requires != before.requires else None,
             events=events,
         )

@@ -16,7 +16,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import CorruptionError, ProducerFencedError, StorageError
 from txnstore.producer import batches
-from txnstore.segment.schema import RecordTuple
+from txnstore.segment.schema import RecordTuple, records_to_table
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -203,12 +203,11 @@ def test_a_batch_that_cannot_be_converted_fails_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, inlined: bool
 ) -> None:
     """Without a transaction the others of its segment are written, though all are converted together first."""
-    convert = batches.records_to_table
 
     def failing(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
         if any(value == b"v 0" for _, value, _, _ in records):
             raise ValueError("not convertible")
-        return convert(records, now_ms)
+        return records_to_table(records, now_ms)
 
     store.alter_topic("p", config={"inline.bytes": 1 << 20 if inlined else 0})
     monkeypatch.setattr(batches, "records_to_table", failing)
