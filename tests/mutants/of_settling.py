@@ -170,6 +170,13 @@ SETTLING = (
         test=_SETTLING + "test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over",
     ),
     Mutant(
+        "partitions with a lease are never settled",
+        settling.settle,
+        "$settled.left |= $partitions & $leased",
+        "pass",
+        test=_LATER,
+    ),
+    Mutant(
         "what could not be settled never is",
         settling.Settled.leave,
         "self.left.update($partitions)",

@@ -567,7 +567,10 @@ def test_what_failed_is_settled_later_though_it_did_not_change(
     """A lease, and a failure: the next settlement of the process plans these partitions again."""
     executor = DeferredExecutor()
     with background_store(clock, executor, clock.sleep) as store:
-        send(store, numbers(8 - connection_of(store).chain.state.sequence))
+        send(store, numbers(5 - connection_of(store).chain.state.sequence))
+        log = connection_of(store).view().partitions[T0]
+        send(store, numbers(3), partitions=[1])
+        assert connection_of(store).view().partitions[T0] is log, "the checkpoint has its last commit"
         lease = place_lease(store, T0)
         executor.run_all()
         assert (inlined(store, T0)[0], inlined(store, T1)[0]) == (True, False)
