@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "sizing", "chains", "sql", "fresh",
-         "settle", "merge", "clean", "spark", "microbatches", "transports", "starting")  # fmt: skip
+NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "beginning", "sizing", "chains", "sql",
+         "fresh", "settle", "merge", "clean", "spark", "microbatches", "transports", "starting")  # fmt: skip
 OTHERS = ("day", "optimize")
 
 

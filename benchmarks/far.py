@@ -6,7 +6,9 @@ Every request takes a fixed time on its way there, as one to an object store doe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
@@ -54,11 +56,17 @@ class SlowWrites(CountingStore):
 
 
 class FarStore:
-    """The objects of another process, a while away."""
+    """The objects of another process, a while away.
+
+    Args:
+        address: The address of the process.
+        latency: The seconds that each request takes on its way there.
+    """
 
     url = "memory://far"
 
-    def __init__(self, address: Any) -> None:
+    def __init__(self, address: Any, latency: float = LATENCY) -> None:
+        self._latency = latency
         manager = Bucket(address, authkey=b"benchmark")
         manager.connect()
         self._bucket: Any = manager.bucket()  # type: ignore[attr-defined]
@@ -88,7 +96,7 @@ class FarStore:
         """Nothing to release."""
 
     def _far(self) -> Any:
-        time.sleep(LATENCY)
+        time.sleep(self._latency)
         return self._bucket
 
 
@@ -101,22 +109,31 @@ def beside_each_other(count: int, write: Callable[[Any, int, Connection], None],
             is ready, waits for an answer, writes, and sends its report.
         chains: The number of chains of the store.
     """
-    context = get_context("spawn")
+    with far_bucket() as address:
+        create_on(FarStore(address), chains).create_topic("t", partitions=count)
+        return processes(count, partial(write, address))
+
+
+@contextmanager
+def far_bucket() -> Iterator[Any]:
+    """An empty bucket in a process of its own; the value is its address."""
     # Over a Unix socket: a TCP one drops connections while many threads connect concurrently, and they would hang.
-    with Bucket(authkey=b"benchmark", ctx=context) as manager:
-        create_on(FarStore(manager.address), chains).create_topic("t", partitions=count)
-        ends = [context.Pipe() for _ in range(count)]
-        writers = [
-            context.Process(target=write, args=(manager.address, number, theirs))
-            for number, (_, theirs) in enumerate(ends)
-        ]
-        for writer in writers:
-            writer.start()
-        for ours, _ in ends:
-            ours.recv()
-        for ours, _ in ends:
-            ours.send("go")
-        reports = [ours.recv() for ours, _ in ends]
-        for writer in writers:
-            writer.join()
+    with Bucket(authkey=b"benchmark", ctx=get_context("spawn")) as manager:
+        yield manager.address
+
+
+def processes(count: int, write: Callable[[int, Connection], None]) -> list[Any]:
+    """The reports of ``count`` processes that do the same at a time; ``write`` gets the number of the process first."""
+    context = get_context("spawn")
+    ends = [context.Pipe() for _ in range(count)]
+    writers = [context.Process(target=write, args=(number, theirs)) for number, (_, theirs) in enumerate(ends)]
+    for writer in writers:
+        writer.start()
+    for ours, _ in ends:
+        ours.recv()
+    for ours, _ in ends:
+        ours.send("go")
+    reports = [ours.recv() for ours, _ in ends]
+    for writer in writers:
+        writer.join()
     return reports

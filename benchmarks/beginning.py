@@ -1,0 +1,143 @@
+"""Processes that begin together on one chain: the first commit of each is measured with the others.
+
+Each has imported what a commit needs: on two processors, the imports of sixteen take longer than all else.
+
+On a store with 20 ms per request, and on the server of the S3 tests: ``TXNSTORE_TEST_S3=minio`` with MinIO on the PATH
+measures a real one. A commit is an entry, or an upload and an entry.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+
+import txnstore
+from benchmarks.far import FarStore, far_bucket, processes
+from benchmarks.measure import Result
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import S3Server
+
+LATENCY = 0.02
+SECONDS = 8.0
+COUNTS = (4, 8, 16)
+#: The values of a record: of one that is stored in its entry, and of one that is uploaded.
+VALUES = {"small": b"v" * 100, "64 KiB": os.urandom(64 * 1024)}
+#: The most that the slowest commit takes, in medians of all.
+SLOWEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What processes did together.
+
+    Attributes:
+        first: For each process the seconds from the beginning to its first commit, with the grant of its producer id.
+        durations: For each process the seconds of its later commits.
+        puts: The conditional PUTs of entries of all of them.
+    """
+
+    first: list[float]
+    durations: list[list[float]]
+    puts: int
+
+    @property
+    def commits(self) -> int:
+        return len(self.first) + sum(map(len, self.durations))
+
+    @property
+    def share(self) -> float:
+        """The commits of the least served process over those of the most served."""
+        return (1 + min(map(len, self.durations))) / (1 + max(map(len, self.durations)))
+
+    @property
+    def waits(self) -> list[float]:
+        """The seconds of all commits, ascending."""
+        return sorted([*self.first, *(wait for durations in self.durations for wait in durations)])
+
+    def line(self) -> str:
+        """All of it, readable."""
+        waits = self.waits
+        first = f"first commit {1000 * statistics.median(self.first):.0f}, at most {1000 * max(self.first):.0f} ms"
+        return (
+            f"{self.commits / SECONDS:.1f} commits/s, {self.puts / self.commits:.2f} PUTs, median "
+            f"{1000 * statistics.median(waits):.0f} ms, slowest {1000 * waits[-1]:.0f} ms; {first}"
+        )
+
+
+def run() -> Iterator[Result]:
+    """The commits of 4, 8 and 16 processes beside those of one, small and large ones."""
+    for kind, value in VALUES.items():
+        yield from _compared(f"20 ms, {kind}", partial(_far, value))
+    with S3Server() as server:
+        for kind, value in VALUES.items():
+            yield from _compared(f"S3, {kind}", partial(_s3, server, value))
+
+
+def _compared(name: str, measure: Callable[[int], Figures]) -> Iterator[Result]:
+    one = measure(1)
+    yield Result(f"{name}: 1 process", 1.0, 1.0, False, one.line())
+    for count in COUNTS:
+        together = measure(count)
+        label = f"{name}: {count} processes"
+        yield Result(f"{label}: commits over one's", together.commits / one.commits, 0.7, False, together.line())
+        yield Result(f"{label}: PUTs per commit", together.puts / together.commits, 2.0, True, "")
+        slowest = together.waits[-1] / statistics.median(together.waits)
+        yield Result(f"{label}: slowest / median", slowest, SLOWEST, True, "")
+        yield Result(f"{label}: least / most served", together.share, 0.5, False, "")
+
+
+def _far(value: bytes, count: int) -> Figures:
+    with far_bucket() as address:
+        create_on(FarStore(address, LATENCY)).create_topic("t", partitions=count)
+        return _figures(processes(count, partial(_write, partial(_open_far, address), value)))
+
+
+def _open_far(address: object) -> Store:
+    return open_on(FarStore(address, LATENCY))
+
+
+def _s3(server: S3Server, value: bytes, count: int) -> Figures:
+    url = f"{server.create_bucket(f'bench-{time.time_ns()}')}/store"
+    with txnstore.create(url, storage_options=server.storage_options) as store:
+        store.create_topic("t", partitions=count)
+    opened = partial(txnstore.open, url, storage_options=server.storage_options)
+    return _figures(processes(count, partial(_write, opened, value)))
+
+
+def _figures(reports: list[tuple[float, list[float], int]]) -> Figures:
+    first, durations, puts = zip(*reports, strict=True)
+    return Figures(list(first), list(durations), sum(puts))
+
+
+def _write(opened: Callable[[], Store], value: bytes, number: int, pipe: Connection) -> None:
+    """One process: it has opened the store when it is ready, and commits until the time is over.
+
+    Sends the seconds of its first commit and of the others, and its conditional PUTs of entries.
+    """
+    _commit_in_memory(value)
+    with opened() as store:
+        pipe.send("ready")
+        pipe.recv()
+        began = last = time.monotonic()
+        waits: list[float] = []
+        with store.producer(f"writer-{number}") as producer:
+            while last < began + SECONDS:
+                with producer.transaction() as txn:
+                    txn.send("t", value, partition=number)
+                waits.append(time.monotonic() - last)
+                last = time.monotonic()
+        metrics = store.metrics()
+        pipe.send((waits[0], waits[1:], metrics.commits + metrics.conflicts))
+
+
+def _commit_in_memory(value: bytes) -> None:
+    """Import what a commit needs."""
+    with create_on(MemoryStore()) as store, store.producer("any") as producer, producer.transaction() as txn:
+        store.create_topic("t")
+        txn.send("t", value)
