@@ -2,23 +2,29 @@
 
 Each has imported what a commit needs: on two processors, the imports of sixteen take longer than all else.
 
-On a store with 20 ms per request, and on the server of the S3 tests: ``TXNSTORE_TEST_S3=minio`` with MinIO on the PATH
-measures a real one. A commit is an entry, or an upload and an entry.
+On a folder, on a store with 20 ms per request, and on the server of the S3 tests: ``TXNSTORE_TEST_S3=minio`` with MinIO
+on the PATH measures a real one. A commit is an entry, or an upload and an entry.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import txnstore
 from benchmarks.far import FarStore, far_bucket, processes
 from benchmarks.measure import Result
+from txnstore.segment.codec import encode
+from txnstore.segment.schema import records_to_table
+from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import S3Server
@@ -26,6 +32,8 @@ from txnstore.testing import S3Server
 LATENCY = 0.02
 SECONDS = 8.0
 COUNTS = (4, 8, 16)
+#: The processes on a folder, the commits of each, and how often they do it.
+IN_FOLDER, EACH, ROUNDS = 4, 50, 5
 #: The values of a record: of one that is stored in its entry, and of one that is uploaded.
 VALUES = {"small": b"v" * 100, "64 KiB": os.urandom(64 * 1024)}
 #: The most that the slowest commit takes, in medians of all.
@@ -72,6 +80,8 @@ class Figures:
 
 def run() -> Iterator[Result]:
     """The commits of 4, 8 and 16 processes beside those of one, small and large ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield _folder(Path(folder))
     for kind, value in VALUES.items():
         yield from _compared(f"20 ms, {kind}", partial(_far, value))
     with S3Server() as server:
@@ -90,6 +100,47 @@ def _compared(name: str, measure: Callable[[int], Figures]) -> Iterator[Result]:
         slowest = together.waits[-1] / statistics.median(together.waits)
         yield Result(f"{label}: slowest / median", slowest, SLOWEST, True, "")
         yield Result(f"{label}: least / most served", together.share, 0.5, False, "")
+
+
+def _folder(folder: Path) -> Result:
+    """A number of commits of each of four processes, beside as many pairs of synced files of each of them."""
+    with txnstore.create(f"{folder}/store") as store:
+        store.create_topic("t", partitions=IN_FOLDER)
+    raws, ours = list[float](), list[float]()
+    for _ in range(ROUNDS):
+        for write, times in ((_write_files, raws), (_write_commits, ours)):
+            reports = processes(IN_FOLDER, partial(write, str(folder)))
+            times.append(max(end for _, end in reports) - min(begin for begin, _ in reports))
+    detail = f"raw {statistics.median(raws):.2f} s, txnstore {statistics.median(ours):.2f} s"
+    name = f"folder: {IN_FOLDER} processes, {EACH} commits each / raw"
+    return Result(name, statistics.median(ours) / statistics.median(raws), 1.2, True, detail)
+
+
+def _write_files(folder: str, number: int, pipe: Connection) -> None:
+    objects = LocalStore(f"{folder}/raw")
+    records = [(b"key-%d" % at, VALUES["small"], None, None) for at in range(100)]
+    encode(records_to_table(records, 0))
+    pipe.send("ready")
+    pipe.recv()
+    begin = time.monotonic()
+    for _ in range(EACH):
+        objects.put(f"topics/t/{number}/{uuid.uuid4()}.parquet", encode(records_to_table(records, 0)).data)
+        assert objects.put_if_absent(f"entries/{uuid.uuid4()}.json", b"x" * 1000)
+    pipe.send((begin, time.monotonic()))
+
+
+def _write_commits(folder: str, number: int, pipe: Connection) -> None:
+    _commit_in_memory(VALUES["small"])
+    with txnstore.open(f"{folder}/store") as store:
+        pipe.send("ready")
+        pipe.recv()
+        begin = time.monotonic()
+        with store.producer(f"writer-{number}") as producer:
+            for _ in range(EACH):
+                with producer.transaction() as txn:
+                    for at in range(100):
+                        txn.send("t", VALUES["small"], b"key-%d" % at, partition=number)
+        pipe.send((begin, time.monotonic()))
 
 
 def _far(value: bytes, count: int) -> Figures:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -34,8 +35,9 @@ LATENCY = 0.02
 def run() -> Iterator[Result]:
     """Commit in turns with the raw baseline; compare medians, the last 50 with the first 50, and the slowest."""
     with tempfile.TemporaryDirectory() as folder:
-        raws, commits = _times(LocalStore(f"{folder}/raw"), LocalStore(f"{folder}/store"), COMMITS)
+        raws, commits, spent = _times(LocalStore(f"{folder}/raw"), LocalStore(f"{folder}/store"), COMMITS)
     yield _beside("commit of 100 records / raw", raws, commits, 1.0)
+    yield _beside("commit of 100 records: processor time / raw's", *spent, 2.0)
     first, last = median_ms(commits[:ENDS]), median_ms(commits[-ENDS:])
     drift = median_ms(raws[-ENDS:]) / median_ms(raws[:ENDS])
     detail = f"first {first:.2f} ms, last {last:.2f} ms, while raw drifted by {drift:.2f}"
@@ -47,7 +49,7 @@ def run() -> Iterator[Result]:
     with S3Server() as server:
         bucket, options = server.create_bucket("commits"), storage_options(server.url)
         raw_store, store = (SlowWrites(open_store(f"{bucket}/{name}", options), LATENCY) for name in ("raw", "store"))
-        raws, commits = _times(raw_store, store, FAR_COMMITS)
+        raws, commits, _ = _times(raw_store, store, FAR_COMMITS)
     name = f"commit of 100 records / raw, S3 with {1000 * LATENCY:.0f} ms added"
     yield _beside(name, raws, commits, 0.55)
 
@@ -57,17 +59,21 @@ def _beside(name: str, raws: Sequence[float], commits: Sequence[float], target: 
     return Result(name, commit / raw, target, at_most=True, detail=f"raw {raw:.2f} ms, txnstore {commit:.2f} ms")
 
 
-def _times(raw_store: ObjectStore, objects: ObjectStore, count: int) -> tuple[list[float], list[float]]:
-    """The seconds of the baseline, and of the commits, in turns."""
-    raws, commits = [], []
+def _times(
+    raw_store: ObjectStore, objects: ObjectStore, count: int
+) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
+    """The seconds of the baseline, and of the commits, in turns; then the seconds of processor time of both."""
+    raws, commits, raw_spent, spent = list[float](), list[float](), list[float](), list[float]()
     with closing(raw_store), create_on(objects) as store:
         raw, commit = _raw(raw_store), _commit(store)
         for each in (*[raw, commit] * 20,):
             each()
         for _ in range(count):
-            raws.append(seconds(raw))
-            commits.append(seconds(commit))
-    return raws, commits
+            for call, times, used in ((raw, raws, raw_spent), (commit, commits, spent)):
+                before = time.process_time()
+                times.append(seconds(call))
+                used.append(time.process_time() - before)
+    return raws, commits, (raw_spent, spent)
 
 
 def _raw(objects: ObjectStore) -> Callable[[], None]:

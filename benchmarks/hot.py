@@ -27,12 +27,18 @@ PARTITIONS, IDLE = 1_000, 10_000
 #: The processor time of a commit over each number of partitions, in ms.
 COMMIT_MS = 15.0
 
+#: The processor time of such a transaction with all that a producer does, in ms.
+SENT_MS = 40.0
+
 
 def run() -> Iterator[Result]:
     """The processor time of each path, and how it grows."""
     wide = _in_turns((_committer(PARTITIONS),), 30)[0]
     name = f"entry of {PARTITIONS:,} partitions, ms / {COMMIT_MS:g}"
     yield Result(name, wide / COMMIT_MS, 1.0, at_most=True, detail=f"{wide:.1f} ms")
+    sent = _cpu_ms(_sender(PARTITIONS), 20)
+    name = f"transaction of a record in each of {PARTITIONS:,} partitions, ms / {SENT_MS:g}"
+    yield Result(name, sent / SENT_MS, 1.0, at_most=True, detail=f"{sent:.1f} ms")
     few, many = _in_turns((_committer(1), _committer(1, IDLE)), 2_000)
     detail = f"{few:.3f} ms, {many:.3f} ms"
     yield Result(f"entry beside {IDLE:,} idle transactional ids / none", many / few, 1.3, at_most=True, detail=detail)
@@ -51,6 +57,21 @@ def _cpu_ms(call: Callable[[], object], rounds: int) -> float:
         call()
         times.append(time.process_time() - begin)
     return statistics.median(times) * 1_000
+
+
+def _sender(partitions: int) -> Callable[[], None]:
+    """A call that sends a record to each partition and commits."""
+    store = create_on(MemoryStore())
+    store.create_topic("t", partitions=partitions)
+    producer = store.producer("p")
+
+    def commit() -> None:
+        with producer.transaction() as txn:
+            for partition in range(partitions):
+                txn.send("t", b"v" * 100, key=b"k", partition=partition)
+
+    commit()
+    return commit
 
 
 def _decided(state: State, command: Command) -> tuple[State, Any]:

@@ -68,7 +68,8 @@ def encode_rows(
             batches have its bytes, and get its place from the entry. Else it has a unique key.
     """
     now, config = runtime.clock(), writer.config
-    table = parts[0][1] if len(parts) == 1 else pa.concat_tables([rows for _, rows in parts])
+    # The rows of many batches in one chunk: each step with a table takes a time that grows with its chunks.
+    table = parts[0][1] if len(parts) == 1 else pa.concat_tables([rows for _, rows in parts]).combine_chunks()
     table, counts = _with_times(writer, table, now), [rows.num_rows for _, rows in parts]
     if inlined:
         encoded, key = encode_stream(table), ""
