@@ -132,8 +132,7 @@ class Scan:
 
     def to_tables(self) -> Generator[pa.Table]:
         """The result with bounded memory: in tables of a row group at most, or of some small neighbouring segments."""
-        # Several partitions may have rows in the same segments.
-        objects = self._connection.objects.with_neighbours() if len(self._partitions) > 1 else self._connection.objects
+        objects = self._connection.objects.with_neighbours(len(self._partitions))
         tables = read_ahead(objects, self._connection.pool, self.plan(), self._reading)
         with expirations(lambda: self._connection):
             if self._filter is None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.compactor.verify import segments as verify_segments
+from txnstore.consumer import fetcher
 from txnstore.read import ranged, reader
 from txnstore.segment import blocks
 from txnstore.sql import files
+from txnstore.storage import recent
 
+_SHARED = "protocol/read/test_shared_segments.py::"
 _RANGED, _VERIFY = "unit/read/test_ranged.py::", "protocol/verify/test_segments.py::"
 _EACH_BYTE = _RANGED + "test_each_altered_byte_that_is_read_is_found"
 _COLUMNS = _RANGED + "test_a_projection_fetches_its_columns"
@@ -24,7 +27,7 @@ RANGES = (
     Mutant(
         "a verification compares no hash of a segment that it reads whole",
         reader.open_whole,
-        "$data = fetch($objects, $tp, $segment, hashed=$hashed, shared=$shared)",
+        "$data = fetch($objects, $tp, $segment, hashed=$hashed)",
         "$data = fetch($objects, $tp, $segment)",
         test=_VERIFY + "test_deep_verification_compares_the_hash_of_a_segment_that_is_read_whole",
     ),
@@ -125,5 +128,40 @@ RANGES = (
         "$digest != $expected",
         "False",
         test=_ALL,
+    ),
+    Mutant(
+        "a reader of some partitions fetches a shared segment whole, however small its part is",
+        ranged.reads_ranges,
+        "return not $part.batch.alone and 4 * $rows < $segment.rows",
+        "return False",
+        test=_SHARED + "test_a_reader_of_one_partition_fetches_its_part_of_a_large_segment",
+    ),
+    Mutant(
+        "a reader of all partitions fetches a shared segment in parts",
+        reader._in_company,
+        "$partitions is None or 2 * $rows * $partitions >= $segment.rows",
+        "False",
+        test=_SHARED + "test_a_reader_of_one_partition_fetches_its_part_of_a_large_segment",
+    ),
+    Mutant(
+        "a segment is opened for each of its batches",
+        recent.Neighbours.once,
+        "$task = self._made[$name] = Task($make)",
+        "$task = Task($make)",
+        test=_SHARED + "test_a_scan_fetches_each_segment_once",
+    ),
+    Mutant(
+        "an opening that failed is kept",
+        recent.Neighbours.once,
+        "del self._made[$name]",
+        "pass",
+        test=_SHARED + "test_a_failure_is_not_kept",
+    ),
+    Mutant(
+        "a consumer forgets with each poll what it has opened",
+        fetcher.Poller._take,
+        "if self._objects is None or $near is None or",
+        "if True or",
+        test=_SHARED + "test_a_consumer_fetches_each_segment_once",
     ),
 )

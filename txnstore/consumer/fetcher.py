@@ -28,6 +28,7 @@ from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
 from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import RecentObjects
 
 _LOG = logging.getLogger("txnstore.consumer")
 
@@ -86,6 +87,8 @@ class Poller:
         self._pause = min(_FIRST_PAUSE, longest_pause)
         #: The partitions in the order of their next turns, as the last poll left them; new ones follow.
         self._turn_order: list[TopicPartition] = []
+        #: The objects with what is kept of those that are being read; None while there is nothing to read.
+        self._objects: RecentObjects | None = None
         #: The positions before a call that raised, until they are restored; None if there is nothing to restore.
         self._to_restore: dict[Flow, int] | None = None
         #: Set by a poll without records, while nothing changes. None: a poll looks at every partition.
@@ -244,9 +247,12 @@ class Poller:
         turns = dict.fromkeys([tp for tp in self._turn_order if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
         flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
-        # Several partitions may have rows in the same segments.
-        objects = self._connection.objects.with_neighbours() if len(flows) > 1 else self._connection.objects
-        polled = drain(flows, objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
+        near = self._objects.neighbours if self._objects is not None else None
+        if self._objects is None or near is None or near.is_full or near.partitions != len(flows):
+            self._objects = self._connection.objects.with_neighbours(len(flows))
+        polled = drain(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
+        if not polled:
+            self._objects = None
         self._turn_order = [flow.tp for flow in flows]
         return polled
 

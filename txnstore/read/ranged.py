@@ -74,7 +74,7 @@ class PartialFile(io.RawIOBase):
 DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 #: A larger segment with checksums of its blocks is never fetched whole.
 WHOLE_BYTES = 16 << 20
-#: A smaller one always is: a second request takes longer than its bytes.
+#: A smaller one is, unless a small part of it is needed: a second request takes longer than its bytes.
 SMALL_BYTES = 4 << 20
 #: Bytes between two needed ranges that are fetched with them: a request costs more than they do.
 _GAP_BYTES = 512 << 10
@@ -112,15 +112,19 @@ def footer_of(segment: Segment) -> tuple[int, str]:
 def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
     """Whether a slice is read by ranges: it needs less than half of the segment, or the segment is large.
 
+    Of a small segment, only what needs less than a quarter of its rows is.
+
     Args:
         part: The slice.
         columns: The number of columns that are read.
         all_columns: The number of columns of the segment.
     """
     segment = part.batch.segment
-    if not may_read_parts(segment):
+    if not has_footer(segment):
         return False
     rows = min(part.batch.records, part.limit - part.start)
+    if segment.size <= SMALL_BYTES:
+        return not part.batch.alone and 4 * rows < segment.rows
     return segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * columns < all_columns
 
 

@@ -158,7 +158,8 @@ def read_ahead(
         The rows, as tables of ``projection.schema``.
 
     Raises:
-        CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it.
+        CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it. If it cannot be
+            converted, the rows of those that are read together with it are left out.
     """
     fetches = _Fetches(objects, pool, slices, projection, together=together, window=window, decode=decode_ahead)
     decodes = _MAX_DECODES if decode_ahead else 1

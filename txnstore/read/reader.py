@@ -8,6 +8,7 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
 from txnstore.read.ranged import (
     DAMAGE,
+    WHOLE_BYTES,
     HashedSegment,
     RangedObject,
     RangedSegment,
@@ -45,7 +47,10 @@ from txnstore.segment.schema import (
     timestamps_of,
 )
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import neighbours_of
 
+#: What a conversion raises if the bytes have the hash that the chain names, but not the columns of the topic.
+_UNFIT = (*DAMAGE, SchemaMismatchError)
 _RESERVED = {field.name for field in RESERVED_FIELDS}
 
 
@@ -233,11 +238,7 @@ class OpenSlice:
         Raises:
             CorruptionError: The piece cannot be decoded; or the segment is missing or damaged.
         """
-        table, run = self._decode(number)
-        try:
-            return self._projection.fit(table, [run])
-        except DAMAGE as error:
-            raise unreadable(self.part.batch.segment, error) from error
+        return _fit(self._projection, *self._decode(number))
 
     def decoded(self) -> Iterator[tuple[pa.Table, Run]]:
         """Decode all pieces, without the conversion to the columns of the read; see :func:`read_together`."""
@@ -270,6 +271,9 @@ def open_slice(
 ) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
+    A segment of several batches is opened once for a caller that keeps neighbours
+    (:meth:`~txnstore.storage.recent.RecentObjects.with_neighbours`), and costs the others no request.
+
     Args:
         objects: The object store.
         part: The slice.
@@ -281,23 +285,35 @@ def open_slice(
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
     segment = part.batch.segment
-    if projection.reads_ranges(part) or (in_parts and has_footer(segment)):
-        file: SegmentFile = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
+    file: SegmentFile | None = None
+    near = neighbours_of(objects) if not (hashed or part.batch.alone) else None
+    if near is not None and _in_company(part, near.partitions):
+        whole = partial(open_whole, objects, part.tp, segment)
+        file = near.once((segment.key, segment.sha256, segment.rows), segment.size, whole)
+    if file is None and (projection.reads_ranges(part) or (in_parts and has_footer(segment))):
+        file = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
         check_file(segment, file)
-    else:
-        file = open_whole(objects, part.tp, segment, hashed=hashed, shared=not part.batch.alone)
+    if file is None:
+        file = open_whole(objects, part.tp, segment, hashed=hashed)
     return OpenSlice(part, projection, file, pieces_of(part, file))
 
 
-def open_whole(
-    objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False, shared: bool = False
-) -> SegmentFile:
-    """Fetch all bytes of a segment with one GET, and check them; ``hashed`` and ``shared``: see :func:`fetch`.
+def _in_company(part: Slice, partitions: int | None) -> bool:
+    """Whether a reader of this many partitions needs about half of the segment of a slice, or has to fetch it whole."""
+    segment = part.batch.segment
+    if not has_footer(segment):
+        return True
+    rows = min(part.batch.records, part.limit - part.start)
+    return segment.size <= WHOLE_BYTES and (partitions is None or 2 * rows * partitions >= segment.rows)
+
+
+def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:
+    """Fetch all bytes of a segment with one GET, and check them; ``hashed``: see :func:`fetch`.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    data = fetch(objects, tp, segment, hashed=hashed, shared=shared)
+    data = fetch(objects, tp, segment, hashed=hashed)
     try:
         file = open_segment(data, segment.format)
     except DAMAGE as error:
@@ -346,9 +362,18 @@ def read_together(slices: Iterable[OpenSlice], projection: Projection) -> pa.Tab
         rows, runs = zip(*alike, strict=True)
         try:
             tables.append(projection.fit(_concatenated(rows), runs))
-        except DAMAGE as error:
-            raise unreadable(runs[0].part.batch.segment, error) from error
+        except _UNFIT:
+            for table, run in zip(rows, runs, strict=True):
+                _fit(projection, table, run)  # Names the segment.
+            raise
     return pa.concat_tables(tables).combine_chunks() if tables else projection.schema.empty_table()
+
+
+def _fit(projection: Projection, table: pa.Table, run: Run) -> pa.Table:
+    try:
+        return projection.fit(table, [run])
+    except _UNFIT as error:
+        raise unreadable(run.part.batch.segment, error) from error
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
@@ -383,9 +408,7 @@ def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.
     return pa.concat_tables(tables) if tables else projection.schema.empty_table()
 
 
-def fetch(
-    objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False, shared: bool = False
-) -> bytes:
+def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> bytes:
     """Fetch the bytes of a segment, and check them: by their hash, or those of a large one by its checksums of blocks.
 
     Args:
@@ -393,12 +416,11 @@ def fetch(
         tp: The partition, for messages.
         segment: The segment.
         hashed: Check also a large one by its hash.
-        shared: Other batches may have rows of it, so that a store that keeps neighbours may be asked for it again.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
-    name, start = f"segment {segment.key} of {tp}", 0 if shared and segment.first_byte is None else segment.first_byte
+    name, start = f"segment {segment.key} of {tp}", segment.first_byte
     try:
         data = (
             objects.get(segment.object) if start is None else objects.get(segment.object, start, start + segment.size)

@@ -71,7 +71,7 @@ class ParquetSegment:
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         self.footer = ParquetFooter(file)
         self.columns, self.rows = self.footer.columns, self.footer.rows
-        # A ParquetFile is not thread-safe: the first read takes this one, and the others open their own.
+        # A ParquetFile is not thread-safe: a read takes one that no other read uses, or opens another.
         self._opened = [file]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
@@ -84,7 +84,9 @@ class ParquetSegment:
             file = self._opened.pop()
         except IndexError:
             file = self.footer.open(pa.BufferReader(self._data))
-        return self.footer.read(file, piece, columns)
+        table = self.footer.read(file, piece, columns)
+        self._opened.append(file)
+        return table
 
 
 class ParquetFooter:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 from txnstore.storage.base import ObjectInfo, ObjectStore
-from txnstore.threads import ForkLock
+from txnstore.threads import ForkLock, Task
+
+T = TypeVar("T")
 
 #: The number of bytes that are kept; beyond it, the oldest beginnings are dropped.
 _KEPT_BYTES = 16 << 20
-#: The number of bytes that are kept for a caller that reads many parts of objects.
+#: The number of bytes that are kept for a caller that reads many parts of objects, of their beginnings and of what it
+#: has opened each.
 _NEAR_BYTES = 64 << 20
 #: A request costs more than the transfer of this many bytes at the beginning of an object.
 _BEGINNING_BYTES = 64 << 10
@@ -54,6 +58,54 @@ class _Beginnings:
             self._size = 0
 
 
+class Neighbours:
+    """What one caller keeps of objects that it reads several parts of, until the memory for that is full. Thread-safe.
+
+    Args:
+        partitions: The number of partitions that it reads; None: any. They may have rows in the same objects.
+
+    Attributes:
+        is_full: Whether something could not be kept.
+    """
+
+    def __init__(self, partitions: int | None = None) -> None:
+        self.partitions = partitions
+        self.is_full = False
+        #: The beginnings of entries.
+        self.beginnings = _Beginnings(_NEAR_BYTES)
+        #: Guards the two fields below, and no request.
+        self._lock = ForkLock()
+        #: What was made, or is being made, by name.
+        self._made: dict[Hashable, Task[Any]] = {}
+        #: The sizes of it in total; too large after an interrupt, never too small.
+        self._bytes = 0
+
+    def once(self, name: Hashable, size: int, make: Callable[[], T]) -> T | None:
+        """What ``make`` returns, which is called once for this name; None if there is no room for ``size`` bytes.
+
+        Another thread that asks for the same meanwhile waits for it. If ``make`` raises, each caller calls it.
+        """
+        with self._lock.own:
+            task: Task[T] | None = self._made.get(name)
+            if task is None:
+                if self._bytes + size > _NEAR_BYTES:
+                    self.is_full = True
+                    return None
+                self._bytes += size
+                task = self._made[name] = Task(make)
+        mine = task.run()
+        error = task.exception()
+        if error is None:
+            return task.result()
+        with self._lock.own:
+            if self._made.get(name) is task:
+                del self._made[name]
+                self._bytes -= size
+        if mine:
+            raise error
+        return make()
+
+
 class RecentObjects:
     """Forwards all requests, but answers a read of a part of an object whose beginning is kept. Thread-safe.
 
@@ -71,22 +123,23 @@ class RecentObjects:
         self.inner = inner
         #: Those of entries, which were checked.
         self._kept = _Beginnings(_KEPT_BYTES)
-        #: Those of other objects, unchecked, for one caller; None: they are not read ahead.
-        self._near: _Beginnings | None = None
+        #: What one caller keeps; None: nothing is read ahead.
+        self.neighbours: Neighbours | None = None
 
     @property
     def url(self) -> str:
         """The root URL of the wrapped store, without credentials."""
         return self.inner.url
 
-    def with_neighbours(self) -> RecentObjects:
-        """The same objects, for a caller that reads many parts of them and then drops this.
+    def with_neighbours(self, partitions: int | None = None) -> RecentObjects:
+        """The same objects, for a caller that reads rows of this many partitions, or of any, and then drops this.
 
-        The first read of a part fetches and keeps the beginning of its object, which has the next ones, until the
-        memory for that is full. What is kept was not checked, so no other reader gets it.
+        The first read of a part of an entry fetches and keeps its beginning, which has the next ones. It was not
+        checked, so no other reader gets it. A segment of several batches is opened once
+        (:func:`~txnstore.read.reader.open_slice`). Both end when the memory for that is full.
         """
         objects = RecentObjects(self.inner)
-        objects._kept, objects._near = self._kept, self._near or _Beginnings(_NEAR_BYTES)
+        objects._kept, objects.neighbours = self._kept, Neighbours(partitions)
         return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
@@ -101,12 +154,12 @@ class RecentObjects:
         if start is None or end is None:
             return self.inner.get(key, start, end)
         beginning = self._kept.find(key, end)
-        if beginning is None and self._near is not None:
-            beginning = self._near.find(key, end)
-            length = max(end, _BEGINNING_BYTES)
-            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and self._near.has_room(length):
+        if beginning is None and self.neighbours is not None:
+            near, length = self.neighbours.beginnings, max(end, _BEGINNING_BYTES)
+            beginning = near.find(key, end)
+            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and near.has_room(length):
                 beginning = self.inner.get(key, 0, length)
-                self._near.keep(key, beginning)
+                near.keep(key, beginning)
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 
     def put(self, key: str, data: bytes) -> None:
@@ -147,3 +200,8 @@ def forget(objects: ObjectStore) -> None:
     """Drop what is kept, so that each read asks the storage."""
     if isinstance(objects, RecentObjects):
         objects.forget()
+
+
+def neighbours_of(objects: ObjectStore) -> Neighbours | None:
+    """What the caller keeps that these objects were made for; None if it keeps nothing."""
+    return objects.neighbours if isinstance(objects, RecentObjects) else None

@@ -64,7 +64,7 @@ def test_bytes_that_a_compaction_read_and_did_not_check_are_not_kept(
 
         def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
             data = objects.get(key, start, end)
-            if start is None or self.damaged:
+            if self.damaged or (start is None and not key.startswith("topics/")):
                 return data
             self.damaged = 1
             return bytes(byte ^ 1 for byte in data)
@@ -92,4 +92,4 @@ def test_what_a_compaction_keeps_is_not_dropped_for_more(
     shared = {batch.segment.object for batch in batches(store, TopicPartition("wide", 0))}
     other.compact("wide")
     read = Counter(key for kind, key in connection_of(other).counts.log if kind == "get")
-    assert sorted(read[key] for key in shared) == [1] * 5 + [8] * 5
+    assert sorted(read[key] for key in shared) == [1] * 6 + [8] * 4

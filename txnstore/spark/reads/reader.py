@@ -85,8 +85,9 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
     try:
         with ExitStack() as stack, expirations(lambda: stack.enter_context(Connection(objects, read_only=True))):
             if group.share is None:
-                # Several partitions may have rows in the same segments.
-                tables = read_ahead(RecentObjects(objects).with_neighbours(), pool, group.slices, projection)
+                partitions = len({part.tp for part in group.slices})
+                neighbours = RecentObjects(objects).with_neighbours(partitions)
+                tables = read_ahead(neighbours, pool, group.slices, projection)
             else:
                 tables = read_share(objects, group.slices[0], projection, group.share)
             yield from types.to_batches(tables, schema)

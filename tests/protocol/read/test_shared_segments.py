@@ -1,0 +1,200 @@
+"""Readers of segments of several batches: each is fetched and opened once, or only the part that is needed is."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.harness.executors import InlineExecutor
+from tests.helpers.compaction import rows
+from tests.helpers.connections import connection_of
+from tests.helpers.inlining import counted_store
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, StorageError
+from txnstore.read import ranged
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.storage import recent
+from txnstore.storage.memory import MemoryStore
+from txnstore.storage.recent import Neighbours
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+PARTITIONS, FLUSHES, EACH = 24, 3, 4
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: MemoryStore) -> Store:
+    """Three flushes of four records to each of 24 partitions: three objects."""
+    store = counted_store(clock, objects)
+    store.create_topic("p", partitions=PARTITIONS, config={"inline.bytes": 0})
+    fill(store)
+    return store
+
+
+def fill(store: Store, size: int = 100) -> None:
+    numbers = random.Random(1)
+    with store.producer("id") as producer:
+        for _ in range(FLUSHES):
+            with producer.transaction() as txn:
+                for partition in range(PARTITIONS):
+                    for _ in range(EACH):
+                        txn.send("p", numbers.randbytes(size), partition=partition)
+
+
+def fetched(store: Store, read: Callable[[], object]) -> Counter[str]:
+    """How often each segment object is requested during a call."""
+    counts = connection_of(store).counts
+    counts.reset()
+    read()
+    return Counter(key for kind, key in counts.log if kind == "get" and key.startswith("topics/"))
+
+
+def polled(store: Store, most: int, partitions: int = PARTITIONS) -> int:
+    """The number of records that polls of at most so many return."""
+    with store.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("p", number) for number in range(partitions)])
+        return sum(len(batch) for batch in iter(lambda: consumer.poll(max_records=most), []))
+
+
+# Whole ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scan_fetches_each_segment_once(store: Store) -> None:
+    counts = fetched(store, lambda: rows(store, "p"))
+    assert sorted(counts.values()) == [1] * FLUSHES
+    assert len(rows(store, "p")) == FLUSHES * PARTITIONS * EACH
+
+
+@pytest.mark.parametrize("most", [1, 7, 10_000])
+def test_a_consumer_fetches_each_segment_once(store: Store, most: int) -> None:
+    """However few records each of its polls returns."""
+    read = list[int]()
+    counts = fetched(store, lambda: read.append(polled(store, most)))
+    assert read == [FLUSHES * PARTITIONS * EACH]
+    assert sorted(counts.values()) == [1] * FLUSHES
+
+
+def test_parts_of_one_partition_in_a_segment_cost_one_request(store: Store) -> None:
+    """As a settled segment has them where a period of retention ends between two batches."""
+    (first, *_) = store.scan("p", partitions=[0]).plan()
+    parts = [replace(first, limit=first.start + 1), replace(first, start=first.start + 1)]
+    connection, projection = connection_of(store), Projection(store.scan("p").topic)
+
+    def read() -> None:
+        tables = read_ahead(connection.objects.with_neighbours(1), InlineExecutor(), parts, projection)
+        assert sum(table.num_rows for table in tables) == EACH
+
+    assert [*fetched(store, read).values()] == [1]
+
+
+def test_a_consumer_without_records_to_read_keeps_no_segments(store: Store) -> None:
+    with store.consumer(["p"], auto_offset_reset="earliest") as consumer:
+        consumer.poll(max_records=1)
+        assert consumer._poller._objects is not None
+        while consumer.poll():
+            pass
+        assert consumer._poller._objects is None
+
+
+def test_a_full_memory_of_a_consumer_is_emptied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has room for one of the segments: each is fetched once all the same, as all partitions advance together."""
+    largest = max(item.size for item in connection_of(store).objects.list("topics/"))
+    monkeypatch.setattr(recent, "_NEAR_BYTES", largest)
+    counts = fetched(store, lambda: polled(store, PARTITIONS * EACH))
+    assert len(counts) == FLUSHES
+    assert sum(counts.values()) < 2 * PARTITIONS, "without room at the ends of segments alone"
+
+
+def test_bytes_after_a_shared_segment_are_damage(store: Store, objects: MemoryStore) -> None:
+    key = next(iter(objects.list("topics/"))).key
+    objects.put(key, objects.get(key) + b"more")
+    with pytest.raises(CorruptionError, match=f"{key} .*bytes"):
+        rows(store, "p")
+
+
+# In parts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_of_one_partition_fetches_its_part_of_a_large_segment(store: Store, objects: MemoryStore) -> None:
+    """The footer, and then the blocks of its row group: not all rows of 24 partitions."""
+    store.alter_topic("p", config={"segment.own.bytes": 1 << 20})
+    fill(store, 15_000)
+    large = [item.size for item in objects.list("topics/") if item.size >= 1 << 20]
+    assert len(large) == FLUSHES
+    ranged.forget_footers()
+    counts = connection_of(store).counts
+    scan = store.scan("p", partitions=[5])
+    counts.reset()
+    assert scan.to_table().num_rows == 2 * FLUSHES * EACH
+    assert counts.snapshot().get == FLUSHES + 2 * FLUSHES
+    assert counts.snapshot().bytes_in < sum(large) / 3
+    ranged.forget_footers()
+    scan = store.scan("p")
+    counts.reset()
+    assert scan.to_table().num_rows == 2 * FLUSHES * EACH * PARTITIONS
+    assert counts.snapshot().get == 2 * FLUSHES, "a reader of all partitions fetches it whole"
+
+
+def test_without_room_a_large_segment_is_read_in_parts(
+    store: Store, objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan goes through all segments once for each partition: it must not fetch them whole each time."""
+    store.alter_topic("p", config={"segment.own.bytes": 1 << 20})
+    fill(store, 15_000)
+    total = sum(item.size for item in objects.list("topics/"))
+    monkeypatch.setattr(recent, "_NEAR_BYTES", 1 << 20)
+    counts = connection_of(store).counts
+    scan = store.scan("p")
+    counts.reset()
+    assert scan.to_table().num_rows == 2 * FLUSHES * EACH * PARTITIONS
+    assert counts.snapshot().bytes_in < 5 * total
+
+
+# What is kept ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_by_several_threads_is_made_once() -> None:
+    near, made = Neighbours(2), list[int]()
+    begun, go = threading.Event(), threading.Event()
+
+    def make() -> str:
+        made.append(1)
+        begun.set()
+        assert go.wait(60)
+        return "opened"
+
+    results: list[str | None] = []
+    threads = [threading.Thread(target=lambda: results.append(near.once("name", 5, make))) for _ in range(2)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert (results, made) == (["opened"] * 2, [1])
+
+
+def test_what_has_no_room_is_not_made() -> None:
+    near = Neighbours()
+    assert near.once("first", recent._NEAR_BYTES, lambda: 1) == 1
+    assert (near.is_full, near.once("second", 1, lambda: 2), near.is_full) == (False, None, True)
+    assert near.once("first", recent._NEAR_BYTES, lambda: 3) == 1
+
+
+def test_a_failure_is_not_kept() -> None:
+    near = Neighbours()
+
+    def fail() -> int:
+        raise StorageError("lost")
+
+    for _ in range(2):
+        with pytest.raises(StorageError, match="lost"):
+            near.once("name", recent._NEAR_BYTES, fail)
+    makers = (lambda: 1, lambda: 2)
+    assert [near.once("name", recent._NEAR_BYTES, make) for make in makers] == [1, 1]
