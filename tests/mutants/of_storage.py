@@ -13,6 +13,7 @@ from txnstore.storage import proofs
 from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
 from txnstore.storage.s3.errors import check_absence
+from txnstore.storage.s3.loop import own_loop
 from txnstore.storage.s3.requests import ETags
 from txnstore.storage.s3.settings import _keys, plain_settings
 
@@ -38,6 +39,13 @@ STORAGE = (
         "",
         test="unit/storage/test_s3_settings.py::test_plain_settings_are_those_of_the_client"
         "[keys before those of the environment]",
+    ),
+    Mutant(
+        "a loop is shared before its thread starts",
+        own_loop,
+        "start(partial(_serve, $begun),",
+        "$begun.run()\n        start(partial(_serve, $begun),",
+        test="unit/storage/test_s3_loop.py::test_thread_that_cannot_start_leaves_no_loop",
     ),
     Mutant(
         "a proof of a storage does not expire",

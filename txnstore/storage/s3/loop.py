@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from txnstore.threads import Task, start
@@ -23,15 +24,39 @@ _LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process. The first call starts its thread, which ends with the process."""
-    loop = _LOOPS.get(os.getpid())
+    """The event loop of this process. The first call starts its thread, which ends with the process.
+
+    Raises:
+        RuntimeError: The system has no more threads. A later call tries again.
+    """
+    pid = os.getpid()
+    loop = _LOOPS.get(pid)
     if loop is None:
-        made = asyncio.new_event_loop()
-        loop = _LOOPS.setdefault(os.getpid(), made)
-        if loop is made:
-            start(made.run_forever, "txnstore-s3")
-        else:
-            made.close()
+        begun = Task(partial(_begin, pid))
+        start(partial(_serve, begun), "txnstore-s3")
+        begun.result()
+        loop = _LOOPS[pid]
+    return loop
+
+
+def _serve(begun: Task[asyncio.AbstractEventLoop]) -> None:
+    """Make a loop, and run it.
+
+    The same thread shares the loop and runs it: requests would wait forever for a loop whose thread did not start, or
+    whose start an interrupt ended. None reaches this thread.
+    """
+    begun.run()
+    if begun.exception() is None:
+        loop = begun.result()
+        loop.run_forever()
+        loop.close()
+
+
+def _begin(pid: int) -> asyncio.AbstractEventLoop:
+    """Make a loop, and share it unless another thread was first; then it ends at once."""
+    loop = asyncio.new_event_loop()
+    if _LOOPS.setdefault(pid, loop) is not loop:
+        loop.call_soon(loop.stop)
     return loop
 
 
