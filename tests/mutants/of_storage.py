@@ -15,7 +15,7 @@ from txnstore.storage.local import LocalStore
 from txnstore.storage.s3.errors import check_absence
 from txnstore.storage.s3.loop import own_loop
 from txnstore.storage.s3.requests import ETags
-from txnstore.storage.s3.settings import _keys, plain_settings
+from txnstore.storage.s3.settings import _keys, _profile, plain_settings
 
 _OBSERVED = "protocol/chains/test_observed.py::"
 
@@ -39,6 +39,20 @@ STORAGE = (
         "",
         test="unit/storage/test_s3_settings.py::test_plain_settings_are_those_of_the_client"
         "[keys before those of the environment]",
+    ),
+    Mutant(
+        "credentials of both files of AWS are put together",
+        _profile,
+        "if not _CREDENTIALS.isdisjoint($merged) and not _CREDENTIALS.isdisjoint($settings):",
+        "if False:",
+        test="unit/storage/test_s3_settings.py::test_files_mean_what_botocore_makes_of_them[default]",
+    ),
+    Mutant(
+        "a section for all profiles is passed over",
+        _profile,
+        " or any(map(_DOUBTFUL.search, $others))",
+        "",
+        test="unit/storage/test_s3_settings.py::test_files_mean_what_botocore_makes_of_them[DEFAULT]",
     ),
     Mutant(
         "a loop is shared before its thread starts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.session import Session
 
 from txnstore.storage.s3.client import connect
 from txnstore.storage.s3.loop import own_loop, run_on
@@ -18,7 +20,9 @@ from txnstore.storage.s3.settings import plain_settings, settings_of
 KEYS = {"key": "one", "secret": "two"}
 OF_THE_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "env", "AWS_SECRET_ACCESS_KEY": "env-secret"}
 NOWHERE = "http://127.0.0.1:9"
-CREDENTIALS = "[default]\naws_access_key_id = file\naws_secret_access_key = file-secret\n"
+PAIR = "aws_access_key_id = file\naws_secret_access_key = file-secret\n"
+CREDENTIALS = f"[default]\n{PAIR}"
+WITH_REGION = f"{CREDENTIALS}region = us-west-2\n"
 
 #: Options, environment, and files of AWS, which plain settings are read from.
 PLAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
@@ -51,6 +55,8 @@ PLAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]]
     "credentials": ({}, {}, {"config": "[default]\nregion = eu-north-1\n", "credentials": CREDENTIALS}),
     "credentials with token": ({}, {}, {"credentials": f"{CREDENTIALS}aws_session_token = file-token\n"}),
     "environment before files": ({}, OF_THE_ENVIRONMENT, {"credentials": CREDENTIALS}),
+    "default among the profiles": ({}, {}, {"config": f"[profile default]\n{PAIR}region = eu-west-1\n"}),
+    "region of the credentials": ({}, {}, {"config": "[default]\nregion = eu-west-1\n", "credentials": WITH_REGION}),
 }
 #: The same of what is left to botocore.
 OTHER: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]] = {
@@ -79,7 +85,20 @@ OTHER: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]]
     "role": ({}, {}, {"config": "[default]\nrole_arn = arn\nsource_profile = x\n"}),
     "process": ({}, {}, {"config": "[default]\ncredential_process = /bin/x\n", "credentials": CREDENTIALS}),
     "damaged file": (KEYS, {}, {"config": "region = eu-north-1\n"}),
+    "credentials in both files": ({}, {}, {"config": CREDENTIALS, "credentials": CREDENTIALS}),
+    "token in the other file": ({}, {}, {"config": "[default]\naws_session_token = t\n", "credentials": CREDENTIALS}),
+    "values of all profiles": ({}, {}, {"config": "[DEFAULT]\nregion = eu-west-3\n", "credentials": CREDENTIALS}),
+    "quoted profile": (KEYS, {}, {"config": "[profile 'default']\nregion = eu-west-3\n"}),
+    "a value of two lines": ({}, {}, {"credentials": f"{CREDENTIALS}aws_session_token =\n  a = b\n"}),
+    "an empty value": ({}, {}, {"credentials": f"{CREDENTIALS}aws_session_token =\n"}),
 }
+#: Names of sections that are the default profile to botocore, in one of the files or in both, and that are not.
+SECTIONS = ("default", "profile default", 'profile "default"', " default ", "DEFAULT")
+#: What they may contain.
+PARTS = (
+    "", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "aws_access_key_id aws_secret_access_key",
+    "aws_access_key_id aws_secret_access_key aws_session_token", "region",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -134,6 +153,36 @@ def test_configuration_of_fsspec_is_left_to_it(given: Callable[..., Mapping[str,
     environment = given({}, {})
     Path(environment["HOME"], ".config/fsspec").mkdir(parents=True)
     assert plain_settings(KEYS, environment, ENCRYPTION) is None
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_files_mean_what_botocore_makes_of_them(given: Callable[..., Mapping[str, str]], section: str) -> None:
+    """Both may have parts of the credentials, which are never put together, in sections with any of the names."""
+    environment = given({}, {})
+    folder = Path(environment["HOME"], ".aws")
+    plain_ones = 0
+    for parts, other, other_parts in itertools.product(PARTS, SECTIONS, PARTS):
+        (folder / "config").write_text(_section(section, parts, "eu-west-1"))
+        (folder / "credentials").write_text(_section(other, other_parts, "us-west-2"))
+        plain = plain_settings({}, environment, ENCRYPTION)
+        if plain is not None:
+            plain_ones += 1
+            session = Session()
+            found = session.get_credentials()
+            assert found is not None, (parts, other, other_parts)
+            frozen = found.get_frozen_credentials()
+            assert run_on(own_loop(), plain.credentials).result() == (
+                frozen.access_key,
+                frozen.secret_key,
+                frozen.token,
+            )
+            assert plain.region == (session.get_config_variable("region") or "us-east-1")
+    assert plain_ones or section not in SECTIONS[:2]
+
+
+def _section(name: str, parts: str, region: str) -> str:
+    lines = (f"{part} = {region if part == 'region' else f'{part} for {region}'}\n" for part in parts.split())
+    return f"[{name}]\n{''.join(lines)}" + "[default]\n" * (name == "DEFAULT")  # Which takes what all profiles have.
 
 
 async def _none() -> None:

@@ -111,8 +111,11 @@ _CONFIG: Mapping[str, type | tuple[type, ...]] = {
 _STYLE: Mapping[str, type | tuple[type, ...]] = {"addressing_style": str}
 #: What s3fs has set, in seconds.
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 15
-#: The lines of a profile that are read here, and one that changes nothing.
-_PROFILE = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region", "output"}
+#: The lines of a profile that are its credentials; those that are read here, and one that changes nothing.
+_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+_PROFILE = {*_CREDENTIALS, "region", "output"}
+#: A section that botocore may take for the default profile, or for a part of each, because of its rules for names.
+_DOUBTFUL = re.compile(r"default|[\"'\\]", re.IGNORECASE)
 #: Regions whose servers are below amazonaws.com.
 _REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-(north|south|east|west|central|northeast|southeast|northwest)-\d")
 
@@ -208,19 +211,24 @@ def _endpoint(region: str | None) -> str | None:
 
 
 def _profile(home: Path) -> dict[str, str] | None:
-    """The default profile in the files of AWS; None if it has settings that are not read here."""
-    found: dict[str, str] = {}
-    for name in ("config", "credentials"):
+    """The default profile in the files of AWS; None if it has settings that are not read here.
+
+    Botocore merges its other settings, but takes credentials from one file only: where both have some, it decides.
+    """
+    merged: dict[str, str] = {}
+    for name, sections in (("config", ("default", "profile default")), ("credentials", ("default",))):
         parser = RawConfigParser(default_section="")
         try:
             parser.read(home / ".aws" / name, "utf-8")
         except (Error, OSError, UnicodeError):
             return None
-        sections = [
-            section for section in parser.sections() if section.split() in (["default"], ["profile", "default"])
-        ]
-        if len(sections) > 1:
+        own = [section for section in sections if parser.has_section(section)]
+        others = set(parser.sections()).difference(own)
+        if len(own) > 1 or any(map(_DOUBTFUL.search, others)):
             return None
-        for section in sections:
-            found |= parser.items(section)
-    return found if found.keys() <= _PROFILE else None
+        settings = dict(parser.items(own[0])) if own else {}
+        if not _CREDENTIALS.isdisjoint(merged) and not _CREDENTIALS.isdisjoint(settings):
+            return None
+        merged |= settings
+    is_plain = all(name in _PROFILE and value and "\n" not in value for name, value in merged.items())
+    return merged if is_plain else None
