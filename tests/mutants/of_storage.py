@@ -48,6 +48,13 @@ STORAGE = (
         test="unit/storage/test_s3_settings.py::test_files_mean_what_botocore_makes_of_them[default]",
     ),
     Mutant(
+        "any text is a region where an endpoint is given",
+        plain_settings,
+        "if $region is not None and not _NAME.fullmatch($region):",
+        "if False:",
+        test="unit/storage/test_s3_settings.py::test_all_else_is_left_to_botocore[no region]",
+    ),
+    Mutant(
         "a section for all profiles is passed over",
         _profile,
         " or any(map(_DOUBTFUL.search, $others))",

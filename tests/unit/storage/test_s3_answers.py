@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import re
 import ssl
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiobotocore.httpsession import AIOHTTPSession
@@ -197,6 +199,39 @@ def test_endpoint_without_http_is_refused_with_the_url_to_write(endpoint: str) -
     for options in ({"endpoint_url": endpoint}, {"client_kwargs": {"endpoint_url": endpoint}}):
         with pytest.raises(InvalidConfigError, match=f"The endpoint_url {endpoint} is no URL: write http"):
             S3Store("bucket", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:99999", "http://host:port", "http://[::1", "https://", "http://a b"]
+)
+def test_endpoint_without_a_server_is_refused(endpoint: str) -> None:
+    """A wrong port makes a thread of obstore panic, and its request a broken connection."""
+    for options in ({"endpoint_url": endpoint}, {"client_kwargs": {"endpoint_url": endpoint}}):
+        with pytest.raises(InvalidConfigError, match=re.escape(f"The endpoint_url {endpoint} names no server")):
+            S3Store("bucket", storage_options=options)
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "read_timeout", "max_pool_connections"])
+@pytest.mark.parametrize("value", [-1, 0, True, "60", None, float("nan"), float("inf")])
+def test_numbers_that_are_not_positive_are_refused(name: str, value: object) -> None:
+    """Each library makes something else of them: no timeout, no time at all, no connection ever."""
+    with pytest.raises(InvalidConfigError, match=f"{name} in config_kwargs must be a positive number, not {value!r}"):
+        S3Store("bucket", storage_options={"config_kwargs": {name: value}})
+    S3Store("bucket", storage_options={"config_kwargs": {name: 1}})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"config_kwargs": {"s3": {"addressing_style": "bogus"}}}, "S3 addressing style bogus is invalid"),
+        ({"client_kwargs": {"region_name": "eu west"}}, "Provided region_name 'eu west'"),
+    ],
+)
+def test_wrong_option_is_an_error_of_the_first_request(options: dict[str, Any], named: str, transport: str) -> None:
+    """Whatever it is: not of the first one that obstore does not send."""
+    where = {"key": "one", "secret": "two", "endpoint_url": "http://127.0.0.1:9", "transport": transport}
+    with pytest.raises(InvalidConfigError, match=named):
+        S3Store("bucket", storage_options={**where, **options}).get("a")
 
 
 def test_certificates_of_an_authority_of_ones_own(tmp_path: Path, transport: str) -> None:

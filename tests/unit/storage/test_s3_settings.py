@@ -14,7 +14,6 @@ from botocore.session import Session
 
 from txnstore.storage.s3.client import connect
 from txnstore.storage.s3.loop import own_loop, run_on
-from txnstore.storage.s3.obstore import ENCRYPTION
 from txnstore.storage.s3.settings import plain_settings, settings_of
 
 KEYS = {"key": "one", "secret": "two"}
@@ -34,6 +33,11 @@ PLAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]]
     "endpoint of the client": ({**KEYS, "client_kwargs": {"endpoint_url": NOWHERE}}, {}, {}),
     "region": ({**KEYS, "client_kwargs": {"region_name": "eu-central-1"}}, {"AWS_DEFAULT_REGION": "us-west-2"}, {}),
     "region and endpoint": ({**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"region_name": "eu-west-3"}}, {}, {}),
+    "region of another server": (
+        {**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"region_name": "auto"}},
+        {},
+        {},
+    ),
     "us-east-1": ({**KEYS, "client_kwargs": {"region_name": "us-east-1"}}, {}, {}),
     "region of another variable": (KEYS, {"AWS_REGION": "eu-west-1"}, {}),
     "environment": ({}, {**OF_THE_ENVIRONMENT, "AWS_DEFAULT_REGION": "ap-southeast-2"}, {}),
@@ -79,7 +83,17 @@ OTHER: dict[str, tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str]]]
     "a misspelt option": ({**KEYS, "region": "eu-west-1"}, {}, {}),
     "an option of the client": ({**KEYS, "client_kwargs": {"api_version": "1"}}, {}, {}),
     "acceleration": ({**KEYS, "config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, {}, {}),
-    "storage class": ({**KEYS, "s3_additional_kwargs": {"StorageClass": "STANDARD_IA"}}, {}, {}),
+    "no style": ({**KEYS, "config_kwargs": {"s3": {"addressing_style": "bogus"}}}, {}, {}),
+    "no region": ({**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"region_name": "eu west"}}, {}, {}),
+    "no region of the environment": ({**KEYS, "endpoint_url": NOWHERE}, {"AWS_DEFAULT_REGION": "-"}, {}),
+    "a region for another kind of endpoint": (
+        {**KEYS, "endpoint_url": NOWHERE, "client_kwargs": {"region_name": "fips-us-east-1"}},
+        {},
+        {},
+    ),
+    "no port": (KEYS, {"AWS_ENDPOINT_URL": "http://127.0.0.1:99999"}, {}),
+    "no host": (KEYS, {"AWS_ENDPOINT_URL": "http://[::1"}, {}),
+    "no scheme": (KEYS, {"AWS_ENDPOINT_URL": "127.0.0.1:9"}, {}),
     "endpoint in a file": (KEYS, {}, {"config": f"[default]\nendpoint_url = {NOWHERE}\n"}),
     "style in a file": (KEYS, {}, {"config": "[default]\ns3 =\n  addressing_style = path\n"}),
     "role": ({}, {}, {"config": "[default]\nrole_arn = arn\nsource_profile = x\n"}),
@@ -128,7 +142,7 @@ def test_plain_settings_are_those_of_the_client(
     files: Mapping[str, str],
 ) -> None:
     environment = given(variables, files)
-    plain = plain_settings(options, environment, ENCRYPTION)
+    plain = plain_settings(options, environment)
     client = connect(options, "s3://bucket", ())
     try:
         expected = settings_of(client)
@@ -146,13 +160,13 @@ def test_all_else_is_left_to_botocore(
     variables: Mapping[str, str],
     files: Mapping[str, str],
 ) -> None:
-    assert plain_settings(options, given(variables, files), ENCRYPTION) is None
+    assert plain_settings(options, given(variables, files)) is None
 
 
 def test_configuration_of_fsspec_is_left_to_it(given: Callable[..., Mapping[str, str]]) -> None:
     environment = given({}, {})
     Path(environment["HOME"], ".config/fsspec").mkdir(parents=True)
-    assert plain_settings(KEYS, environment, ENCRYPTION) is None
+    assert plain_settings(KEYS, environment) is None
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -164,7 +178,7 @@ def test_files_mean_what_botocore_makes_of_them(given: Callable[..., Mapping[str
     for parts, other, other_parts in itertools.product(PARTS, SECTIONS, PARTS):
         (folder / "config").write_text(_section(section, parts, "eu-west-1"))
         (folder / "credentials").write_text(_section(other, other_parts, "us-west-2"))
-        plain = plain_settings({}, environment, ENCRYPTION)
+        plain = plain_settings({}, environment)
         if plain is not None:
             plain_ones += 1
             session = Session()

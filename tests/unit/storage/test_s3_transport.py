@@ -10,7 +10,13 @@ from typing import Any
 import obstore.store
 import pytest
 
-from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, UnknownOutcomeError
+from txnstore.errors import (
+    InvalidConfigError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    UnknownOutcomeError,
+)
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3 import obstore as s3_obstore
 from txnstore.storage.s3.errors import Kind, NotSecureError, NotSentError, map_s3_error
@@ -57,6 +63,11 @@ def test_option_names_the_transport(transport: str) -> None:
         ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "config_kwargs s3 use_accelerate_endpoint"),
         ({"config_kwargs": {"signature_version": "s3"}}, "signature_version s3"),
         ({"s3_additional_kwargs": {"StorageClass": "STANDARD_IA"}}, "s3_additional_kwargs StorageClass"),
+        (
+            {"s3_additional_kwargs": {"ServerSideEncryption": "aws:fsx"}},
+            "s3_additional_kwargs ServerSideEncryption 'aws:fsx'",
+        ),
+        ({"s3_additional_kwargs": {"SSEKMSKeyId": 5}}, "s3_additional_kwargs SSEKMSKeyId 5"),
     ],
 )
 def test_option_that_obstore_does_not_know_needs_s3fs(
@@ -69,6 +80,20 @@ def test_option_that_obstore_does_not_know_needs_s3fs(
     store = S3Store("bucket", storage_options={**NOWHERE, **options, "transport": "obstore"})
     with pytest.raises(InvalidConfigError, match=f"'obstore' does not know the storage option {named} for s3://bucket"):
         store.get("a")
+
+
+def test_endpoint_of_the_environment_without_a_server_needs_s3fs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which refuses it, where a thread of obstore panics."""
+    caplog.set_level(logging.INFO, logger="txnstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:99999")
+    store = S3Store("bucket", storage_options={"key": "one", "secret": "two"})
+    with pytest.raises(StorageRefusedError, match="was not a valid URI"):
+        store.get("a")
+    store.close()
+    reasons = {getattr(record, "not_obstore", None) for record in caplog.records}
+    assert reasons == {"it does not know endpoint_url http://127.0.0.1:99999"}
 
 
 def test_wrong_transports_are_refused_when_the_store_is_opened() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -15,6 +16,7 @@ from txnstore.storage.s3.errors import scrub
 from txnstore.storage.s3.loop import own_loop
 from txnstore.storage.s3.requests import parameters
 from txnstore.storage.s3.session import single_attempt_session
+from txnstore.storage.s3.settings import is_server
 
 #: Whatever the options say: requests are counted and repeated above, and each store has a client of its own.
 _FIXED = {"use_listings_cache": False, "skip_instance_cache": True, "asynchronous": False}
@@ -124,13 +126,14 @@ def _never_redirected(params: dict[str, Any], **_: object) -> None:
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
-def check_endpoint(options: Mapping[str, Any]) -> None:
-    """Check the ``endpoint_url`` of the options.
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check those whose errors the libraries report late, or as something else.
 
     Raises:
-        InvalidConfigError: It contains credentials or a query, or is no URL.
+        InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL of a server; or a timeout
+            or the number of connections is not a positive number.
     """
-    client = options.get("client_kwargs") or {}
+    client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
     for endpoint in (options.get("endpoint_url"), client.get("endpoint_url")):
         if endpoint and redact(endpoint) != endpoint:
             raise InvalidConfigError(
@@ -140,8 +143,16 @@ def check_endpoint(options: Mapping[str, Any]) -> None:
         if endpoint and not str(endpoint).lower().startswith(("http://", "https://")):
             host = str(endpoint).rpartition("//")[2]
             raise InvalidConfigError(f"The endpoint_url {endpoint} is no URL: write http://{host} or https://{host}.")
+        if endpoint and not is_server(endpoint):
+            raise InvalidConfigError(f"The endpoint_url {endpoint} names no server: check its host and port.")
+    for name in _POSITIVE & config.keys():
+        value = config[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InvalidConfigError(f"{name} in config_kwargs must be a positive number, not {value!r}.")
 
 
+#: Timeouts, in seconds, and the number of connections. A negative number of them makes aiohttp wait forever.
+_POSITIVE = {"connect_timeout", "read_timeout", "max_pool_connections"}
 _SECRET_NAMES = {"key", "secret", "token", "username", "password", "aws_access_key_id", "aws_secret_access_key",
                  "aws_session_token", "SSECustomerKey"}  # fmt: skip
 

@@ -24,9 +24,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import unescape
 
+from txnstore.storage.redact import redact
 from txnstore.storage.s3.errors import Answer, NotSecureError, NotSentError, TransportError, check_absence
 from txnstore.storage.s3.requests import Listed, S3fsRequests
-from txnstore.storage.s3.settings import Credentials, Settings
+from txnstore.storage.s3.settings import Credentials, Settings, is_server
 
 SMALL_BYTES = 1 << 20
 """A larger object is written through s3fs."""
@@ -47,12 +48,13 @@ _CONFIG = {
     "connect_timeout", "read_timeout", "retries", "max_pool_connections", "region_name", "s3", "signature_version",
     "tcp_keepalive",
 }  # fmt: skip
-#: The ``s3_additional_kwargs`` that obstore knows, and its names for them.
-ENCRYPTION = {
+#: The ``s3_additional_kwargs`` that obstore knows, and its names for them; and the values of the first that it knows.
+_ENCRYPTION = {
     "ServerSideEncryption": "server_side_encryption",
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
+_ALGORITHMS = ("AES256", "aws:kms", "aws:kms:dsse")
 
 #: The one minor version whose errors, which are text, this module can read.
 _VERSION = "0.12"
@@ -100,11 +102,15 @@ def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | No
         ("", options, _OPTIONS),
         ("client_kwargs ", options.get("client_kwargs") or {}, _CLIENT),
         ("config_kwargs ", options.get("config_kwargs") or {}, _CONFIG),
-        ("s3_additional_kwargs ", files.s3_additional_kwargs, ENCRYPTION),
     ):
         for name in settings:
             if name not in supported:
                 return f"{prefix}{name}"
+    parameter = unknown_parameter(files.s3_additional_kwargs)
+    if parameter is not None:
+        return f"s3_additional_kwargs {parameter}"
+    if not is_server(files.s3.meta.endpoint_url):
+        return f"endpoint_url {redact(files.s3.meta.endpoint_url)}"
     config = files.s3.meta.config
     for name in ("proxies", "proxies_config", "client_cert", "use_dualstack_endpoint", "use_fips_endpoint"):
         if getattr(config, name, None):
@@ -115,6 +121,18 @@ def unsupported(files: Any, options: Mapping[str, Any], bucket: str) -> str | No
     if not files.anon and config.signature_version not in ("s3v4", "v4"):
         return f"signature_version {config.signature_version}"
     return f"bucket {bucket}" if bucket.endswith("--x-s3") else None
+
+
+def unknown_parameter(additional: Mapping[str, Any]) -> str | None:
+    """The first of the ``s3_additional_kwargs`` that obstore does not know, or whose value it does not know."""
+    for name, value in additional.items():
+        if name not in _ENCRYPTION:
+            return name
+        if not isinstance(value, bool if name == "BucketKeyEnabled" else str) or (
+            name == "ServerSideEncryption" and value not in _ALGORITHMS
+        ):
+            return f"{name} {value!r}"
+    return None
 
 
 #: Keys that object_store takes as they are.
@@ -232,7 +250,7 @@ class ObstoreRequests(S3fsRequests):
             "unsigned_payload": False,
             "s3_express": False,
             "request_payer": wanted.requester_pays,
-            **{ours: wanted.additional[theirs] for theirs, ours in ENCRYPTION.items() if theirs in wanted.additional},
+            **{ours: wanted.additional[theirs] for theirs, ours in _ENCRYPTION.items() if theirs in wanted.additional},
         }
         client: dict[str, Any] = {
             "allow_http": endpoint.startswith("http://"),

@@ -13,6 +13,7 @@ from configparser import Error, RawConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from txnstore.threads import load
 
@@ -108,7 +109,7 @@ _CLIENT: Mapping[str, type | tuple[type, ...]] = {"region_name": str, "endpoint_
 _CONFIG: Mapping[str, type | tuple[type, ...]] = {
     "connect_timeout": (int, float), "read_timeout": (int, float), "max_pool_connections": int, "s3": dict,
 }  # fmt: skip
-_STYLE: Mapping[str, type | tuple[type, ...]] = {"addressing_style": str}
+_STYLES = ("auto", "path", "virtual")
 #: What s3fs has set, in seconds.
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 15
 #: The lines of a profile that are its credentials; those that are read here, and one that changes nothing.
@@ -116,29 +117,23 @@ _CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token
 _PROFILE = {*_CREDENTIALS, "region", "output"}
 #: A section that botocore may take for the default profile, or for a part of each, because of its rules for names.
 _DOUBTFUL = re.compile(r"default|[\"'\\]", re.IGNORECASE)
-#: Regions whose servers are below amazonaws.com.
+#: Regions that botocore takes as they are, with an endpoint; and those whose servers are below amazonaws.com.
+_NAME = re.compile(r"(?!.*fips)[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _REGION = re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-(north|south|east|west|central|northeast|southeast|northwest)-\d")
 
 
-def plain_settings(
-    options: Mapping[str, Any], environment: Mapping[str, str], encryption: Mapping[str, str]
-) -> Settings | None:
+def plain_settings(options: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:
     """The settings that the ``storage_options`` and the environment give, if they need no decision of botocore.
 
     Args:
         options: The ``storage_options``.
         environment: The variables of the environment.
-        encryption: The ``s3_additional_kwargs`` that may be given.
     """
     client, config = (options.get(name) or {} for name in ("client_kwargs", "config_kwargs"))
-    additional = options.get("s3_additional_kwargs") or {}
-    if not (
-        _has_only(options, _OPTIONS)
-        and _has_only(client, _CLIENT)
-        and _has_only(config, _CONFIG)
-        and _has_only(config.get("s3") or {}, _STYLE)
-        and additional.keys() <= encryption.keys()
-    ):
+    if not (_has_only(options, _OPTIONS) and _has_only(client, _CLIENT) and _has_only(config, _CONFIG)):
+        return None
+    style = config.get("s3") or {}
+    if style and style not in ({"addressing_style": known} for known in _STYLES):
         return None
     set_ones = [name for name in environment if name.startswith(("AWS_", "FSSPEC_"))]
     if not _VARIABLES.issuperset(set_ones) or not all(environment[name] for name in set_ones):
@@ -155,7 +150,9 @@ def plain_settings(
     }
     region = client.get("region_name") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
     endpoint = endpoints["options"] or endpoints["client"] or endpoints["variable"] or _endpoint(region)
-    if not keys or endpoint is None or (endpoints["options"] and endpoints["client"]):
+    if not keys or endpoint is None or not is_server(endpoint) or (endpoints["options"] and endpoints["client"]):
+        return None
+    if region is not None and not _NAME.fullmatch(region):
         return None
 
     async def credentials() -> Credentials | None:
@@ -163,15 +160,25 @@ def plain_settings(
 
     return Settings(
         endpoint=endpoint,
-        style=(config.get("s3") or {}).get("addressing_style"),
+        style=style.get("addressing_style"),
         region=region or "us-east-1",
         connect_timeout=config.get("connect_timeout", _CONNECT_TIMEOUT),
         read_timeout=config.get("read_timeout", _READ_TIMEOUT),
         verify=client.get("verify", environment.get("AWS_CA_BUNDLE")),
-        additional=additional,
+        additional=options.get("s3_additional_kwargs") or {},
         requester_pays=options.get("requester_pays", False),
         credentials=credentials,
     )
+
+
+def is_server(url: str) -> bool:
+    """Whether this is the URL of a server of S3."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # Refuses one that is none.
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and url.split() == [url]
 
 
 def _has_only(given: Mapping[str, Any], types: Mapping[str, type | tuple[type, ...]]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.bucket import BucketSettings, rules_of
-from txnstore.storage.s3.client import check_endpoint, connect, secrets_in
+from txnstore.storage.s3.client import check_options, connect, secrets_in
 from txnstore.storage.s3.errors import Kind, from_code, map_s3_error
 from txnstore.storage.s3.loop import own_loop, run_on
 from txnstore.storage.s3.requests import MIB, PAGE_KEYS, Listed, S3fsRequests
@@ -52,8 +52,8 @@ class S3Store:
         storage_options: Passed unchanged to ``s3fs.S3FileSystem``, except ``transport``: see ``s3_transport``.
 
     Raises:
-        InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL; or there is no such
-            ``transport``.
+        InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL of a server; a number in
+            ``config_kwargs`` is not positive; or there is no such ``transport``.
     """
 
     #: Its probe costs requests, so other processes remember it (:mod:`txnstore.storage.proofs`).
@@ -65,7 +65,7 @@ class S3Store:
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._options: dict[str, Any] = copy.deepcopy(dict(storage_options or {}))
         self._secrets = frozenset(secrets_in(self._options))
-        check_endpoint(self._options)
+        check_options(self._options)
         check_transport(self._options.get(OPTION))
         #: Guards changes of `_clients`; a thread that holds it may connect, and takes no other lock of the store.
         self._lock = ForkLock()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txnstore.errors import InvalidConfigError
-from txnstore.storage.s3.obstore import ENCRYPTION, ObstoreRequests, is_usable, unfit, unsupported
+from txnstore.storage.s3.obstore import ObstoreRequests, is_usable, unfit, unknown_parameter, unsupported
 from txnstore.storage.s3.requests import S3fsRequests
 from txnstore.storage.s3.settings import plain_settings, settings_of
 
@@ -57,8 +57,8 @@ def requests_of(
     if reason is None and not is_usable():
         reason = "this process was forked from one that uses it"
     if reason is None and not bucket.endswith("--x-s3"):
-        settings = plain_settings(options, os.environ, ENCRYPTION)
-        if settings is not None:
+        settings = plain_settings(options, os.environ)
+        if settings is not None and unknown_parameter(settings.additional) is None:
             _LOG.info("S3 requests go through obstore", extra={"url": url})
             return ObstoreRequests(bucket, settings, connect)
     files = connect()
