@@ -156,7 +156,8 @@ def test_long_lists_and_deletes_are_paged(s3_server: S3Server, store: S3Store, r
     assert request_log.counts() == {"LIST": 2}
     request_log.clear()
     assert [info.key for info in store.list("k/", "k/00499", 3)] == ["k/00500", "k/00501", "k/00502"]
-    assert [request.query["max-keys"] for request in request_log.requests] == ["3"]
+    limits = ["3" if store.transport == "s3fs" else None]  # obstore asks for a page.
+    assert [request.query.get("max-keys") for request in request_log.requests] == limits
     request_log.clear()
     store.delete(keys)
     assert request_log.counts() == {"DELETE": 2}

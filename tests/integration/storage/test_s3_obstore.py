@@ -32,6 +32,17 @@ def any_key_log(moto_server: S3Server) -> Iterator[RequestLog]:
         yield log
 
 
+@pytest.fixture(scope="module")
+def full_bucket(moto_server: S3Server) -> str:
+    """A bucket with more objects in a folder than a page of a list has."""
+    url = fresh_bucket(moto_server)
+    store = backend(url, moto_server.storage_options)
+    for number in range(1002):
+        store.put(f"x/{number:04}", b"1")
+    store.close()
+    return url
+
+
 class RenewingSession(AioSession):  # type: ignore[misc, unused-ignore]
     """A session whose credentials change, as those of a role do."""
 
@@ -163,11 +174,16 @@ print(*sorted({"s3fs", "botocore", "aiohttp", "fsspec"} & sys.modules.keys()))
 """
 
 
-@pytest.mark.parametrize("clock", [False, True])
-def test_an_open_does_not_load_s3fs(s3_bucket_url: str, storage_options: dict[str, Any], clock: bool) -> None:
-    """Nor what it needs, which takes longer to import than all else: only a request that obstore does not send does."""
+@pytest.mark.parametrize(("chains", "clock"), [(1, False), (8, False), (1, True)])
+def test_an_open_does_not_load_s3fs(
+    s3_bucket_url: str, storage_options: dict[str, Any], chains: int, clock: bool
+) -> None:
+    """Nor what it needs, which takes longer to import than all else: only a request that obstore does not send does.
+
+    Of eight chains most are empty, which an open makes sure of by lists with a limit.
+    """
     url = f"{s3_bucket_url}/store"
-    with txnstore.create(url, storage_options=storage_options) as store:
+    with txnstore.create(url, storage_options=storage_options, chains=chains) as store:
         store.create_topic("t")
         store.producer(linger=None).send("t", b"1").result()
         store.checkpoint()
@@ -176,6 +192,22 @@ def test_an_open_does_not_load_s3fs(s3_bucket_url: str, storage_options: dict[st
     run = subprocess.run(arguments, env=environment, check=False, capture_output=True, text=True)
     loaded = ["aiohttp", "botocore", "fsspec", "s3fs"] if clock else []
     assert (run.stdout.split(), run.returncode) == (loaded, 0), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("after", "limit", "first", "requests"),
+    [("", 1, 0, 1), ("", 1000, 0, 1), ("", 1001, 0, 2), ("x/0002", 1000, 3, 1), ("x/~", 1, 1002, 1), ("", None, 0, 2)],
+)
+def test_list_with_a_limit_sends_no_more_requests_than_pages(
+    full_bucket: str, any_key_log: RequestLog, after: str, limit: int | None, first: int, requests: int
+) -> None:
+    """A chunk of obstore is as long as the limit, and a page of S3 has 1,000 keys; the folder has 1,002."""
+    store = backend(full_bucket, {**options_for(any_key_log.url), "transport": "obstore"})
+    keys = [f"x/{number:04}" for number in range(1002)][first:][:limit]
+    assert [info.key for info in store.list("x/", after, limit)] == keys
+    agents = [request.headers["user-agent"].lower() for request in any_key_log.requests]
+    assert ["object_store" in agent for agent in agents] == [True] * requests
+    store.close()
 
 
 @pytest.mark.parametrize("marker", ["x/", "x//b", "x/./c"])

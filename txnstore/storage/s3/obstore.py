@@ -1,10 +1,10 @@
 """Reads and writes of single objects, and lists of folders, through obstore, the binding of Rust's object_store.
 
 What options, configuration files and credentials mean is :mod:`txnstore.storage.s3.settings`. obstore sends what is
-frequent and needs only few features: GET, PUT, PUT with ``If-None-Match: *``, and lists of all objects in a folder.
-What is rare goes through s3fs, which is loaded then: other lists, and those of objects whose keys obstore would change;
-deletes, HEAD, the server's clock; and uploads that are large, since obstore's ``read_timeout`` ends one whose body
-alone takes that long.
+frequent and needs only few features: GET, PUT, PUT with ``If-None-Match: *``, and lists of a folder. What is rare goes
+through s3fs, which is loaded then: other lists, and those of objects whose keys obstore would change; deletes, HEAD,
+the server's clock; and uploads that are large, since obstore's ``read_timeout`` ends one whose body alone takes that
+long.
 
 Rust's errors reach Python as text. Its first line has the HTTP status and the answer of the server, from which this
 module makes an error that ``s3_errors`` maps like one of botocore. What it cannot read has an unknown outcome.
@@ -26,7 +26,7 @@ from xml.sax.saxutils import unescape
 
 from txnstore.storage.redact import redact
 from txnstore.storage.s3.errors import Answer, NotSecureError, NotSentError, TransportError, check_absence
-from txnstore.storage.s3.requests import Listed, S3fsRequests
+from txnstore.storage.s3.requests import PAGE_KEYS, Listed, S3fsRequests
 from txnstore.storage.s3.settings import Credentials, Settings, is_server
 
 SMALL_BYTES = 1 << 20
@@ -162,12 +162,17 @@ class ObstoreRequests(S3fsRequests):
         super().release()
 
     async def list(self, prefix: str, after: str, limit: int | None) -> list[Listed]:
-        if limit is not None or not prefix.endswith("/") or not _PLAIN.fullmatch(prefix) or not _is_offset(after):
+        if not prefix.endswith("/") or not _PLAIN.fullmatch(prefix) or not _is_offset(after):
             return await super().list(prefix, after, limit)
         objects = await self._objects()
         problem: TransportError | None = None
+        found: list[Mapping[str, Any]] = []
         try:
-            found = await objects.list(prefix, offset=after or None).collect_async()
+            # The requests are for whole pages, whatever the limit; no further one is sent once a chunk is full.
+            async for chunk in objects.list(prefix, offset=after or None, chunk_size=limit or PAGE_KEYS):
+                found += chunk
+                if limit is not None:
+                    break
         except Exception as error:  # noqa: BLE001 - see read
             if type(error).__name__ != "InvalidPathError":
                 problem = translated(error)
