@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.read import readahead, reader, sharing
-from txnstore.sql import fresh, planning
+from txnstore.sql import fresh, inspection, planning
 
 _READ, _SQL = "unit/read/test_sharing.py::", "integration/sql/test_fresh.py::"
 _TOGETHER = _READ + "test_slices_that_are_converted_together_have_the_rows_of_each"
@@ -123,5 +123,12 @@ FRESH = (
         "if not $part.batch.shared",
         "",
         test=_SQL + "test_files_and_fresh_rows_are_one_topic_at_both_isolation_levels",
+    ),
+    Mutant(
+        "each partition is shown with the records of all partitions of a segment",
+        inspection._segment_rows,
+        "sum($batch.records for $batch in $in_segment)",
+        "$in_segment[0].segment.rows",
+        test="integration/sql/test_inspection.py::test_txn_segments_shows_what_a_partition_has_of_a_segment",
     ),
 )

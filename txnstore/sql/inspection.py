@@ -237,6 +237,7 @@ def _blocked(part: BlockedPartition | None) -> Row:
 
 
 def _segment_rows(view: View) -> Iterator[Row]:
+    """What each partition has of a segment, which it may share with others: its batches, records and bytes."""
     for tp, partition in _partitions(view):
         batches: dict[str, list[Batch]] = {}
         for batch in partition.batches:
@@ -244,8 +245,9 @@ def _segment_rows(view: View) -> Iterator[Row]:
         for in_segment in batches.values():
             segment = in_segment[0].segment
             yield (
-                *tp, segment.key, segment.format, sum(batch.size for batch in in_segment), segment.rows, segment.sha256,
-                segment.explicit_offsets, in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
+                *tp, segment.key, segment.format, sum(batch.size for batch in in_segment),
+                sum(batch.records for batch in in_segment), segment.sha256, segment.explicit_offsets,
+                in_segment[0].base_offset, in_segment[-1].limit, len(in_segment),
             )  # fmt: skip
 
 

@@ -68,6 +68,25 @@ def test_txn_partitions_shows_the_offsets_of_the_store(store: Store) -> None:
         )
 
 
+@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["inlined", "object"])
+def test_txn_segments_shows_what_a_partition_has_of_a_segment(store: Store, config: dict[str, int]) -> None:
+    """Not what all partitions have of it together."""
+    store.create_topic("orders", partitions=4, config=config)
+    with store.producer() as producer:
+        for partition in range(4):
+            for _ in range(partition + 1):
+                producer.send("orders", b"v", partition=partition)
+        producer.flush()
+    with store.duckdb() as con:
+        shown = rows(con, "SELECT partition, records, bytes, batches FROM txn.segments ORDER BY partition")
+        assert [(row["records"], row["batches"]) for row in shown] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+        for table in ("txn.segments", "txn.partitions"):
+            totals = rows(
+                con, f"SELECT partition, sum(records) AS n, sum(bytes) AS b FROM {table} GROUP BY 1 ORDER BY 1"
+            )
+            assert [(row["n"], row["b"]) for row in totals] == [(row["records"], row["bytes"]) for row in shown]
+
+
 def test_batches_tell_what_became_of_them(store: Store) -> None:
     store.create_topic("orders")
     fill(store, "orders", transactions=2, records=3)
