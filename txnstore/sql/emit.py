@@ -31,7 +31,7 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
             parts.append(f"-- {quote(topic.name)} is left out: {_reason(unreadable)}")
             continue
         try:
-            select = topic_select(topic, slices, lambda _, segment: f"{root}/{segment.key}")
+            select = topic_select(topic, slices, lambda segment: f"{root}/{segment.key}")
         except TxnStoreError as error:
             reason = str(error).replace("\n", " ")
             parts.append(f"-- {quote(topic.name)} is left out, because DuckDB cannot show it: {reason}")

@@ -11,7 +11,7 @@ segment in a local folder the answer is the path of the file there, after its ch
 the file itself. Without external access DuckDB may not open that path, so it reads the file through this file system.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
-that is made when a query first opens it; so are the rows of inlined segments (:mod:`txnstore.sql.fresh`).
+that is made when a query first opens it; so are the rows of shared segments (:mod:`txnstore.sql.fresh`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractFileSystem
 
-from txnstore.chain.keys import entry_sequence, has_segments, partition_in
+from txnstore.chain.keys import has_segments, partition_in
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
@@ -67,8 +67,8 @@ class VirtualFile(Protocol):
     def load(self) -> bytes: ...
 
 
-def segment_path(tp: TopicPartition, segment: Segment) -> str:
-    """The path of a segment of a partition below ``txnseg://``.
+def segment_path(segment: Segment) -> str:
+    """The path below ``txnseg://`` of a segment that is an object of its own.
 
     Raises:
         CorruptionError: The chain describes a footer that no segment can have.
@@ -77,24 +77,18 @@ def segment_path(tp: TopicPartition, segment: Segment) -> str:
     if has_footer(segment):
         size, sha256 = footer_of(segment)
         footer = f"-{sha256}-{size}"
-    path = f"{segment.sha256}-{segment.size}{footer}/{segment.object}"
-    if segment.first_byte is None:
-        return path
-    name = segment.object.rpartition("/")[2].partition(".")[0]  # Its last part tells it from the others of a view.
-    return f"{path}#{tp.topic}/{tp.partition}/{name}-{segment.first_byte}.{segment.format}"
+    return f"{segment.sha256}-{segment.size}{footer}/{segment.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
     """A segment of the store as a Parquet file; loading costs one GET and checks the bytes.
 
-    ``described`` is the segment without its number of rows. ``tp``: the partition of a range of an object; of another
-    one the key says it.
+    ``described`` is the segment without its number of rows.
     """
 
     objects: ObjectStore
     described: Segment
-    tp: TopicPartition | None = None
 
     @property
     def size(self) -> int | None:
@@ -107,7 +101,7 @@ class SegmentObject:
 
     @property
     def _partition(self) -> TopicPartition:
-        return self.tp or partition_in(self.described.object)
+        return partition_in(self.described.key)
 
     def load(self) -> bytes:
         segment = self.described
@@ -240,17 +234,11 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         if match is None:
             return None
         sha256, size, footer_sha256, footer_size, key = match.groups()
-        key, _, place = key.partition("#")
-        if not has_segments(key) and entry_sequence(key) is None:
+        if not has_segments(key):
             return None
-        tp, first_byte, fmt = None, None, key.rpartition(".")[2]
-        if place:
-            topic, partition, name = place.split("/")
-            start, _, fmt = name.rpartition("-")[2].partition(".")
-            tp, first_byte = TopicPartition(topic, int(partition)), int(start)
         footer = int(footer_size) if footer_size is not None else None
-        described = Segment(key, fmt, int(size), sha256, 0, False, footer, footer_sha256, first_byte)
-        return SegmentObject(self._objects, described, tp)
+        described = Segment(key, key.rpartition(".")[2], int(size), sha256, 0, False, footer, footer_sha256)
+        return SegmentObject(self._objects, described)
 
     def _file(self, path: str) -> VirtualFile:
         file = self.segment(path) or self._lasting.get(path)
@@ -292,7 +280,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def _local(self, path: str) -> str | None:
         """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
         segment = self.segment(path) if self._root is not None else None
-        if segment is None or not segment.is_parquet or segment.described.is_range:
+        if segment is None or not segment.is_parquet:
             return None
         described = segment.described
         local = f"{self._root}/{described.key}"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
-from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.sharing import SharedSegments
@@ -71,8 +71,8 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     """
     paths: list[str] = []
 
-    def locate(tp: TopicPartition, segment: Segment) -> str:
-        paths.append(segment_path(tp, segment))
+    def locate(segment: Segment) -> str:
+        paths.append(segment_path(segment))
         return f"{PROTOCOL}://{paths[-1]}"
 
     slices = visible_slices(topic, view, isolation)

@@ -2,7 +2,7 @@
 
 A view reads its segments with DuckDB's Parquet reader, which pushes columns and filters into the files. The columns and
 their types are given (``schema``), so DuckDB opens no file to infer them; segments of an older schema are widened and
-filled with nulls. Rows of inlined segments are in files with all columns (:mod:`txnstore.sql.fresh`), as they are.
+filled with nulls. Rows of shared segments are in files with all columns (:mod:`txnstore.sql.fresh`), as they are.
 Columns that the files do not store are computed from the file of the row:
 
 - few files: from the file's *name*. The path contains the partition; a map gives the base offset of a freshly appended
@@ -27,14 +27,14 @@ import pyarrow.types as pt
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice, visible
-from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote, shown_ms
 
 #: Returns the path or URL at which DuckDB reads a segment.
-Locate = Callable[[TopicPartition, Segment], str]
+Locate = Callable[[Segment], str]
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
 #: Up to this number of files, values are looked up by name: DuckDB plans the map again for each query.
@@ -120,7 +120,7 @@ def _settled_selects(
     whole: list[str] = []
     for slices in segments:
         first = slices[0]
-        path = locate(first.tp, first.batch.segment)
+        path = locate(first.batch.segment)
         rows = sum(part.batch.records for part in slices if part.whole)
         if rows == first.batch.segment.rows:
             whole.append(path)
@@ -222,7 +222,7 @@ class _Branch:
         self._slices = slices
         self._explicit = explicit
         self._whole = whole
-        self._paths = [locate(part.tp, part.batch.segment) for part in slices]
+        self._paths = [locate(part.batch.segment) for part in slices]
         self._names = [path.rpartition("/")[2] for path in self._paths]
         # A file of which two parts are read is listed twice, so its name is ambiguous.
         unique = len(set(self._names)) == len(slices)

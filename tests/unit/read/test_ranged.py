@@ -198,7 +198,7 @@ def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
     for read in (
         lambda: read_slice(objects, altered, Projection(TOPIC)),
         lambda: read_share(objects, altered, Projection(TOPIC), Share(0, 2)),
-        lambda: segment_path(T0, segment),
+        lambda: segment_path(segment),
     ):
         with pytest.raises(CorruptionError, match="segment segment is described with a footer of"):
             read()

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import batches_of
-from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode
@@ -159,7 +158,7 @@ def test_threads_that_share_a_file_have_positions_of_their_own(tmp_path: Path, s
     if kind == "whole":
         segment = replace(segment, footer_size=None, footer_sha256=None)
     files = SegmentFileSystem(objects, Access())
-    with files.open(segment_path(TopicPartition("t", 0), segment)) as file, ThreadPoolExecutor(1) as other:
+    with files.open(segment_path(segment)) as file, ThreadPoolExecutor(1) as other:
         for mine, others in ((10, 300_000), (400_000, 5), (len(data) - 8, 200_000), (0, len(data) - 100)):
             file.seek(mine)
             other.submit(file.seek, others).result()

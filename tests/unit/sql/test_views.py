@@ -31,7 +31,7 @@ def batch(segment: Segment, base: int, limit: int, records: int, first_row: int 
 def read(folder: Path, slices: list[Slice]) -> list[tuple[int, int, int]]:
     """Partition, offset and value of the rows of some slices."""
     with duckdb.connect() as con:
-        select = topic_select(TOPIC, slices, lambda _, segment: str(folder / segment.key))
+        select = topic_select(TOPIC, slices, lambda segment: str(folder / segment.key))
         return con.sql(f"SELECT _partition, _offset, n FROM ({select}) ORDER BY ALL").fetchall()
 
 
