@@ -17,6 +17,7 @@ _ROWS = _SETTLING + "test_a_settled_segment_has_the_rows_of_all_partitions_and_w
 _BLOCKS = _SETTLING + "test_rows_of_many_blocks_and_row_groups"
 _LATER = _SETTLING + "test_what_failed_is_settled_later_though_it_did_not_change"
 _STAYS = _SETTLING + "test_a_settled_segment_stays_while_a_partition_has_rows_in_it"
+_WHICH = "unit/sql/test_views.py::test_a_settled_file_gives_the_rows_of_the_visible_batches"
 _BOUNDED = _PLAN + "test_a_settlement_is_bounded_and_nothing_is_left_out"
 
 SETTLING = (
@@ -301,6 +302,28 @@ SETTLING = (
         "for $part in $slices if $part.whole)",
         "for $part in $slices)",
         test="integration/sql/test_settled.py::test_emitted_views_read_settled_files",
+    ),
+    Mutant(
+        "SQL shows the removed batches of a settled segment between visible ones",
+        views._conditions,
+        "if $own and $part.batch.first_row == $end:",
+        "if $own:",
+        test=_WHICH,
+    ),
+    Mutant(
+        "SQL shows the first visible batches alone of each partition in a settled segment",
+        views._conditions,
+        "range(max(map(len, $ranges.values()), default=0))",
+        "range(bool($ranges))",
+        test=_WHICH,
+    ),
+    Mutant(
+        "SQL plans a term for each partition of a settled segment",
+        views._conditions,
+        "for $number in range(max(map(len, $ranges.values()), default=0)):\n"
+        "        $bounds = {$key: $own[$number] for $key, $own in $ranges.items() if $number < len($own)}",
+        "for $bounds in [{$key: pair} for $key, $own in $ranges.items() for pair in $own]:",
+        test="unit/sql/test_views.py::test_the_condition_on_a_settled_file_has_no_term_for_each_partition",
     ),
     Mutant(
         "Spark reads a settled file of which some rows are not visible",

@@ -125,17 +125,13 @@ def _settled_selects(
         if rows == first.batch.segment.rows:
             whole.append(path)
             continue
-        partition, offset = quote(_inner_name(PARTITION_FIELD.name)), quote(_inner_name(OFFSET_FIELD.name))
-        conditions = [
-            f"({partition} = {part.tp.partition} AND {offset} >= {part.start} AND {offset} < {part.limit})"
-            for part in slices
-        ]
-        yield f"{_settled_select(topic, schema, [path])}\nWHERE {' OR '.join(conditions)}"
+        yield _settled_select(topic, schema, [path], slices)
     if whole:
         yield _settled_select(topic, schema, whole)
 
 
-def _settled_select(topic: CatalogTopic, schema: pa.Schema, paths: Sequence[str]) -> str:
+def _settled_select(topic: CatalogTopic, schema: pa.Schema, paths: Sequence[str], slices: Sequence[Slice] = ()) -> str:
+    """Write a SELECT over settled segments; with ``slices`` only of their rows, which are those of one segment."""
     stored = [field for field in schema if field.name != TOPIC_FIELD.name]
 
     def column(name: str) -> str:
@@ -144,12 +140,49 @@ def _settled_select(topic: CatalogTopic, schema: pa.Schema, paths: Sequence[str]
             return literal(topic.name)
         if name not in {PARTITION_FIELD.name, OFFSET_FIELD.name}:
             return inner
-        # A file without the column is damage, and must not give nulls.
+        # A file without the column is damage, and must neither give nulls nor lose its rows.
         return f"CASE WHEN {inner} IS NULL THEN error({literal(f'a settled segment has no {name}')}) ELSE {inner} END"
 
     columns = ", ".join(f"{column(field.name)} AS {quote(field.name)}" for field in schema)
     source = read_parquet(paths, pa.schema(stored), [_inner_name(field.name) for field in stored])
-    return f"SELECT {columns}\nFROM {source}"
+    conditions = _conditions(slices, column(PARTITION_FIELD.name), column(OFFSET_FIELD.name))
+    where = f"\nWHERE {' OR '.join(conditions)}" if conditions else ""
+    return f"SELECT {columns}\nFROM {source}{where}"
+
+
+def _conditions(slices: Sequence[Slice], partition: str, offset: str) -> list[str]:
+    """The conditions on rows of a settled segment, one of which is true of the rows of the slices.
+
+    There is one condition for all partitions, which looks the bounds of each up; in a term for each, planning a query
+    takes a time quadratic in them. Further ones are of partitions with rows between their slices that no slice has.
+
+    Args:
+        slices: The slices, by partition, then offset.
+        partition: The SQL expression of the partition of a row.
+        offset: That of its offset.
+    """
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    end = 0  # of the rows of the slice before
+    for part in slices:
+        own, start = ranges.setdefault(part.tp.partition, []), part.start
+        if own and part.batch.first_row == end:
+            start, _ = own.pop()
+        own.append((start, part.limit))
+        end = part.batch.first_row + part.batch.records
+    conditions = []
+    for number in range(max(map(len, ranges.values()), default=0)):
+        bounds = {key: own[number] for key, own in ranges.items() if number < len(own)}
+        first, last = min(bounds), max(bounds)
+        # As text a list is one constant, however long it is.
+        starts, limits = (
+            f"'{[bounds.get(key, (0, 0))[each] for key in range(first, last + 1)]}'::BIGINT[]" for each in (0, 1)
+        )
+        row = f"{partition} - {first} + 1"
+        conditions.append(
+            f"({partition} BETWEEN {first} AND {last}"
+            f" AND {offset} >= ({starts})[{row}] AND {offset} < ({limits})[{row}])"
+        )
+    return conditions
 
 
 def read_parquet(

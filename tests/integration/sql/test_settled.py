@@ -93,8 +93,9 @@ def test_emitted_views_read_settled_files(store: Store) -> None:
         assert assert_equals_scan(store, bare, "t") == 24
 
 
-def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must not give rows without a partition."""
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch, *, cut: bool) -> None:
+    """It must neither give rows without a partition nor lose its rows."""
 
     class Without(SegmentWriter):
         def __init__(self, schema: pa.Schema, *args: Any, **options: Any) -> None:
@@ -106,6 +107,8 @@ def test_a_file_without_partitions_is_damage(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(settling, "SegmentWriter", Without)
     send(store, numbers(3), partitions=range(5))
     settle_all(store)
+    if cut:
+        store.delete_records({TopicPartition("t", partition): 1 for partition in range(5)})
     with store.duckdb() as con, pytest.raises((duckdb.Error, TxnStoreError), match="_partition"):
         con.sql("SELECT * FROM t").fetchall()
     with duckdb.connect() as bare:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import duckdb
@@ -17,7 +20,7 @@ from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Isolation, Map, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD, schema_to_text
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD, schema_to_text
 from txnstore.sql.views import topic_select, view_names, visible_slices
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -76,6 +79,53 @@ def test_a_merged_file_without_offsets_is_damage(tmp_path: Path, limit: int) -> 
     part = Slice(TopicPartition("t", 0), batch(segment, 10, 30, 3), 10, limit)
     with pytest.raises(duckdb.Error, match=r"a merged segment has no offsets: .*fresh\.parquet"):
         read(tmp_path, [part])
+
+
+def settled(folder: Path, partitions: int, batches: int, gap: int = 5) -> list[Slice]:
+    """The batches of a settled segment: two records in each, at offsets with gaps between the batches."""
+    offsets = [number * gap + record for number in range(batches) for record in range(2)]
+    rows = [(partition, offset) for partition in range(partitions) for offset in offsets]
+    columns = [*SCHEMA, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD]
+    arrays = [range(len(rows)), *zip(*rows, strict=True), [0] * len(rows)]
+    table = pa.table(
+        [pa.array(each, field.type) for each, field in zip(arrays, columns, strict=True)], pa.schema(columns)
+    )
+    segment = stored(folder, "settled.parquet", table)
+    return [
+        Slice(TopicPartition("t", partition), merged, merged.base_offset, merged.limit)
+        for partition in range(partitions)
+        for number in range(batches)
+        for merged in [batch(segment, number * gap, number * gap + 2, 2, (partition * batches + number) * 2)]
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_settled_file_gives_the_rows_of_the_visible_batches(tmp_path: Path, seed: int) -> None:
+    """Whichever they are: of some partitions or all, with removed ones between them, and cut at either end."""
+    numbers = random.Random(seed)
+    every = settled(tmp_path, numbers.randint(1, 9), numbers.randint(1, 5))
+    share = numbers.random()
+    kept = [part for part in every if numbers.random() < share]
+    visible: list[Slice] = []
+    for _, group in groupby(kept, key=attrgetter("tp")):
+        of_partition = list(group)
+        of_partition[0] = replace(of_partition[0], start=of_partition[0].start + numbers.randint(0, 1))
+        of_partition[-1] = replace(of_partition[-1], limit=of_partition[-1].limit - numbers.randint(0, 1))
+        visible += of_partition
+    assert read(tmp_path, visible) == [
+        (part.tp.partition, offset, part.batch.first_row + offset - part.batch.base_offset)
+        for part in visible
+        for offset in range(part.start, part.limit)
+    ]
+
+
+def test_the_condition_on_a_settled_file_has_no_term_for_each_partition(tmp_path: Path) -> None:
+    """Planning a query takes a time quadratic in the terms."""
+    for partitions in (2, 200):
+        first, *others = settled(tmp_path, partitions, 2)
+        cut = [replace(first, start=first.start + 1), *others]
+        assert topic_select(TOPIC, cut, lambda segment: segment.key).count(" AND ") == 3
+        assert len(read(tmp_path, cut)) == 4 * partitions - 1
 
 
 def test_a_partition_that_starts_inside_a_batch_is_read_from_there(tmp_path: Path) -> None:
