@@ -111,6 +111,13 @@ FRESH = (
         test=_SEVERAL,
     ),
     Mutant(
+        "a file decodes more than its bound of segments of which little is left",
+        fresh._runs,
+        "$segment = $part.batch.segment\n        $own = 0 if $segment.key in $keys else $segment.size",
+        "$segment = $part.batch.segment\n        $own = $part.batch.size",
+        test=_SQL + "test_a_file_decodes_no_more_than_its_bound_of_segments_that_are_mostly_deleted",
+    ),
+    Mutant(
         "fresh files are in the order of the partitions, so that a commit changes all of them",
         fresh._runs,
         "$part.batch.appended_at, $part.batch.segment.key, $part.batch.first_row",

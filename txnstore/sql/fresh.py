@@ -69,13 +69,17 @@ def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSe
 def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
     """The slices of each file; new ones come last, whatever their partition and chain is."""
     run: list[Slice] = []
+    keys: set[str] = set()  # A segment is decoded whole, however small the share of it that a reader sees.
     size = 0
     for part in sorted(slices, key=lambda part: (part.batch.appended_at, part.batch.segment.key, part.batch.first_row)):
-        if run and (size + part.batch.size > FILE_BYTES or len(run) == FILE_SLICES):
+        segment = part.batch.segment
+        own = 0 if segment.key in keys else segment.size
+        if run and (size + own > FILE_BYTES or len(run) == FILE_SLICES):
             yield sorted(run, key=_place)
-            run, size = [], 0
+            run, keys, size, own = [], set(), 0, segment.size
         run.append(part)
-        size += part.batch.size
+        keys.add(segment.key)
+        size += own
     if run:
         yield sorted(run, key=_place)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,6 +16,8 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import requests
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.sql import fresh, read_table
 from txnstore.storage.counting import CountingStore
@@ -267,7 +270,7 @@ def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
         fill(store, "orders", transactions=1, first=number)
         files = fresh.fresh_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
         for file in files.values():
-            assert sum(part.batch.size for part in file.slices) <= 8_000
+            assert stored_bytes(file.slices) <= 8_000
         paths.append(list(files))
         if len(files) == 4:
             break
@@ -279,6 +282,32 @@ def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
     monkeypatch.setattr(fresh, "FILE_SLICES", 2)
     files = fresh.fresh_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
     assert max(len(file.slices) for file in files.values()) == 2
+
+
+def stored_bytes(slices: Iterable[Slice]) -> int:
+    """The size of the segments that a file of these slices decodes."""
+    return sum({part.batch.segment.key: part.batch.segment.size for part in slices}.values())
+
+
+def test_a_file_decodes_no_more_than_its_bound_of_segments_that_are_mostly_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment is decoded whole, however few of its rows are left."""
+    store.create_topic("orders", partitions=8, config={"inline.bytes": 0})
+    with store.producer() as producer:
+        for _ in range(10):
+            for partition in range(8):
+                producer.send("orders", random.Random(partition).randbytes(1_000), partition=partition)
+            producer.flush()
+    store.delete_records({TopicPartition("orders", partition): -1 for partition in range(1, 8)})
+    parts = store.scan("orders").plan()
+    bound = 3 * max(part.batch.segment.size for part in parts)
+    monkeypatch.setattr(fresh, "FILE_BYTES", bound)
+    topic = connection_of(store).view().topics["orders"]
+    files = fresh.fresh_files(topic, parts, None).values()  # type: ignore[arg-type]
+    assert [stored_bytes(file.slices) <= bound for file in files] == [True] * 4
+    with store.duckdb() as con:
+        assert assert_equals_scan(store, con, "orders") == 10
 
 
 def test_a_file_is_named_by_its_rows(store: Store) -> None:
