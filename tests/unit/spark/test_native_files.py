@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import new_store
@@ -12,7 +13,7 @@ from tests.helpers.settling import numbers, send, settle_now
 from txnstore.core.model import TopicPartition
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan
-from txnstore.spark.reads.native import Kinds, _kinds
+from txnstore.spark.reads.native import Kinds, _is_readable, _kinds
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -45,3 +46,23 @@ def test_files_of_which_some_rows_are_not_visible_are_not(store: Store, offset: 
     """A log that starts inside a batch, or behind it."""
     store.delete_records({TopicPartition("t", 1): offset})
     assert kinds(store) is None
+
+
+def test_a_time_column_that_spark_reads_otherwise_matters_only_where_event_times_are_derived_from_it(
+    store: Store,
+) -> None:
+    """A merge stores ``_timestamp``."""
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    store.create_topic("local", schema=schema, timestamp="at", config={"inline.bytes": 0, "segment.own.bytes": 0})
+    for _ in range(2):
+        with store.producer() as producer:
+            producer.send_table("local", pa.table({"at": [0, 1]}, schema=schema)).result()
+
+    def is_readable(columns: list[str] | None = None) -> bool:
+        scan = Scan(connection_of(store), "local")
+        return _is_readable(Projection(scan.topic, columns), scan.plan())
+
+    assert not is_readable()
+    assert is_readable(["at", "_offset"])
+    store.compact("local")
+    assert is_readable()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Batch
 from txnstore.core.log.visibility import Slice
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
@@ -75,7 +76,7 @@ class Kind(NamedTuple):
     Attributes:
         explicit: The offsets and times are stored in it.
         cut: Some of its rows are outside ``[low, high)``.
-        timed: The event times are in the topic's column; else all of them are ``default_ms``.
+        timed: The event times are in the topic's column; else they are stored, or all of them are ``default_ms``.
         settled: The partitions are stored in it.
     """
 
@@ -145,13 +146,19 @@ def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
     """Whether Spark's reader gives the same values for all columns as txnstore's."""
     if any(part.batch.segment.format != "parquet" for part in slices):
         return False
-    if any(name.lower() == _HIDDEN for name in _stored(projection.topic).names):
+    stored = _stored(projection.topic)
+    if any(name.lower() == _HIDDEN for name in stored.names):
         return False
-    column = projection.time_column
-    if column is None or "_timestamp" not in projection.columns:
+    if "_timestamp" not in projection.columns:
         return True
     # A timestamp without a zone is UTC in txnstore, but in the session's time zone in Spark's casts.
-    return types.type_name(_stored(projection.topic).field(column).type) in ("timestamp", "bigint")
+    columns = set(filter(None, (_time_column(part.batch, projection) for part in slices)))
+    return all(types.type_name(stored.field(column).type) in ("timestamp", "bigint") for column in columns)
+
+
+def _time_column(batch: Batch, projection: Projection) -> str | None:
+    """The column from which the event times of a batch are derived; None if they are stored, or all the same."""
+    return None if batch.segment.explicit_offsets else projection.time_column_of(batch)
 
 
 def _stored(topic: CatalogTopic) -> pa.Schema:
@@ -187,7 +194,7 @@ def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
             high=part.limit,
             default_ms=projection.timestamp_range(part)[1],
         )
-        timed = projection.time_column_of(batch) is not None
+        timed = _time_column(batch, projection) is not None
         kinds.setdefault(Kind(segment.explicit_offsets, not part.whole, timed, not batch.alone), []).append(file)
     return None if settled else kinds
 
