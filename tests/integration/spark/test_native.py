@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import SparkRuntimeException
 
 import txnstore
 from tests.helpers.connections import connection_of
+from tests.helpers.settling import numbers, send, settle_now
 from tests.helpers.spark import is_native, load, rows, storage
 from txnstore.core.model import TopicPartition
 from txnstore.spark import TxnStoreSource, read, register
@@ -229,6 +232,53 @@ def test_rows_of_shared_segments_are_read_by_the_driver(spark: SparkSession, sto
     batches = [part.batch for part in store.scan("typed").plan()]
     assert any(batch.shared and not batch.segment.inlined for batch in batches)
     assert same(spark, store) == 82
+
+
+@pytest.mark.parametrize(("column", "cut"), [("_partition", False), ("_offset", False), ("_offset", True)])
+def test_a_merged_file_without_the_place_of_its_rows_is_damage(
+    spark: SparkSession, store: Store, column: str, *, cut: bool
+) -> None:
+    """Its rows must neither have nulls instead nor be left out."""
+    store.create_topic("merged", partitions=2)
+    send(store, numbers(2), "merged")
+    if cut:
+        store.compact("merged")
+    else:
+        settle_now(store)
+    options: dict[str, Any] = {"start": {0: 1}} if cut else {}
+    part = store.scan("merged", **options).plan()[0]
+    path = Path(store.url.removeprefix("file://"), part.batch.segment.key)
+    path.chmod(0o644)
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    frame = read(spark, store.url, "merged", columns=[column, "value"], partitions=[0] if cut else None, **options)
+    assert is_native(frame)
+    with pytest.raises(SparkRuntimeException, match=f"a merged segment has no {column}: .*{path.name}"):
+        frame.collect()
+
+
+def test_row_groups_outside_the_bounds_are_skipped(spark: SparkSession, store: Store) -> None:
+    """Of merged files, which store the offsets."""
+    commit(store, 40, 60)
+    store.compact("typed")
+    frame = read(spark, store.url, "typed", partitions=[0], start=7, end=9, columns=["id"])
+    assert frame.count() == 2
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    for bound in ("GreaterThanOrEqual(_offset,7)", "LessThan(_offset,9)"):
+        assert bound in plan
+
+
+def test_times_without_a_zone_are_read_from_merged_files(spark: SparkSession, store: Store) -> None:
+    """Where they are derived from the column they are not: Spark would take those for times in its own zone."""
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    store.create_topic("local", schema=schema, timestamp="at", config={"inline.bytes": 0, "segment.own.bytes": 0})
+    for first in (0, 2):
+        with store.producer() as producer:
+            producer.send_table("local", pa.table({"at": [first * 1_000_700, None]}, schema=schema)).result()
+    assert not is_native(read(spark, store.url, "local"))
+    store.compact("local")
+    frame = read(spark, store.url, "local")
+    assert is_native(frame)
+    assert rows(frame) == rows(load(spark, store.url, "local"))
 
 
 @pytest.mark.usefixtures("own_objects")

@@ -251,12 +251,15 @@ class _Frames:
         def of_file(name: str) -> str:
             return _by_file([getattr(file, name) for file in files])
 
-        offset = "_offset" if kind.explicit else f"{of_file('base')} + _metadata.row_index"
+        offset = _of_row("_offset") if kind.explicit else f"{of_file('base')} + _metadata.row_index"
         if kind.cut:
-            frame = frame.where(f"{offset} >= {of_file('low')} AND {offset} < {of_file('high')}")
+            low, high = of_file("low"), of_file("high")
+            frame = frame.where(f"{offset} >= {low} AND {offset} < {high}")
+            if kind.explicit:  # Spark cannot skip row groups by the condition above.
+                frame = frame.where(f"_offset IS NULL OR _offset >= {low} AND _offset < {high}")
         derived: dict[str, Callable[[], str]] = {
             "_topic": lambda: f"'{self._projection.topic.name}'",
-            "_partition": lambda: "int(_partition)" if kind.settled else f"int({of_file('partition')})",
+            "_partition": lambda: _of_row("_partition") if kind.settled else f"int({of_file('partition')})",
             "_offset": lambda: offset,
             "_timestamp": lambda: self._timestamp(of_file("default_ms"), kind),
         }
@@ -284,6 +287,11 @@ class _Frames:
         moment = types.quoted(column)
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {default})"
+
+
+def _of_row(name: str) -> str:
+    """A column that a merge stores. A file without it is damage, and must not give nulls, nor lose its rows."""
+    return f"coalesce({name}, raise_error(concat('a merged segment has no {name}: ', _metadata.file_path)))"
 
 
 def _by_file(numbers: Sequence[int]) -> str:
