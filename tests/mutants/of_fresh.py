@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.read import readahead, reader, sharing
+from txnstore.spark.reads import native
 from txnstore.sql import fresh, inspection, planning
 
 _READ, _SQL = "unit/read/test_sharing.py::", "integration/sql/test_fresh.py::"
@@ -137,5 +138,13 @@ FRESH = (
         "sum($batch.records for $batch in $in_segment)",
         "$in_segment[0].segment.rows",
         test="integration/sql/test_inspection.py::test_txn_segments_shows_what_a_partition_has_of_a_segment",
+    ),
+    Mutant(
+        "Spark's driver counts the shares of segments that it reads whole",
+        native._stored_bytes,
+        "sum({$part.batch.segment.key: $part.batch.segment.size for $part in $slices}.values())",
+        "sum($part.batch.size for $part in $slices)",
+        test="unit/spark/test_native_files.py::"
+        "test_the_driver_fetches_each_shared_segment_once_and_counts_it_as_a_whole",
     ),
 )

@@ -19,6 +19,7 @@ from tests.helpers.settling import numbers, send, settle_now
 from tests.helpers.spark import is_native, load, rows, storage
 from txnstore.core.model import TopicPartition
 from txnstore.spark import TxnStoreSource, read, register
+from txnstore.spark.reads import native
 from txnstore.store import Store
 
 if TYPE_CHECKING:
@@ -232,6 +233,27 @@ def test_rows_of_shared_segments_are_read_by_the_driver(spark: SparkSession, sto
     batches = [part.batch for part in store.scan("typed").plan()]
     assert any(batch.shared and not batch.segment.inlined for batch in batches)
     assert same(spark, store) == 82
+
+
+@pytest.mark.parametrize("why", ["an arrow file", "shared segments that are too large"])
+def test_the_driver_reads_nothing_that_it_would_discard(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The objects with the rows that it would read are missing, which only a read of them notices."""
+    small = {"inline.bytes": 0, "segment.own.bytes": 10_000, "segment.format": "parquet"}
+    store.alter_topic("typed", config=small)
+    commit(store, 40, 60)
+    shared = {part.batch.segment for part in store.scan("typed").plan() if part.batch.shared}
+    for segment in shared:
+        Path(store.url.removeprefix("file://"), segment.key).unlink()
+    with pytest.raises(txnstore.CorruptionError):
+        read(spark, store.url, "typed")
+    if why == "an arrow file":
+        store.alter_topic("typed", config={**small, "segment.own.bytes": 0, "segment.format": "arrow"})
+        commit(store, 60, 70)
+    else:
+        monkeypatch.setattr(native, "_SHARED_BYTES", sum(segment.size for segment in shared) - 1)
+    assert not is_native(read(spark, store.url, "typed"))
 
 
 @pytest.mark.parametrize(("column", "cut"), [("_partition", False), ("_offset", False), ("_offset", True)])

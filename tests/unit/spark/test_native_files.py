@@ -13,8 +13,10 @@ from tests.helpers.settling import numbers, send, settle_now
 from txnstore.core.model import TopicPartition
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan
-from txnstore.spark.reads.native import Kinds, _is_readable, _kinds
-from txnstore.store import Store
+from txnstore.spark.reads.native import Kinds, _is_readable, _kinds, _shared_rows, _stored_bytes
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
 
 
@@ -66,3 +68,22 @@ def test_a_time_column_that_spark_reads_otherwise_matters_only_where_event_times
     assert is_readable(["at", "_offset"])
     store.compact("local")
     assert is_readable()
+
+
+def test_the_driver_fetches_each_shared_segment_once_and_counts_it_as_a_whole() -> None:
+    """However many partitions have rows in it, and however few of these are left."""
+    with create_on(CountingStore(MemoryStore(), log=True)) as store:
+        store.create_topic("wide", partitions=8, config={"inline.bytes": 0})
+        for first in (0, 1, 2):
+            send(store, numbers(1, first), "wide", partitions=range(8))
+        store.delete_records({TopicPartition("wide", partition): 2 for partition in range(4)})
+        connection = connection_of(store)
+        scan = Scan(connection, "wide")
+        parts = scan.plan()
+        objects = {part.batch.segment.key: part.batch.segment.size for part in parts}
+        assert len(objects) == 3
+        assert _stored_bytes(parts) == sum(objects.values()) > sum(part.batch.size for part in parts)
+        connection.counts.reset()
+        rows = pa.concat_tables(_shared_rows(connection, parts, Projection(scan.topic)))
+        assert sorted(key for kind, key in connection.counts.log if kind == "get") == sorted(objects)
+        assert rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")]) == scan.to_table()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +21,9 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.visibility import Slice
 from txnstore.read.expired import expirations
 from txnstore.read.plan import IsolationLevel
-from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.readahead import most_fetches
+from txnstore.read.reader import Projection, read_together
+from txnstore.read.sharing import SharedSegments
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.spark import types
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from txnstore.connection import Connection
     from txnstore.scan import Bound
     from txnstore.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: The driver reads ranges of objects up to this size in total; of more, tasks read all segments with format txnstore.
-_RANGE_BYTES = 64 << 20
+#: The driver reads shared segments up to this size in total; of more, tasks read all segments with format txnstore.
+_SHARED_BYTES = 64 << 20
 #: Where Spark gives the number of a row in its file. A column of this name would hide it.
 _HIDDEN = "_metadata"
 
@@ -110,24 +112,40 @@ def read_native(
         location = replace(location, url=connection.url)
         projection = Projection(scan.topic, columns)
         schema = types.spark_schema(projection.schema)
-        ranges = [part for part in slices if part.batch.shared]
-        few = sum(part.batch.size for part in ranges) <= _RANGE_BYTES
-        tables = read_ahead(connection.objects, connection.pool, ranges if few else (), projection)
-        with expirations(lambda: connection):
-            rows = [*types.to_batches(tables, schema)]
-    if not slices:
-        return spark.createDataFrame([], types.ddl(schema))
-    files = [part for part in slices if not part.batch.shared]
-    kinds = _kinds(files, projection) if few and _is_readable(projection, files) else None
-    frame = _local(spark, rows, schema) if kinds is not None and rows else None
-    if files and kinds is not None:
-        root = root_for_spark(spark, location, files[0].batch.segment)
-        listed = _Frames(spark, root, projection, schema).read(kinds) if root is not None else None
-        frame = listed if listed is None or frame is None else listed.union(frame)
-    if frame is None:
+        if not slices:
+            return spark.createDataFrame([], types.ddl(schema))
+        shared = [part for part in slices if part.batch.shared]
+        files = [part for part in slices if not part.batch.shared]
+        few = _stored_bytes(shared) <= _SHARED_BYTES
+        frames = _frames(spark, location, projection, schema, files) if few else None
+        if frames is not None and shared:
+            with expirations(lambda: connection):
+                rows = [*types.to_batches(_shared_rows(connection, shared, projection), schema)]
+            frames.append(_local(spark, rows, schema))
+    if frames is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
         return _format(spark, location, scan, slices, isolation)
-    return frame
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+# Rows that the driver reads -------------------------------------------------------------------------------------------
+
+
+def _stored_bytes(slices: Sequence[Slice]) -> int:
+    """The size of the segments of some slices: what a reader of them transfers, whatever their shares are."""
+    return sum({part.batch.segment.key: part.batch.segment.size for part in slices}.values())
+
+
+def _shared_rows(connection: Connection, slices: Sequence[Slice], projection: Projection) -> Iterator[pa.Table]:
+    """The rows of shared segments, each of which is fetched and decoded once; some segments at a time."""
+    segments = SharedSegments(connection.objects, lambda: connection.pool, 0)
+    by_segment: dict[str, list[Slice]] = {}
+    for part in slices:
+        by_segment.setdefault(part.batch.segment.key, []).append(part)
+    groups, most = list(by_segment.values()), most_fetches(connection.objects)
+    for first in range(0, len(groups), most):
+        parts = [part for group in groups[first : first + most] for part in group]
+        yield read_together(segments.open(parts, projection), projection)
 
 
 def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
@@ -136,7 +154,7 @@ def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schem
     from pyspark.sql.types import StructType
 
     create: Callable[..., DataFrame] = spark.createDataFrame  # Its annotations do not mention tables of Arrow.
-    return create(pa.Table.from_batches(rows), StructType.fromDDL(types.ddl(schema)))
+    return create(pa.Table.from_batches(rows, schema), StructType.fromDDL(types.ddl(schema)))
 
 
 # What Spark can read --------------------------------------------------------------------------------------------------
@@ -223,18 +241,29 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
 # The frames -----------------------------------------------------------------------------------------------------------
 
 
+def _frames(
+    spark: SparkSession, location: Location, projection: Projection, schema: pa.Schema, slices: Sequence[Slice]
+) -> list[DataFrame] | None:
+    """The frames of segments that Spark reads as files; None if it cannot. Reads none of them."""
+    if not slices:
+        return []
+    kinds = _kinds(slices, projection) if _is_readable(projection, slices) else None
+    root = root_for_spark(spark, location, slices[0].batch.segment) if kinds is not None else None
+    return _Frames(spark, root, projection, schema).read(kinds) if kinds is not None and root is not None else None
+
+
 class _Frames:
-    """Builds one frame per kind of file (whole or cut, offsets derived or stored) and unites them."""
+    """Builds one frame per kind of file: whole or cut, offsets derived or stored."""
 
     def __init__(self, spark: SparkSession, root: str, projection: Projection, schema: pa.Schema) -> None:
         self._spark, self._root = spark, root
         self._projection, self._schema = projection, schema
 
-    def read(self, kinds: Kinds) -> DataFrame | None:
-        """Read all files as one frame; None if this Spark cannot be given a list of files."""
+    def read(self, kinds: Kinds) -> list[DataFrame] | None:
+        """The frames of all files; None if this Spark cannot be given a list of files."""
         frames = [self._frame(kind, kinds[kind]) for kind in sorted(kinds)]
         readable = [frame for frame in frames if frame is not None]
-        return reduce(lambda one, other: one.union(other), readable) if len(readable) == len(frames) else None
+        return readable if len(readable) == len(frames) else None
 
     def _frame(self, kind: Kind, files: Sequence[NativeFile]) -> DataFrame | None:
         import pyarrow as pa
