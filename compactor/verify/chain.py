@@ -108,6 +108,8 @@ class ChainVerifier:
         #: The entry of the last boundary: entries up to it may have been deleted.
         self._first = 0
         self._hint = LatestDocument()
+        #: The hashes of the entries that the hint names, by number, as far as they are not compared yet.
+        self._hinted: dict[int, str] = {}
         #: Whether an entry or a checkpoint of format version 2 was read.
         self._older = False
         #: The checkpoints that name missing index files, with the message: damage only if no newer one is sound.
@@ -118,6 +120,7 @@ class ChainVerifier:
         # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
         # hint is read first: it is written after the objects that it names.
         self._hint = checkpoint.decode_hint(self._keys, self._chain, read_if_there(self._objects, latest(self._chain)))
+        self._hinted = checkpoint.hinted_entries(self._hint)
         boundaries = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
         checkpoints = self._list_checkpoints()
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
@@ -138,6 +141,7 @@ class ChainVerifier:
                 self._check_entry(sequence, data)
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
+        self._check_end(max(last, self._first))
         self._report_incomplete()
         if self._state is None:
             self._report(
@@ -194,9 +198,10 @@ class ChainVerifier:
         heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
         self._index = {key for key in listed if index_range(key) is not None}
         indexed = {until for _, until in filter(None, map(index_range, self._index))}
-        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names.
-        if hint > max(heads, default=0) and hint in indexed:
-            message = f"it is missing, although {latest(self._chain)} names it and its index exists"
+        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names; one that
+        # does not say which store it is of, from a store that was here before.
+        if hint > max(heads, default=0) and (self._hint.store_id or hint in indexed):
+            message = f"it is missing, although {latest(self._chain)} names it"
             self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
         return heads
 
@@ -226,6 +231,26 @@ class ChainVerifier:
                 until = f" and all up to entry {sequence - 1}" if sequence - 1 > first else ""
                 self._report("entry_present", self._keys.entry(self._chain, first), f"the entry{until} is missing")
                 first = None
+
+    def _check_end(self, last: int) -> None:
+        """Check that the chain does not end before an entry that was there when its hint was written.
+
+        Entries may have been deleted up to that of the last boundary only. What followed ``last`` is not known.
+        """
+        newest = max(self._hint.sequence, self._hint.head) if self._hint.store_id else 0
+        if newest > last:
+            until = f" and all up to entry {newest}" if newest - 1 > last else ""
+            message = f"the entry{until} is missing, although {latest(self._chain)} names entry {newest}"
+            self._report("entry_present", self._keys.entry(self._chain, last + 1), message)
+            self._state = None
+
+    def _compare_with_hint(self, sequence: int, digest: str) -> None:
+        """Compare the hash of an entry, or that in its checkpoint, with the one in the hint, once."""
+        expected = self._hinted.pop(sequence, digest)
+        if expected != digest:
+            entry = self._keys.entry(self._chain, sequence)
+            message = f"it names {entry} with the hash {expected}, and that has {digest}: it is of another history"
+            self._report("history_unchanged", latest(self._chain), message)
 
     def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
         """All entries in order, read ahead; None for a missing one."""
@@ -263,6 +288,7 @@ class ChainVerifier:
             self._report("entry_intact", key, str(error))
             self._state = self._previous = None
             return
+        self._compare_with_hint(sequence, digest)
         self._older = self._older or entry.version <= version2.VERSION
         self._check_payload(key, entry, data)
         if entry.sequence != sequence:
@@ -322,6 +348,7 @@ class ChainVerifier:
         try:
             saved = checkpoint.read(self._keys, self._chain, sequence, requested)
             self._older = self._older or saved.version <= version2.VERSION
+            self._compare_with_hint(sequence, saved.state.entry_hash)  # Its entry may have been deleted.
             self._compare(key, saved.state)
         except (ObjectNotFoundError, CorruptionError) as error:
             named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)

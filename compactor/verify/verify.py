@@ -77,7 +77,8 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
        recorded hash, rows, offsets and timestamps, and if a compaction wrote it, the recorded sums of its records.
 
     Damage of a chain does not affect the verification of the others. The newest entry of a chain has no successor: if
-    it is missing, and no checkpoint, no other chain and no state that this process has read names it, nothing shows it.
+    it is missing, and no checkpoint, no hint, no other chain and no state that this process has read names it, nothing
+    shows it.
 
     Args:
         connection: The connection to the store.

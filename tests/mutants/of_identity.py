@@ -14,12 +14,14 @@ from txnstore.compactor.repair.chain import ChainRepairs
 from txnstore.compactor.repair.repair import _missing_heads, _tried
 from txnstore.compactor.vacuum.soundness import _gaps, check_no_others
 from txnstore.compactor.vacuum.vacuum import _choose, _view_after_lists
+from txnstore.compactor.verify.chain import ChainVerifier
 from txnstore.connection import create_connection
 from txnstore.read.expired import judged
 
 _TESTS = "protocol/repair/test_replaced_stores.py::"
 _OPENING = "protocol/chain/test_opening.py::"
 _OF_TWO = "protocol/repair/test_identity.py::"
+_HINTS = "protocol/verify/test_hints.py::"
 
 IDENTITY = (
     Mutant(
@@ -224,5 +226,40 @@ IDENTITY = (
         "$named.long_removed.difference_update($item.key for $item in $page)",
         "pass",
         test="protocol/vacuum/test_segments.py::test_dropped_keys_stay_in_the_state_until_deleted",
+    ),
+    Mutant(
+        "a verification does not see that a chain ends before the entry that its hint names",
+        ChainVerifier._check_end,
+        "if $newest > last:",
+        "if False:",
+        test=f"{_HINTS}test_lost_entries_that_a_hint_names_are_named[False]",
+    ),
+    Mutant(
+        "a verification believes a hint that does not say which store it is of",
+        ChainVerifier._check_end,
+        "if self._hint.store_id else 0",
+        "",
+        test=f"{_HINTS}test_a_hint_that_may_be_of_another_store_is_no_evidence",
+    ),
+    Mutant(
+        "a verification compares no entry with the hash in the hint",
+        ChainVerifier._check_entry,
+        "self._compare_with_hint($sequence, $digest)",
+        "pass",
+        test=f"{_HINTS}test_another_hash_in_a_hint_is_another_history",
+    ),
+    Mutant(
+        "a verification compares no checkpoint with the hash in the hint",
+        ChainVerifier._check_checkpoint,
+        "self._compare_with_hint($sequence, $saved.state.entry_hash)",
+        "pass",
+        test=f"{_HINTS}test_the_entry_of_the_last_boundary_is_compared_by_its_checkpoint",
+    ),
+    Mutant(
+        "a verification misses a checkpoint only if its index file is left",
+        ChainVerifier._list_checkpoints,
+        "(self._hint.store_id or $hint in $indexed)",
+        "$hint in $indexed",
+        test=f"{_HINTS}test_the_checkpoint_that_a_hint_names_is_lost_with_its_index",
     ),
 )
