@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -19,9 +20,11 @@ from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
-from txnstore.read.ranged import forget_footers
-from txnstore.read.reader import Projection, Run, open_slice
+from txnstore.read import ranged
+from txnstore.read.ranged import DAMAGE, HashedSegment, forget_footers, has_footer
+from txnstore.read.reader import PieceRows, Projection, Run, check_file, open_whole, pieces_of, unreadable
 from txnstore.runtime import Runtime
+from txnstore.segment.pieces import SegmentFile
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
@@ -72,10 +75,11 @@ def verify_segments(
         for part, topic in _listed_as_recorded(findings, state, topics, sizes)
     ]
     if deep is not None:
-        for _, violations in deep.run((None, job) for job in _jobs(intact)):
+        segments = _by_segment(intact)
+        for _, violations in deep.run((None, job) for job in _jobs(segments)):
             findings.violations += violations()
         findings.contents = len(intact)
-        findings.bytes_read = sum(part.batch.size for part, *_ in intact)
+        findings.bytes_read = sum(map(_size, segments))
     return findings
 
 
@@ -92,18 +96,30 @@ def _listed_as_recorded(
             yield part, current[part.tp.topic]
 
 
-def _jobs(parts: Iterable[_Part]) -> Iterator[Job[list[Violation]]]:
-    """Jobs that read and check segments."""
-    group: list[_Part] = []
-    size = 0
+def _by_segment(parts: Iterable[_Part]) -> list[list[_Part]]:
+    """The batches of each segment, which is read once for all of them."""
+    segments: dict[Segment, list[_Part]] = {}
     for part in parts:
-        group.append(part)
-        size += part[0].batch.size
+        segments.setdefault(part[0].batch.segment, []).append(part)
+    return list(segments.values())
+
+
+def _jobs(segments: Iterable[list[_Part]]) -> Iterator[Job[list[Violation]]]:
+    """Jobs that read and check segments."""
+    group: list[list[_Part]] = []
+    size = 0
+    for parts in segments:
+        group.append(parts)
+        size += _size(parts)
         if len(group) == _JOB_SEGMENTS or size >= _JOB_BYTES:
-            yield partial(_read_all, parts=group)
+            yield partial(_read_all, segments=group)
             group, size = [], 0
     if group:
-        yield partial(_read_all, parts=group)
+        yield partial(_read_all, segments=group)
+
+
+def _size(parts: Sequence[_Part]) -> int:
+    return parts[0][0].batch.segment.size
 
 
 def _current(state: State, topics: Mapping[str, CatalogTopic]) -> dict[str, CatalogTopic]:
@@ -146,19 +162,22 @@ def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
     return f"it was {change}: it has {size} bytes; expected {end}"
 
 
-def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[_Part]) -> list[Violation]:
+def _read_all(
+    objects: ObjectStore, pool: Executor, _runtime: Runtime, *, segments: list[list[_Part]]
+) -> list[Violation]:
     """Read and check segments, a few concurrently."""
     forget_footers()
     forget(objects)
     violations: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
-    for part, topic, expected in parts:
+    for parts in segments:
+        topic = parts[0][1]
         if topic.name not in projections:
             projections[topic.name] = _Verified(topic)
         if len(flying) == _WINDOW:
             violations += flying.popleft().result()
-        flying.append(pool.submit(_read, objects, part, projections[topic.name], expected))
+        flying.append(pool.submit(_read, objects, parts, projections[topic.name]))
     while flying:
         violations += flying.popleft().result()
     return violations
@@ -184,28 +203,88 @@ def _check_partitions(table: pa.Table, part: Slice) -> None:
         raise CorruptionError(msg)
 
 
-def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:
-    """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain; by row group."""
-    key, content, sums = part.batch.segment.key, _ContentSummary(), Sums()
+def _read(objects: ObjectStore, parts: Sequence[_Part], projection: Projection) -> list[Violation]:
+    """Read a segment once, and compare its hash and the rows of its batches with the chain.
+
+    One row group of a large segment is in memory, however many batches have rows of it.
+    """
+    segment = parts[0][0].batch.segment
+    contents = [_Content(part, projection, expected) for part, _, expected in parts]
     try:
-        opened = open_slice(objects, part, projection, hashed=True)
-        for number in range(len(opened)):
-            table = opened.read(number)
-            content.add(table)
-            if expected is not None:
-                sums += sums_of(table)
-        opened.compare_hash()
-    except (CorruptionError, SchemaMismatchError) as error:
-        return [Violation("segment_content", str(error), key)]
-    violations = [Violation("segment_rows", message, key) for message in content.problems(part)]
-    first, last = projection.timestamp_range(part)
-    if content.rows and (content.oldest < first or content.newest > last):
-        message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
-        violations.append(Violation("segment_timestamps", message, key))
-    if expected is not None and sums != expected:
-        message = f"it has {sums}; the compaction that wrote it recorded {expected}"
-        violations.append(Violation("segment_sums", message, key))
-    return violations
+        file = _open(objects, parts[0][0])
+        pieces = [(rows, content) for content in contents for rows in pieces_of(content.part, file)]
+        columns = list(dict.fromkeys(name for each in contents for name in projection.needs(each.part.batch)))
+        for number, together in groupby(sorted(pieces, key=_piece), _piece):
+            table = file.read(number, columns)
+            for rows, content in together:
+                content.add(table.slice(rows.first_row, rows.rows), rows.offset)
+        if isinstance(file, HashedSegment):
+            file.compare()
+    except CorruptionError as error:
+        return [Violation("segment_content", str(error), segment.key)]
+    except DAMAGE as error:
+        return [Violation("segment_content", str(unreadable(segment, error)), segment.key)]
+    return [violation for content in contents for violation in content.violations()]
+
+
+def _open(objects: ObjectStore, part: Slice) -> SegmentFile:
+    """A segment of which all bytes will be compared: whole, or by row groups if it is large.
+
+    Raises:
+        CorruptionError: It is missing, or differs from its description in the chain.
+    """
+    segment = part.batch.segment
+    if not has_footer(segment) or segment.size <= ranged.WHOLE_BYTES:
+        return open_whole(objects, part.tp, segment, hashed=True)
+    file = HashedSegment(objects, part.tp, segment)
+    check_file(segment, file)
+    return file
+
+
+def _piece(item: tuple[PieceRows, _Content]) -> int:
+    return item[0].number
+
+
+class _Content:
+    """The rows of a batch, which are added by row group, and what is wrong with them.
+
+    Args:
+        part: The batch.
+        projection: All columns of its topic.
+        expected: The recorded sums of its records; None if none are.
+    """
+
+    def __init__(self, part: Slice, projection: Projection, expected: Sums | None) -> None:
+        self.part = part
+        self._projection, self._expected = projection, expected
+        self._summary, self._sums = _ContentSummary(), Sums()
+        self._damage: Exception | None = None
+
+    def add(self, rows: pa.Table, offset: int) -> None:
+        """Add rows; ``offset``: that of the first one, if the segment stores no offsets."""
+        try:
+            table = self._projection.fit(rows, [Run(self.part, rows.num_rows, offset)])
+            self._summary.add(table)
+            if self._expected is not None:
+                self._sums += sums_of(table)
+        except (CorruptionError, SchemaMismatchError) as error:
+            self._damage = self._damage or error
+
+    def violations(self) -> Iterator[Violation]:
+        """Compare what was added with the batch: the number of rows, offsets, timestamps and sums."""
+        key, content = self.part.batch.segment.key, self._summary
+        if self._damage is not None:
+            yield Violation("segment_content", str(self._damage), key)
+            return
+        for message in content.problems(self.part):
+            yield Violation("segment_rows", message, key)
+        first, last = self._projection.timestamp_range(self.part)
+        if content.rows and (content.oldest < first or content.newest > last):
+            message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
+            yield Violation("segment_timestamps", message, key)
+        if self._expected is not None and self._sums != self._expected:
+            message = f"it has {self._sums}; the compaction that wrote it recorded {self._expected}"
+            yield Violation("segment_sums", message, key)
 
 
 @dataclass(slots=True)
@@ -222,7 +301,7 @@ class _ContentSummary:
     def add(self, table: pa.Table) -> None:
         if not table.num_rows:
             return
-        offsets = table.column(OFFSET_FIELD.name).to_numpy()
+        offsets = table.column(OFFSET_FIELD.name).fill_null(-1).to_numpy()
         times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
         self.ascends = self.ascends and not (offsets[1:] <= offsets[:-1]).any()
         if self.rows:

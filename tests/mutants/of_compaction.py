@@ -181,8 +181,8 @@ COMPACTION = (
     ),
     Mutant(
         "a deep verification does not compare sums",
-        verify_segments._read,
-        "if $expected is not None and $sums != $expected:",
+        verify_segments._Content.violations,
+        "if self._expected is not None and self._sums != self._expected:",
         "if False:",
         test=_SUMS + "test_a_segment_without_the_records_that_were_read_is_found",
     ),

@@ -118,9 +118,16 @@ RANGES = (
     Mutant(
         "a deep verification skips what no reader shows",
         verify_segments._read,
-        "$opened.compare_hash()",
+        "$file.compare()",
         "pass",
         test=_ALL,
+    ),
+    Mutant(
+        "a deep verification reads a segment once for each of its batches",
+        verify_segments._by_segment,
+        "$part[0].batch.segment",
+        "$part[0].batch",
+        test=_VERIFY + "test_a_small_segment_of_many_batches_is_fetched_once[True]",
     ),
     Mutant(
         "the hash of a large segment is not compared",

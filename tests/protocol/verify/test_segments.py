@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers import keys
-from tests.helpers.compaction import T0, batches
+from tests.helpers.compaction import T0, batches, runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.settling import numbers, send, settle_now
 from tests.helpers.verification import _violations, sample_store
-from txnstore.core.log.model import Batch
+from txnstore.compactor.engine import Job
+from txnstore.compactor.settle import settling
+from txnstore.compactor.verify.segments import _read_all, slices, verify_segments
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.sums import Sums
+from txnstore.core.log.visibility import Slice
 from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import TopicPartition
 from txnstore.read import ranged
+from txnstore.read.ranged import forget_footers
 from txnstore.segment import blocks
 from txnstore.segment.codec import encode as encode_segment
 from txnstore.segment.schema import HEADERS, HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
-from txnstore.store import Store
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
 
 
@@ -94,6 +109,93 @@ def test_a_footer_that_was_read_before_is_verified_as_it_is_stored(store: Store,
     connection_of(store).objects.put(key, bytes(data))
     assert store.scan("t").to_table().equals(before)
     assert _violations(store.verify(deep=True)) == [("segment_content", key)]
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+PARTITIONS = range(6)
+
+
+def _shared_segment(clock: ManualClock, *, settled: bool = True) -> tuple[Store, CountingStore, Segment]:
+    """A store with one segment of the rows of six partitions, settled or in an entry, and what counts its requests."""
+    objects = CountingStore(MemoryStore(clock=clock), log=True)
+    store = create_on(objects, runtime=runtime(clock))
+    store.create_topic("t", partitions=len(PARTITIONS))
+    send(store, numbers(5 if settled else 1), partitions=PARTITIONS)
+    if settled:
+        settle_now(store)
+    (segment,) = {batch.segment for number in PARTITIONS for batch in batches(store, TopicPartition("t", number))}
+    return store, objects, segment
+
+
+class _Elsewhere:
+    """Executes jobs as another process does, which keeps nothing of what it has read."""
+
+    def __init__(self, objects: CountingStore) -> None:
+        self._objects = objects
+
+    def run(self, jobs: Iterable[tuple[K, Job[T]]]) -> Iterator[tuple[K, Callable[[], T]]]:
+        for value, job in jobs:
+            yield value, partial(job, self._objects, InlineExecutor(), runtime(ManualClock()))
+
+
+def _cost(store: Store, objects: CountingStore, segment: Segment) -> tuple[int, int]:
+    """The GETs of the object with a segment, and the bytes of all objects, that a deep verification fetches for it."""
+    forget_footers()
+    states = connection_of(store).view().states
+    payloads = {segment.object: (segment.first_byte or 0) + segment.size} if segment.inlined else {}
+    objects.reset()
+    findings = verify_segments(objects, states, {}, {}, payloads, _Elsewhere(objects))
+    assert (findings.violations, findings.contents, findings.bytes_read) == ([], len(PARTITIONS), segment.size)
+    return objects.log.count(("get", segment.object)), objects.snapshot().bytes_in
+
+
+@pytest.mark.parametrize(("part_bytes", "groups"), [(1, len(PARTITIONS)), (1 << 20, 1)])
+def test_a_large_segment_of_many_batches_is_read_once(
+    clock: ManualClock, small_ranges: None, monkeypatch: pytest.MonkeyPatch, part_bytes: int, groups: int
+) -> None:
+    """Its footer, and each row group, with one GET; no byte twice but those of a block that two row groups share."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(settling, "_PART_BYTES", part_bytes)
+    store, objects, segment = _shared_segment(clock)
+    gets, fetched = _cost(store, objects, segment)
+    assert gets == 1 + groups
+    assert segment.size <= fetched < segment.size + 16 * groups
+    assert store.verify(deep=True).bytes_read == store.verify().bytes_read + segment.size
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_small_segment_of_many_batches_is_fetched_once(clock: ManualClock, *, settled: bool) -> None:
+    """Also the records of a commit to many partitions, which are in an entry."""
+    store, objects, segment = _shared_segment(clock, settled=settled)
+    assert segment.inlined != settled
+    assert _cost(store, objects, segment) == (1, segment.size)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_damaged_segment_of_many_batches_is_one_violation(
+    clock: ManualClock, request: pytest.FixtureRequest, *, ranges: bool
+) -> None:
+    if ranges:
+        request.getfixturevalue("small_ranges")
+    store, objects, segment = _shared_segment(clock)
+    data = bytearray(objects.get(segment.object))
+    data[segment.size // 3] ^= 1
+    objects.put(segment.object, bytes(data))
+    assert _violations(store.verify(deep=True)) == [("segment_content", segment.key)]
+
+
+def test_each_batch_of_a_shared_segment_is_compared(clock: ManualClock) -> None:
+    """A batch that claims a row of the next one is named, once, and the others are sound."""
+    store, _, segment = _shared_segment(clock)
+    state = connection_of(store).view().states[0]
+    wrong = [*slices(state)]
+    third = wrong[2].batch
+    wrong[2] = replace(wrong[2], batch=replace(third, first_row=third.first_row + 1))
+    parts: list[tuple[Slice, CatalogTopic, Sums | None]] = [(part, state.topics["t"], None) for part in wrong]
+    (violation,) = _read_all(connection_of(store).objects, InlineExecutor(), runtime(clock), segments=[parts])
+    assert (violation.name, violation.subject) == ("segment_content", segment.key)
+    assert "has rows of t-2 with another partition" in violation.message
 
 
 def _replace_first(
