@@ -18,7 +18,13 @@ from pydantic import Field
 from txnstore.chain.codec import Stored, decode, encode
 from txnstore.chain.keys import Keys, lease_number
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.errors import (
+    CorruptionError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    UnsupportedFormatError,
+)
 from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim, ObjectStore
 
@@ -30,6 +36,10 @@ DURATION_MS = 180_000
 _MAX_DURATION_MS = 3_600_000
 #: It is renewed so often in its duration, so that one renewal may fail.
 _RENEWALS = 3
+#: Half of the names. No compactor gets as far as this number, so an object that has it, or a larger one, is no lease.
+_NUMBERS = 10**20 // 2
+#: A compactor that loses the race for a lease so often in a row does not try again.
+_ATTEMPTS = 20
 
 
 class LeaseDocument(Stored):
@@ -71,7 +81,8 @@ class CompactionLease:
         Raises:
             StorageError: The storage failed, or refuses to create the lease.
         """
-        while True:
+        key = ""
+        for attempt in range(1, _ATTEMPTS + 1):
             number, held = self._others()
             chosen = frozenset(choose(held))
             if not chosen:
@@ -82,6 +93,12 @@ class CompactionLease:
                 self._taken = key, data
                 self._timer.set(DURATION_MS / _RENEWALS / 1000)
                 return chosen
+            self._runtime.backoff(attempt)
+        msg = (
+            f"no lease could be created in {_ATTEMPTS} attempts: each time an object had the next number, at last "
+            f"{key}. If no other compactor works now, what is below {self._keys.leases} is of no use: delete it"
+        )
+        raise StorageRefusedError(msg)
 
     def others(self) -> frozenset[TopicPartition]:
         """The partitions that compactors have leases on now. Costs a LIST, and a GET for each lease."""
@@ -89,7 +106,11 @@ class CompactionLease:
 
     def _others(self) -> tuple[int, frozenset[TopicPartition]]:
         """The largest number of a lease, and the partitions of those that are not over. Deletes the others."""
-        listed = {item.key: item for item in self._objects.list(self._keys.leases) if lease_number(item.key)}
+        listed = {
+            item.key: item
+            for item in self._objects.list(self._keys.leases)
+            if 0 < (lease_number(item.key) or 0) < _NUMBERS
+        }
         if not listed:
             return 0, frozenset()
         now, over, held = self._objects.now_ms(), [], set[TopicPartition]()

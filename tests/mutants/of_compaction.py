@@ -47,6 +47,20 @@ COMPACTION = (
         test=_LEASES + "test_of_two_that_choose_the_same_partitions_at_once_one_has_them",
     ),
     Mutant(
+        "a lease has the number after one that no lease gets",
+        lease.CompactionLease._others,
+        "(lease_number($item.key) or 0) < _NUMBERS",
+        "(lease_number($item.key) or 0)",
+        test=_LEASES + "test_an_object_with_a_number_that_no_lease_gets_is_no_lease",
+    ),
+    Mutant(
+        "a compactor that loses the race for a lease does not pause",
+        lease.CompactionLease.take,
+        "self._runtime.backoff($attempt)",
+        "pass",
+        test=_LEASES + "test_a_compactor_that_never_gets_a_lease_gives_up",
+    ),
+    Mutant(
         "leases have numbers that are free, not ascending ones",
         lease.CompactionLease._others,
         "max(lease_number($key) or 0 for $key in $listed)",

@@ -18,7 +18,7 @@ from txnstore.chain.keys import LEASES
 from txnstore.compactor import CompactionReport
 from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
 from txnstore.core.model import TopicPartition
-from txnstore.errors import StorageError
+from txnstore.errors import StorageError, StorageRefusedError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock
@@ -199,6 +199,37 @@ def test_a_lease_has_a_larger_number_than_all_others(store: Store, worker: tuple
     while_it_works(worker[1], lambda: keys.extend(leases(store)))
     assert compacted(worker[0].compact()) == [T1, T2]
     assert keys == [connection_of(store).keys.lease(7), connection_of(store).keys.lease(8)]
+
+
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("number", [10**20 - 1, 10**20 // 2])
+def test_an_object_with_a_number_that_no_lease_gets_is_no_lease(store: Store, number: int, *, readable: bool) -> None:
+    """The name after the last one is not that of a lease, so a compactor would not see who has it."""
+    fill(store)
+    stray = place(store, T1, number=number)
+    if not readable:
+        connection_of(store).objects.put(stray, b"?")
+    place(store, T0, number=7)
+    report = store.compact()
+    assert (compacted(report), report.held) == ([T1, T2], 1)
+    assert leases(store) == [connection_of(store).keys.lease(7), stray]
+
+
+def test_a_compactor_that_never_gets_a_lease_gives_up(store: Store, clock: ManualClock) -> None:
+    """Another object has each name that it tries, and the list does not have it: it pauses, and ends with an error."""
+    fill(store, (0,))
+    last = 10**20 // 2 - 1
+    place(store, T1, number=last)
+    place(store, T1, number=last + 1)
+    pauses = list[float]()
+    faults = FaultStore(connection_of(store).counts.inner, no_faults)
+    environment = FixedRuntime(clock, pauses.append, random.Random(1), background=InlineExecutor, spawn=never)
+    with open_on(faults, runtime=environment) as worker:
+        with pytest.raises(StorageRefusedError, match=f"no lease could be created .* {LEASE}.*{last + 1}.json.*delete"):
+            worker.compact()
+        tries = [request.operation for request in faults.requests if request.key.startswith(LEASE)]
+    assert tries.count("put_if_absent") == tries.count("list") == len(pauses) == 20
+    assert max(pauses) > 1
 
 
 def test_what_was_compacted_before_the_lease_is_not_compacted_again(
