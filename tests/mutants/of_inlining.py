@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain import payload
+from txnstore.chain import codec, payload
+from txnstore.chain.checkpoints import index
 from txnstore.compactor.vacuum import payloads
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.core.log import appending
@@ -12,6 +13,7 @@ from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
 _INLINED, _VACUUM = "protocol/chain/test_inlined_segments.py::", "protocol/vacuum/test_inlined_vacuum.py::"
+_PAYLOAD = "unit/chain/test_entry_payload.py::"
 _REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
 
 INLINING = (
@@ -23,18 +25,39 @@ INLINING = (
         test=_REPLACED,
     ),
     Mutant(
+        "a segment may be in any object below chains/",
+        codec.check_places,
+        "and _is_entry($segment.object)",
+        "",
+        test=_PAYLOAD + "test_an_entry_with_a_segment_that_cannot_be_there_is_damage",
+    ),
+    Mutant(
+        "a whole entry may be a segment",
+        codec.check_places,
+        "$segment.is_range and",
+        "",
+        test=_PAYLOAD + "test_an_entry_with_a_segment_that_cannot_be_there_is_damage",
+    ),
+    Mutant(
+        "an index file may name a segment anywhere",
+        index._Rows.decode,
+        "check_places(self._key, $segments)",
+        "pass",
+        test="unit/chain/test_index.py::test_a_file_with_a_segment_that_cannot_be_there_is_damage",
+    ),
+    Mutant(
         "the segments of a refused command stay in the payload",
         payload.Payload.back_to,
         "del self._parts[$parts:]",
         "pass",
-        test="unit/chain/test_entry_payload.py::test_the_payload_has_the_segments_of_accepted_commands",
+        test=_PAYLOAD + "test_the_payload_has_the_segments_of_accepted_commands",
     ),
     Mutant(
         "the segments of a repeated command stay in the payload",
         payload.Payload.accepted,
         "if $mark != self.mark and not any($named):",
         "if False:",
-        test="unit/chain/test_entry_payload.py::test_the_payload_has_no_segments_of_repeated_commands",
+        test=_PAYLOAD + "test_the_payload_has_no_segments_of_repeated_commands",
     ),
     Mutant(
         "a flush inside a transaction is inlined",

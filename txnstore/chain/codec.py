@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
@@ -26,9 +26,12 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from txnstore.chain import version2
+from txnstore.chain.keys import CHAINS, entry_sequence, store_of
 from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
-from txnstore.core.log.events import MarkerWritten
+from txnstore.core.log.events import BatchesAppended, MarkerWritten
+from txnstore.core.log.model import Segment
+from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
@@ -159,6 +162,32 @@ class Entry(Stored):
 
 
 M = TypeVar("M", bound=Stored)
+
+
+def check_places(key: str, segments: Iterable[Segment]) -> None:
+    """Refuse segments that are below ``chains/``, but no ranges of entries: all that follows would take them for these.
+
+    Raises:
+        CorruptionError: There is one; names it, and the object ``key`` that describes it.
+    """
+    for segment in segments:
+        if segment.object.startswith(CHAINS) and not (segment.is_range and _is_entry(segment.object)):
+            raise CorruptionError(f"{key} describes a segment in {segment.object}, which is not a range of an entry")
+
+
+@lru_cache(maxsize=128)
+def _is_entry(key: str) -> bool:
+    """Whether ``key`` is that of an entry; the batches of a commit ask for the same one."""
+    return store_of(key) is not None and entry_sequence(key) is not None
+
+
+def segments_of(entry: Entry) -> Iterator[Segment]:
+    """The segments that the events of an entry describe."""
+    for event in entry.events:
+        if isinstance(event, BatchesAppended):
+            yield event.segment
+        elif isinstance(event, SegmentsReplaced):
+            yield from (batch.segment for batch in event.added)
 
 
 def check(command: Command) -> None:

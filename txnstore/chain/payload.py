@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from txnstore.chain.codec import Entry, PayloadInfo, content_hash, decode, encode
+from txnstore.chain.codec import Entry, PayloadInfo, check_places, content_hash, decode, encode, segments_of
 from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.log.commands import Append
@@ -108,7 +108,9 @@ def decode_entry(key: str, data: bytes) -> Entry:
         CorruptionError: The checksum of the line does not match, or the entry is invalid.
         UnsupportedFormatError: A newer version of the format.
     """
-    return decode(Entry, key, line_of(data))
+    entry = decode(Entry, key, line_of(data))
+    check_places(key, segments_of(entry))
+    return entry
 
 
 def payload_damage(entry: Entry, data: bytes) -> str | None:

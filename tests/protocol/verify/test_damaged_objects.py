@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
+from tests.helpers.later import append_entry
 from tests.helpers.refusals import refused, sample_bucket
 from tests.helpers.shell import T0, another_process, runtime, sound
 from txnstore.errors import (
@@ -107,6 +108,20 @@ def test_an_entry_altered_with_a_good_checksum(bucket: MemoryStore) -> None:
     bucket.put(key, resealed({**json.loads(bucket.get(key)), "timestamp": 5}))
     with refused(bucket, CorruptionError, f"{key} was altered", keys.entry(0, 3)):
         open_on(bucket)
+
+
+@pytest.mark.parametrize("name", ["chains/foo", "chains/x/0000/entries/0000000000000000000x.json"])
+def test_an_entry_with_a_segment_that_cannot_be_there(bucket: MemoryStore, store: Store, name: str) -> None:
+    """It is refused where it is read, and not by a deletion of its records."""
+    last = json.loads(bucket.get(last_entry(bucket)))
+    (event,) = [event for event in last["events"] if event["type"] == "BatchesAppended"][-1:]
+    event["segment"] |= {"object": name, "first_byte": 0}
+    key = append_entry(bucket, [event])
+    with refused(bucket, CorruptionError, f"{key} describes a segment in {name}"):
+        open_on(bucket)
+    with refused(bucket, CorruptionError, key):
+        store.delete_records({T0: 1})
+    assert ("entry_intact", key) in [(item.name, item.subject) for item in store.verify().violations]
 
 
 def poll_partition_0(store: Store) -> object:

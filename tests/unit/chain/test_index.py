@@ -215,6 +215,21 @@ def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, 
         decoded_edges([file])
 
 
+def test_a_file_with_a_segment_that_cannot_be_there_is_damage() -> None:
+    """It is below ``chains/``, and no range of an entry."""
+    tp, log = TPS[0], Partition()
+    for place, damaged in ((keys.entry(0, 7), False), ("chains/foo", True)):
+        row = batch(0, 1)
+        row = replace(row, segment=replace(row.segment, object=place, first_byte=0))
+        now = Edge(1, "hash-1", Map({tp: replace(log, batches=log.batches.append(row))}))
+        read = decoded_edges([IndexFile("key", encode_file(Edge(), now))])[-1].partitions[tp].batches
+        if damaged:
+            with pytest.raises(CorruptionError, match=r"^key describes a segment in chains/foo, which is not a range"):
+                list(read)
+        else:
+            assert list(read) == [row]
+
+
 @pytest.mark.parametrize("name", ["key", "colour"])
 def test_columns_of_a_later_release_are_ignored(name: str) -> None:
     """Also one that has the name of a column of version 2: the version of the file decides, not its columns."""

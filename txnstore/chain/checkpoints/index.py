@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from txnstore.chain import version2
-from txnstore.chain.codec import Int64, Stored, content_hash, decode, encode, reason
+from txnstore.chain.codec import Int64, Stored, check_places, content_hash, decode, encode, reason
 from txnstore.chain.payload import line_of, with_payload
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
@@ -251,9 +251,10 @@ class _Rows:
             of_version_2 = self._version <= version2.VERSION
             columns = _of_version_2(table) if of_version_2 else table.select(_COLUMNS).to_pydict()
             segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
+            check_places(self._key, segments)
             rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
             return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
-        except MemoryError:
+        except (MemoryError, CorruptionError):
             raise
         except Exception as error:
             msg = f"{self._key} cannot be read, although its bytes are intact: {reason(error)}"
