@@ -96,7 +96,9 @@ def _compact(
     for row in rows:
         del row["tp"]
     app.out.rows(rows, _PARTITION_COLUMNS, empty="" if errors or report.held else "Nothing to compact")
-    if report.held:
+    if report.held and app.out.as_json:
+        app.out.record({"held": report.held})
+    elif report.held:
         app.out.note(f"{counted(report.held, 'partition')} left to other compactors, which work on them")
     if rows:
         app.out.note(

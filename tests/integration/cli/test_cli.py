@@ -12,7 +12,11 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
+from tests.helpers.connections import connection_of
+from txnstore.chain.codec import encode
 from txnstore.cli.app import root
+from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
+from txnstore.core.model import TopicPartition
 
 
 @pytest.fixture
@@ -278,6 +282,22 @@ def test_sql_at_an_earlier_moment(orders: Cli) -> None:
     assert "--at takes an entry (of several chains one each: 21,40,21), a time such as" in wrong.err
     early = orders("sql", count, "--at", "-9000d")
     assert (early.status, "the store had no entry yet at" in early.err) == (1, True)
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_partitions_that_other_compactors_work_on_are_counted(orders: Cli) -> None:
+    """Also with JSON, where nothing is compacted."""
+    for value in "ab":
+        orders.ok("produce", "orders", "--partition", "0", stdin=value)
+    with txnstore.open(orders.url) as store:
+        connection = connection_of(store)
+        lease = LeaseDocument(owner="another", duration_ms=DURATION_MS, partitions=[TopicPartition("orders", 0)])
+        connection.objects.put(connection.keys.lease(1), encode(lease))
+    plain = orders("compact")
+    assert (plain.status, plain.out) == (0, "")
+    assert plain.err == "1 partition left to other compactors, which work on them\n"
+    structured = orders("compact", "--json")
+    assert (structured.status, structured.lines, structured.err) == (0, [{"held": 1}], "")
 
 
 SHORT = "the grace period is 0 s, less than an hour: readers of pinned or earlier snapshots fail"
