@@ -741,7 +741,10 @@ class Chain:
         first = self.boundary()
         if not first:
             return State(self.number, self.chains, next_producer_id=self.number << 32)
-        return self._first_sound(number for number in self._listed("checkpoints", "/head.json") if number >= first)
+        state = self._first_sound(number for number in self._listed("checkpoints", "/head.json") if number >= first)
+        if state is None:
+            raise RefusedError(f"chain {self.number} has no sound checkpoint")
+        return state
 
     def _hint(self) -> Json | None:
         data = self.objects.get(f"chains/latest/{self.number:04d}.json")
@@ -757,20 +760,23 @@ class Chain:
         """The newest sound checkpoint at or after the one of the hint, found by listing; else the beginning."""
         first = max(self.boundary(), hint["sequence"] if hint else 0)
         numbers = [number for number in self._listed("checkpoints", "/head.json") if number >= first]
-        try:
-            return self._first_sound(reversed(numbers))
-        except RefusedError:
-            return self._oldest()
+        return self._first_sound(reversed(numbers)) or self._oldest()
 
-    def _first_sound(self, numbers: Iterable[int]) -> State:
+    def _first_sound(self, numbers: Iterable[int]) -> State | None:
         for number in numbers:
             try:
                 head = checked(self.objects[f"{self.folder}checkpoints/{number:020d}/head.json"])
-                return state_of(head, indexed(self.objects, self.folder, head))
+                if head["sequence"] != number:
+                    raise RefusedError(f"checkpoint {number} is that of entry {head['sequence']}")
+                state = state_of(head, indexed(self.objects, self.folder, head))
             except RefusedError as error:
                 if "feature" in str(error):
                     raise
-        raise RefusedError(f"chain {self.number} has no sound checkpoint")
+                continue
+            if (state.chain, state.chains) != (self.number, self.chains):
+                raise RefusedError(f"checkpoint {number} of chain {self.number} is that of another chain or store")
+            return state
+        return None
 
     def _fold(self, state: State, data: bytes) -> None:
         _, line = split(data)  # A segment is compared with its hash where it is read.
