@@ -16,6 +16,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,16 @@ from tests.helpers.connections import connection_of
 from tests.helpers.format_answers import answers, objects_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.later import append_entry, change
+from tests.helpers.later import text as later_text
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
-from txnstore.core.model import Map, TopicPartition
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn
 from txnstore.producer import Producer
+from txnstore.segment.codec import encode
+from txnstore.segment.schema import RECORD_SCHEMA
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
@@ -453,6 +460,286 @@ def history(s: Story) -> None:
     assert not s.bucket.list(keys.entry(0, 1))
     s.bucket.delete([latest(0)])
     change(s.bucket, latest(1), store_id="ffffaaaa-0000-7000-8000-00000000cafe", sequence=3, head=9_999)
+
+
+@story()
+def compressed(s: Story) -> None:
+    """Every compression that a segment may have, and columns with a dictionary."""
+    for segment_format, compressions in (
+        ("parquet", ("zstd", "lz4", "snappy", "gzip", "uncompressed")),
+        ("arrow", ("zstd", "lz4", "uncompressed")),
+    ):
+        for compression in compressions:
+            config = {**_APART, "segment.format": segment_format, "compression.type": compression}
+            name = f"{segment_format}.{compression}"
+            s.store.create_topic(name, config=config)
+            s.commit({name: ["long " * 100] * 3})
+    s.store.create_topic("repeated", config=_APART)
+    with s.store.producer() as producer:
+        for number in range(1_000):
+            producer.send("repeated", b"same" if number % 3 else None, b"key", timestamp=number)
+    s.step()
+
+
+@story()
+def takeovers(s: Story) -> None:
+    """Groups: plain commits behind pending ones that end, a static member that takes over, leases that are renewed."""
+    s.store.create_topic("t", 4)
+    s.step()
+    s.commit({"t": ["a", "b", "c"]})
+    for end in ("commit", "abort"):
+        producer = s.begin({"t": [end]}, end)
+        producer.send_offsets({TopicPartition("t", 0): 1, TopicPartition("t", 1): 1}, end)
+        producer.flush()
+        s.step()
+        s.process().reset_offsets(end, {TopicPartition("t", 0): 2})  # It stays: it was committed later.
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)()
+        s.step()
+    consumers = []
+    for instance in (None, "static"):
+        consumers.append(s.process().consumer(["t"], "readers", group_instance_id=instance))
+        for each in consumers * 2:
+            each.poll()
+            s.step()
+    s.kept += [*consumers, s.process().consumer(["t"], "readers", group_instance_id="static")]
+    s.kept[-1].poll()  # It takes over the partitions of the member of that name.
+    s.step(20_000)
+    consumers[0].poll()
+    s.step()
+    s.process().checkpoint()
+
+
+@story()
+def wide(s: Story) -> None:
+    """An index file with two row groups, of which one partition has rows in both; several ranges of removed batches."""
+    s.store.create_topic("cut", 1)
+    s.store.create_topic("wide", 180)
+    s.step()
+    for number in range(3):
+        s.commit({"cut": [f"c{number}"], "wide": [None]}, "writer")
+    s.commit({"cut": ["last"]})
+    connection, cut = connection_of(s.process()), TopicPartition("cut", 0)
+    for batch in [*connection.view().partitions[cut].batches][::2]:
+        connection.submit(ReplaceSegments(cut, (batch,), (), clean_until=batch.limit))
+        s.step()
+    s.process().checkpoint()
+
+
+@story()
+def vacuumed(s: Story) -> None:
+    """What a vacuum announces and forgets: released objects, entries that were released, an upload without a batch."""
+    hour = 3_600_000
+    s.store.create_topic("apart", 3, config=_APART)
+    s.store.create_topic("inlined", 2)
+    s.step()
+    for number in range(3):
+        s.commit({"apart": [f"a{number}"]}, "writer")
+        s.commit({"inlined": [f"i{number}"]}, "writer")
+    s.bucket.put(keys.segment("apart", 0, "018bcfe5-0000-7000-8000-000000000bad", "parquet"), b"never committed")
+    for last, names in ((2, ("apart", "inlined")), (4, ("apart",)), (4, ("inlined",))):
+        s.store.delete_records({TopicPartition(name, number): last for name in names for number in range(2)})
+        s.step(2 * hour)
+    s.process().checkpoint()
+    s.store.delete_records({TopicPartition("apart", 2): 2})  # Now no batch names the first object.
+    s.step(_DAY_MS)
+    s.process().vacuum(older_than=3_600, history=1_000_000)
+    s.process().checkpoint()
+    s.commit({"apart": ["b"]}, "writer")
+    s.commit({"inlined": ["b"]}, "writer")
+    s.store.delete_records({TopicPartition("apart", 2): 4, TopicPartition("inlined", 0): 6})
+    s.step(7 * _DAY_MS + hour)
+    for _ in range(2):
+        s.process().vacuum(older_than=3_600, history=10_000_000)
+        s.step(hour)
+    s.commit({"apart": ["c"]})
+    s.store.delete_records({TopicPartition("apart", 1): 6, TopicPartition("inlined", 1): 4})
+    s.step()
+    s.process().checkpoint()
+
+
+@story(chains=3)
+def identities(s: Story) -> None:
+    """Producers that go on: kept transactions, versions of jobs, partitions that join late, decisions over old data."""
+    for name in ("t", "u", "open", "more"):
+        s.store.create_topic(name, 3)
+    s.step()
+    s.begin({"open": ["kept"]}, "kept", two_phase_commit=True).prepare_transaction()
+    ended = s.begin({"t": ["kept, ended"]}, "kept-ended", two_phase_commit=True)
+    prepared = ended.prepare_transaction()
+    s.step()
+    for name in ("kept", "kept-ended"):
+        s.kept.append(s.process().producer(name, keep_prepared=True))
+        s.step()
+    s.store.checkpoint()
+    s.kept[-1].complete_transaction(prepared)
+    s.step()
+    for version in (3, 4):
+        job = s.begin({"t": [f"version {version}"]}, "job")
+        identity = ProducerIdentity(job.producer_id, job.epoch, "job")
+        connection_of(s.process()).submit(EndTxn(identity, Outcome.COMMIT, versions=(("scope", version),)))
+        s.step()
+    s.kept.append(s.process().producer("job"))  # It is initialized again, and has the version still.
+    s.commit({"u": ["behind"]})
+    growing = s.begin({"open": ["first"]}, "growing")
+    s.step(5_000)
+    s.send(growing, {"more": ["joined later"]})
+    growing.flush()
+    s.step()
+    # The group and the producer of its transaction belong to different chains.
+    assert chain_of_group("g", 3) != chain_of_transactional_id("late", 3)
+    with s.process().producer("late") as first, first.transaction():
+        s.send(first, {"t": ["committed"], "u": ["committed"]})
+    s.process().reset_offsets("g", {TopicPartition("t", 2): 1})
+    s.step()
+    for outcome in ("abort", "commit"):  # Of the same producers, whose earlier records stay visible.
+        name = "late" if outcome == "commit" else "aborted"
+        s.commit({"t": ["before"], "u": ["before"]}, name)
+        producer = s.begin({"t": [outcome], "u": [outcome]}, name, s.process(DeferredExecutor))
+        producer.send_offsets({TopicPartition("t", number): 2 for number in range(3)}, "g")
+        producer.flush()
+        s.step()
+        s.process().reset_offsets("g", {TopicPartition("t", 0): 5 if outcome == "commit" else 4})
+        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)()
+        s.step()
+    s.process().checkpoint()
+
+
+class _ByHand:
+    """Writes entries that the fold defines, and that no release writes, or only with a race.
+
+    Args:
+        story: Its store, with two chains.
+    """
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.uploads = story, 0
+
+    def entry(self, chain: int, *events: dict[str, Any], **members: Any) -> None:
+        self.story.step()
+        append_entry(self.story.bucket, events, chain=chain, **{"timestamp": self.story.clock(), **members})
+
+    def segments(self, topic: str, *tables: pa.Table, explicit_offsets: bool = False) -> list[dict[str, Any]]:
+        """Arrow files in one object: one that is all of it, or several, each with its first byte."""
+        self.uploads += 1
+        key = keys.segment(topic, 0, f"018bcfe5-0000-7000-8000-{self.uploads:012d}", "arrow")
+        encoded, first, named = [encode(table, "arrow", "none") for table in tables], 0, []
+        for each in encoded:
+            place = first if len(encoded) > 1 else None
+            named.append({**asdict(each.segment(key, explicit_offsets)), "first_byte": place})
+            first += each.size
+        self.story.bucket.put(key, b"".join(each.data for each in encoded))
+        return named
+
+    def rows(self, *values: str, **columns: pa.Array) -> pa.Table:
+        """Kafka records, whose times are 1, 2, and so on."""
+        none = pa.nulls(len(values))
+        data = {"key": none, "value": [value.encode() for value in values], "headers": none}
+        table = pa.table({**data, "timestamp": [*range(1, len(values) + 1)]}).cast(RECORD_SCHEMA)
+        for name, column in columns.items():
+            table = table.append_column(name, column)
+        return table
+
+    def append(
+        self, place: tuple[str, int], base_offset: int, segment: dict[str, Any], producer: tuple[int, int] = (-1, -1),
+        *, sequence: int = -1, transactional: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        rows = {"partition": place[1], "base_offset": base_offset, "records": segment["rows"], "first_row": 0}
+        rows |= {"base_sequence": sequence, "min_timestamp": 1, "max_timestamp": segment["rows"]}
+        return {
+            "type": "BatchesAppended", "topic": place[0], "segment": segment, "producer_id": producer[0],
+            "epoch": producer[1], "transactional": transactional, "timestamp_type": "CreateTime", "batches": [rows],
+        }  # fmt: skip
+
+
+@story(chains=2)
+def unusual(s: Story) -> None:
+    """Made by hand, what the rules define and no release writes: late clocks and epochs, times that are null."""
+    by_hand = _ByHand(s)
+    for name in ("t", "again", "open"):
+        s.store.create_topic(name, 3)
+        s.step()
+    s.commit({"t": ["a"], "again": ["a"], "open": ["a"]}, "writer")
+    s.process().checkpoint()
+    there = 1
+    place, log_start, aborted = ("t", 0), ("open", 1), ("t", 2)
+    assert chain_of_partition(TopicPartition(*place), 2) == chain_of_partition(TopicPartition(*aborted), 2) == there
+    assert chain_of_partition(TopicPartition(*log_start), 2) == there
+    plain, foreign = (1 << 32) + 50, 40
+
+    # The clock of a writer is behind: its batch has the time of the entry before. The window begins anew with an epoch.
+    first, *others = by_hand.segments("t", *(by_hand.rows(f"w{number}") for number in range(4)))
+    by_hand.entry(there, by_hand.append(place, 2, first), timestamp=BEGIN_MS)
+    for number, (segment, epoch) in enumerate(zip(others, (0, 0, 1), strict=True)):
+        by_hand.entry(there, by_hand.append(place, 3 + number, segment, (plain, epoch), sequence=number % 2))
+
+    # Fences: an older epoch changes the time alone, the same one also `held`.
+    def held(producer_id: int, epoch: int) -> dict[str, Any]:
+        return {"type": "TxnHeld", "transactional_id": "x", "producer_id": producer_id, "epoch": epoch}
+
+    def fenced(producer_id: int, epoch: int, *partitions: tuple[str, int]) -> dict[str, Any]:
+        names = {"partitions": [list(tp) for tp in partitions], "groups": []}
+        return {"type": "ProducerFenced", "producer_id": producer_id, "epoch": epoch, **names}
+
+    by_hand.entry(there, *(held(foreign + number, 5) for number in range(4)))
+    by_hand.entry(there, held(foreign, 4), fenced(foreign + 1, 4), fenced(foreign + 2, 5))
+    by_hand.entry(there, held(foreign + 2, 4))
+
+    # A batch outside of the transaction does not keep an entry of the aborted index.
+    both = by_hand.segments("t", by_hand.rows("in it"), by_hand.rows("not in it"), by_hand.rows("kept"))
+    marker = {"type": "MarkerWritten", "topic": aborted[0], "partition": aborted[1], "outcome": "ABORT"}
+    by_hand.entry(
+        there,
+        by_hand.append(aborted, 2, both[0], (foreign + 4, 0), sequence=0, transactional=True),
+        by_hand.append(aborted, 3, both[1], (foreign + 4, 0), sequence=1),
+        {**marker, "producer_id": foreign + 4, "epoch": 1, "offset": 4},
+        by_hand.append(aborted, 5, both[2], (foreign + 5, 0), sequence=0, transactional=True),
+        {**marker, "producer_id": foreign + 5, "epoch": 1, "offset": 6},
+    )
+    replaced = {"type": "SegmentsReplaced", "topic": aborted[0], "partition": aborted[1], "added": []}
+    by_hand.entry(there, {**replaced, "removed": [2], "clean_until": 3})
+
+    # A compacted batch whose times are null: neither the column of the topic counts, nor the time of the entry.
+    times = pa.array([None, 7, None], pa.timestamp("ms", "UTC"))
+    table = by_hand.rows("x", "y", "z", _offset=pa.array([3, 4, 5], pa.int64()), _timestamp=times)
+    (segment,) = by_hand.segments("t", table, explicit_offsets=True)
+    batch = {"base_offset": 3, "limit": 6, "records": 3, "segment": segment, "min_timestamp": 7, "max_timestamp": 99}
+    batch |= {"first_row": 0, "producer_id": -1, "epoch": -1, "base_sequence": -1, "transactional": False}
+    compacted = {"type": "SegmentsReplaced", "topic": place[0], "partition": place[1], "removed": [3, 4, 5]}
+    by_hand.entry(there, {**compacted, "added": [{**batch, "appended_at": BEGIN_MS}]})
+
+    # The log start is above the first offset of an open transaction, and cuts its batch.
+    (segment, last) = by_hand.segments("open", by_hand.rows("o0", "o1", "o2"), by_hand.rows("behind"))
+    by_hand.entry(
+        there,
+        by_hand.append(log_start, 2, segment, (foreign + 6, 0), sequence=0, transactional=True),
+        by_hand.append(log_start, 5, last),
+        {"type": "LogStartMoved", "topic": log_start[0], "partition": log_start[1], "offset": 4},
+    )
+    by_hand.entry(there, fenced(foreign + 6, 1, log_start))  # It stays open.
+
+    # Offsets of a topic that is deleted: those without an id and with its id go, those of another topic stay.
+    topic = s.store.topic("again")
+    ids = [None, topic.topic_id, "018bcfe5-0000-7000-8000-000000000001"]
+    offsets = [
+        {"topic": "again", "partition": number, "offset": 1, "metadata": "", "leader_epoch": -1, "topic_id": topic_id}
+        for number, topic_id in enumerate(ids)
+    ]
+    for group in ("g0", "g1"):
+        committed = {"type": "OffsetsCommitted", "group": group, "offsets": offsets, "member_id": ""}
+        owner = chain_of_group(group, 2)
+        by_hand.entry(owner, *({**committed, "producer_id": each, "epoch": 0} for each in (-1, foreign + 7)))
+    s.process().delete_topic("again")
+    s.step()
+    s.process().create_topic("again", 3)
+    s.step()
+    # Who deletes a topic dies after the first step.
+    by_hand.entry(there, {"type": "TopicClosed", "name": "open", "revision": 3})
+    lease = {"version": 3, "owner": "a-compactor", "duration_ms": 60_000, "partitions": [list(place)]}
+    s.bucket.put(keys.KEYS.lease(1), later_text(lease))
+    s.process().checkpoint()
+    s.step(2 * _DAY_MS)
+    s.process().expire()  # Most fences go.
+    s.process().checkpoint()
 
 
 @story()
