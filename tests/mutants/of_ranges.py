@@ -171,4 +171,11 @@ RANGES = (
         "if True or",
         test=_SHARED + "test_a_consumer_fetches_each_segment_once",
     ),
+    Mutant(
+        "a piece is decoded for each of its batches",
+        reader._KeptSegment.read,
+        "if $last is not None and $last[:2] == ($piece, tuple($columns)):",
+        "if False:",
+        test=_SHARED + "test_a_piece_is_decoded_once_for_the_partitions_in_it",
+    ),
 )

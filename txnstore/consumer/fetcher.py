@@ -292,8 +292,11 @@ class Poller:
             self._to_restore = None
 
 
-def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
-    """Start fetches up to a bounded window, a slice of each partition in turn (CON-12)."""
+def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> int:
+    """Start fetches up to a bounded window, a slice of each partition in turn (CON-12); returns how many there are.
+
+    It looks at all flows.
+    """
     flows = list(flows)
     count = sum(flow.fetches for flow in flows)
     size = sum(flow.fetching_bytes for flow in flows)
@@ -306,6 +309,7 @@ def fetch_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> 
         count, size = count + 1, size + flow.fetching_bytes - before
         if flow.has_unfetched:
             queue.append(flow)
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,11 +370,21 @@ def drain(
     """
     result: list[PolledRows] = []
     schema: pa.Schema | None = None
+    taken = due = 0  # The window is filled again when half of it was taken: that looks at all partitions.
+
+    def following() -> Flow | None:
+        return next(
+            (flow for flow in flows if flow.has_rows and (schema is None or flow.projection.schema == schema)), None
+        )
+
     while rows > 0 and size > 0:
-        fetch_ahead(flows, objects, pool)
-        flow = next((f for f in flows if f.has_rows and (schema is None or f.projection.schema == schema)), None)
+        flow = following() if taken < due else None
+        if flow is None:
+            taken, due = 0, fetch_ahead(flows, objects, pool) // 2
+            flow = following()
         if flow is None:
             break
+        taken += 1
         try:
             table = flow.take(rows)
         except TxnStoreError:

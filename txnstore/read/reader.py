@@ -8,7 +8,6 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatch
 from txnstore.read.ranged import (
     DAMAGE,
     WHOLE_BYTES,
-    HashedSegment,
     RangedObject,
     RangedSegment,
     SegmentNotFoundError,
@@ -47,7 +45,7 @@ from txnstore.segment.schema import (
     timestamps_of,
 )
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.recent import neighbours_of
+from txnstore.storage.recent import Neighbours, neighbours_of
 
 #: What a conversion raises if the bytes have the hash that the chain names, but not the columns of the topic.
 _UNFIT = (*DAMAGE, SchemaMismatchError)
@@ -256,19 +254,8 @@ class OpenSlice:
             raise unreadable(segment, error) from error
         return table, Run(self.part, table.num_rows, piece.offset)
 
-    def compare_hash(self) -> None:
-        """Compare the hash of the segment, if it was opened with ``hashed`` and its pieces were read by ranges.
 
-        Raises:
-            CorruptionError: The segment is missing, or differs from its description in the chain.
-        """
-        if isinstance(self._file, HashedSegment):
-            self._file.compare()
-
-
-def open_slice(
-    objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False, hashed: bool = False
-) -> OpenSlice:
+def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
     A segment of several batches is opened once for a caller that keeps neighbours
@@ -279,23 +266,47 @@ def open_slice(
         part: The slice.
         projection: The columns to read.
         in_parts: Read by ranges wherever it is possible, because only some pieces will be read.
-        hashed: One thread will read all pieces in order, and then :meth:`OpenSlice.compare_hash`.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
     segment = part.batch.segment
     file: SegmentFile | None = None
-    near = neighbours_of(objects) if not (hashed or part.batch.alone) else None
+    near = neighbours_of(objects) if not part.batch.alone else None
     if near is not None and _in_company(part, near.partitions):
-        whole = partial(open_whole, objects, part.tp, segment)
-        file = near.once((segment.key, segment.sha256, segment.rows), segment.size, whole)
+        name = segment.key, segment.sha256, segment.rows
+        file = near.once(name, segment.size, lambda: _KeptSegment(open_whole(objects, part.tp, segment), near))
     if file is None and (projection.reads_ranges(part) or (in_parts and has_footer(segment))):
-        file = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
+        file = RangedSegment(objects, part.tp, segment)
         check_file(segment, file)
     if file is None:
-        file = open_whole(objects, part.tp, segment, hashed=hashed)
+        file = open_whole(objects, part.tp, segment)
     return OpenSlice(part, projection, file, pieces_of(part, file))
+
+
+class _KeptSegment:
+    """A segment that a reader keeps for other batches, with the piece that it has decoded last. Thread-safe.
+
+    The rows of partitions that are read one after the other lie in the same piece, or in neighbouring ones.
+    """
+
+    def __init__(self, file: SegmentFile, near: Neighbours) -> None:
+        self._file, self._near = file, near
+        self.columns, self.rows = file.columns, file.rows
+        #: The number of the piece, the names of its columns, and their rows. Replaced as a whole.
+        self._last: tuple[int, tuple[str, ...], pa.Table] | None = None
+
+    def offset_range(self, piece: int) -> tuple[int, int] | None:
+        return self._file.offset_range(piece)
+
+    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        last = self._last
+        if last is not None and last[:2] == (piece, tuple(columns)):
+            return last[2]
+        table = self._file.read(piece, columns)
+        if self._near.replace(last[2].nbytes if last is not None else 0, table.nbytes):
+            self._last = piece, tuple(columns), table
+        return table
 
 
 def _in_company(part: Slice, partitions: int | None) -> bool:

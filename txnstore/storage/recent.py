@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 #: The number of bytes that are kept; beyond it, the oldest beginnings are dropped.
 _KEPT_BYTES = 16 << 20
-#: The number of bytes that are kept for a caller that reads many parts of objects, of their beginnings and of what it
-#: has opened each.
+#: The number of bytes that are kept for a caller that reads many parts of objects: of their beginnings, of what it has
+#: opened, and of what it has decoded of that, each.
 _NEAR_BYTES = 64 << 20
 #: A request costs more than the transfer of this many bytes at the beginning of an object.
 _BEGINNING_BYTES = 64 << 10
@@ -73,12 +73,22 @@ class Neighbours:
         self.is_full = False
         #: The beginnings of entries.
         self.beginnings = _Beginnings(_NEAR_BYTES)
-        #: Guards the two fields below, and no request.
+        #: Guards the three fields below, and no request.
         self._lock = ForkLock()
         #: What was made, or is being made, by name.
         self._made: dict[Hashable, Task[Any]] = {}
         #: The sizes of it in total; too large after an interrupt, never too small.
         self._bytes = 0
+        #: The sizes of what was decoded, in total.
+        self._decoded = 0
+
+    def replace(self, before: int, size: int) -> bool:
+        """Whether there is room for decoded rows of ``size`` bytes instead of ``before`` bytes; then it is taken."""
+        with self._lock.own:
+            has_room = self._decoded - before + size <= _NEAR_BYTES
+            if has_room:
+                self._decoded += size - before
+            return has_room
 
     def once(self, name: Hashable, size: int, make: Callable[[], T]) -> T | None:
         """What ``make`` returns, which is called once for this name; None if there is no room for ``size`` bytes.

@@ -5,20 +5,25 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.compaction import rows
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
+from txnstore.consumer import fetcher
+from txnstore.consumer.flow import Flow
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError
 from txnstore.read import ranged
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
+from txnstore.segment.pieces import ParquetSegment
 from txnstore.storage import recent
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.recent import Neighbours
@@ -198,3 +203,37 @@ def test_a_failure_is_not_kept() -> None:
             near.once("name", recent._NEAR_BYTES, fail)
     makers = (lambda: 1, lambda: 2)
     assert [near.once("name", recent._NEAR_BYTES, make) for make in makers] == [1, 1]
+
+
+def test_a_piece_is_decoded_once_for_the_partitions_in_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions lie side by side in a row group: each of them would decode the rows of all."""
+    decoded: list[int] = []
+    read = ParquetSegment.read
+
+    def counted(segment: ParquetSegment, piece: int, columns: Sequence[str]) -> pa.Table:
+        decoded.append(piece)
+        return read(segment, piece, columns)
+
+    monkeypatch.setattr(ParquetSegment, "read", counted)
+    connection, scan = connection_of(store), store.scan("p")
+    objects = connection.objects.with_neighbours(PARTITIONS)
+    tables = read_ahead(objects, InlineExecutor(), scan.plan(), Projection(scan.topic))
+    assert sum(table.num_rows for table in tables) == FLUSHES * PARTITIONS * EACH
+    assert decoded == [0] * FLUSHES
+    near = Neighbours()
+    assert [near.replace(*sizes) for sizes in ((0, 5), (5, recent._NEAR_BYTES), (0, 1))] == [True, True, False]
+
+
+def test_a_poll_looks_at_all_partitions_a_few_times(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each partition with records: a thousand of them would be looked at a million times."""
+    looks: list[int] = []
+    fetch = fetcher.fetch_ahead
+
+    def counted(flows: Iterable[Flow], *others: Any) -> int:
+        looks.append(1)
+        return fetch(flows, *others)
+
+    monkeypatch.setattr(fetcher, "fetch_ahead", counted)
+    with store.consumer(["p"], auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll(max_records=10_000)) == FLUSHES * PARTITIONS * EACH
+    assert len(looks) <= FLUSHES * PARTITIONS / 4
