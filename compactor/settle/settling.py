@@ -217,29 +217,20 @@ def _is_overtaken(chain: Chain, plan: MergePlan) -> bool:
 
 
 def _replace(parts: OpenParts, number: int, commands: Iterable[ReplaceSegments], settled: Settled) -> None:
-    """Register merged segments with the next entry of this process, or after a moment with one of their own.
-
-    The replacements of a partition raise its revision, so each of them is planned at that of the one before it, and
-    needs a later entry. Nearly always there is one for each partition.
-    """
+    """Register merged segments with the next entry of this process, or after a moment with one of their own."""
     chain = parts.chains[number]
     by_partition: dict[TopicPartition, list[ReplaceSegments]] = {}
     for command in commands:
         by_partition.setdefault(command.tp, []).append(command)
-    while by_partition:
-        queued = [(run[0], chain.enqueue(run[0])) for run in by_partition.values()]
-        parts.connection.runtime.sleep(LINGER)
-        following: dict[TopicPartition, list[ReplaceSegments]] = {}
-        for command, waiter in queued:
-            try:
-                revision: int = chain.commit_queued(waiter)
-            except TxnStoreError as error:
-                settled.leave([command.tp], error)
-                continue
-            settled.batches += len(command.removed)
-            if rest := by_partition[command.tp][1:]:
-                following[command.tp] = [replace(later, revision=revision) for later in rest]
-        by_partition = following
+    queued = [(runs, chain.enqueue(replace(runs[0], further=tuple(runs[1:])))) for runs in by_partition.values()]
+    parts.connection.runtime.sleep(LINGER)
+    for runs, waiter in queued:
+        try:
+            chain.commit_queued(waiter)
+        except TxnStoreError as error:
+            settled.leave([runs[0].tp], error)
+        else:
+            settled.batches += sum(len(command.removed) for command in runs)
 
 
 def _merged(parts: OpenParts, topic: CatalogTopic, plans: Sequence[MergePlan]) -> list[ReplaceSegments]:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.compactor.compact import merge_plan
 from txnstore.compactor.settle import plan, settling
 from txnstore.compactor.verify import segments
+from txnstore.core import maintenance
 from txnstore.core.log import released
 from txnstore.read import reader
 from txnstore.spark.reads import native
@@ -18,6 +19,7 @@ _BLOCKS = _SETTLING + "test_rows_of_many_blocks_and_row_groups"
 _LATER = _SETTLING + "test_what_failed_is_settled_later_though_it_did_not_change"
 _STAYS = _SETTLING + "test_a_settled_segment_stays_while_a_partition_has_rows_in_it"
 _WHICH = "unit/sql/test_views.py::test_a_settled_file_gives_the_rows_of_the_visible_batches"
+_RUNS = _SETTLING + "test_several_runs_of_a_partition_are_one_segment_and_one_entry"
 _BOUNDED = _PLAN + "test_a_settlement_is_bounded_and_nothing_is_left_out"
 
 SETTLING = (
@@ -227,11 +229,18 @@ SETTLING = (
         test=_SETTLING + "test_what_a_vacuum_deleted_after_another_settlement_is_no_damage",
     ),
     Mutant(
-        "the second run of a partition is planned at the revision before the first one",
+        "only the first run of a partition is replaced",
         settling._replace,
-        "replace($later, revision=$revision)",
-        "$later",
-        test=_SETTLING + "test_several_runs_of_a_partition_are_one_segment",
+        "further=tuple($runs[1:])",
+        "further=()",
+        test=_RUNS,
+    ),
+    Mutant(
+        "the second run of a partition is refused for the first one",
+        maintenance.replace_segments,
+        "replace($further, revision=None)",
+        "$further",
+        test=_RUNS,
     ),
     Mutant(
         "a replacement does not wait for the next entry",

@@ -35,6 +35,7 @@ class ReplaceSegments:
         sums: The sums of what was read, removed and written; refused if they do not agree. None: not known.
         revision: The revision of the partition that this was planned at; refused if it has another one. None: not
             checked.
+        further: Replacements of other runs of the same log, planned at the same revision: one entry has all or none.
     """
 
     tp: TopicPartition
@@ -46,6 +47,7 @@ class ReplaceSegments:
     past_hw: bool = False
     sums: ConservedSums | None = None
     revision: int | None = None
+    further: tuple[ReplaceSegments, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
             sums=command.sums,
         ),
     )
+    for further in command.further:
+        replace_segments(draft, replace(further, revision=None))  # Nothing but this command has changed the log.
     return draft.state.partitions[command.tp].revision
 
 

@@ -413,16 +413,34 @@ def test_a_topic_that_was_deleted_meanwhile(clock: ManualClock) -> None:
         assert values(store) == [b"new", b"new"]
 
 
-def test_several_runs_of_a_partition_are_one_segment(store: Store) -> None:
-    """A large commit stands between them; each replacement follows the one before it."""
+def test_several_runs_of_a_partition_are_one_segment_and_one_entry(store: Store) -> None:
+    """A large commit stands between them."""
     send(store, numbers(2))
-    send(store, [b"x" * 100_000], partitions=[0])
-    send(store, numbers(2, 2), partitions=[0])
+    for number in range(3):
+        send(store, [b"x" * 100_000], partitions=[0])
+        send(store, numbers(2, 2 * number), partitions=[0])
     before, head = rows(store), connection_of(store).chain.refresh().sequence
     settle_now(store)
-    assert connection_of(store).chain.refresh().sequence == head + 2
-    assert [batch.records for batch in batches(store)] == [2, 1, 2]
-    assert len({batch.segment.key for batch in batches(store)}) == 2
+    assert connection_of(store).chain.refresh().sequence == head + 1
+    assert [batch.records for batch in batches(store)] == [2, 1, 2, 1, 2, 1, 2]
+    assert len({batch.segment.key for batch in batches(store)}) == 4
+    assert rows(store) == before
+    sound(store)
+
+
+def test_commits_of_many_periods_of_the_retention_are_one_entry(store: Store, clock: ManualClock) -> None:
+    """Each stays a batch, so that none outlives its retention, and a reader fetches one object."""
+    store.alter_topic("t", config={"retention.ms": "60000"})
+    with store.producer() as producer:
+        for number in range(20):
+            producer.send("t", b"%d" % number, partition=0, timestamp=clock())
+            producer.flush()
+            clock.advance(10_000)
+    before, head = rows(store), connection_of(store).chain.refresh().sequence
+    settle_now(store)
+    assert connection_of(store).chain.refresh().sequence == head + 1
+    assert settled(store) == [1] * 20
+    assert len(named_keys(store)) == 1
     assert rows(store) == before
     sound(store)
 

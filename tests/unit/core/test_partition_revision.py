@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,24 @@ def test_a_compaction_that_was_planned_at_another_revision_is_refused(
     removed = tuple(world.log().batches)[-2:]
     again = ReplaceSegments(T0, removed, planned.added, revision=world.log().revision)
     assert world.do(again) == world.log().revision == world.state.sequence
+
+
+def test_further_replacements_are_of_the_same_revision_and_in_the_same_entry(world: World) -> None:
+    planned, before = world.log().revision, world.state.sequence
+    further = _merge(world, 2, 3, planned)
+    assert world.do(replace(_merge(world, 0, 1, planned), further=(further,))) == world.state.sequence == before + 1
+    assert [batch.limit for batch in world.log().batches] == [4, 8]
+    world.refuse(
+        CompactionConflictError, replace(_merge(world, 0, 0, planned), further=(_merge(world, 1, 1, planned),))
+    )
+
+
+def test_one_refused_replacement_refuses_those_with_it(world: World) -> None:
+    planned, before = world.log().revision, tuple(world.log().batches)
+    stale = _merge(world, 2, 3, planned)
+    for wrong in (replace(stale, removed=before[1:3]), replace(stale, removed=before[2:3])):
+        world.refuse(CompactionConflictError, replace(_merge(world, 0, 1, planned), further=(wrong,)))
+    assert tuple(world.log().batches) == before
 
 
 def test_appends_and_transactions_leave_the_revision(world: World) -> None:
