@@ -22,8 +22,11 @@ from txnstore.core.state import State
 #: The sizes below which settled segments of a topic are merged, in bytes: as many as :data:`_FAN` of the same one.
 _SIZES = (256 << 10, 2 << 20, 16 << 20)
 _FAN = 8
-#: The maximum size in bytes of what is merged into one segment.
+#: The maximum size in bytes of the settled segments that are merged at a time.
 _LARGE = 64 << 20
+#: The maximum size in bytes of the segments in entries that are merged at a time, which are in memory together, and
+#: what each of them takes besides.
+_WINDOW, _OVERHEAD = 16 << 20, 2048
 #: So many small batches of a partition are looked at, from its end, so many merged ones, and so many others.
 _SMALL, _MERGED, _OTHERS = 16_384, 32, 1024
 
@@ -74,18 +77,31 @@ def _of_topic(
     chosen = _to_merge(_newest_first(batch for tail in tails.values() for batch in tail if _is_settled(batch)))
     if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
         tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
-    plans: list[MergePlan] = []
-    size = 0
+    windows = _windows(tails.values(), chosen)
+    plans: dict[int, list[MergePlan]] = {}
     for tp in sorted(tails):
-        for plan in _plans(tp, logs[tp], tails[tp], chosen, config):
-            its_size = plan.source_bytes
-            if plans and size + its_size > _LARGE:
-                yield Settlement(topic, tuple(plans))
-                plans, size = [], 0
-            plans.append(plan)
-            size += its_size
-    if plans:
-        yield Settlement(topic, tuple(plans))
+        for plan in _plans(tp, logs[tp], tails[tp], windows, config):
+            plans.setdefault(windows[plan.removed[0].segment.key], []).append(plan)
+    for number in sorted(plans):
+        yield Settlement(topic, tuple(plans[number]))
+
+
+def _windows(tails: Iterable[list[Batch]], chosen: set[str]) -> dict[str, int]:
+    """What is merged, by the key of its segment, with the number of the settlement that merges it.
+
+    Each has all that partitions have in some entries, which are then fetched and decoded once. The first one also has
+    the chosen segments.
+    """
+    windows = dict.fromkeys(chosen, 0)
+    sizes = {batch.segment.key: batch.segment.size for tail in tails for batch in tail if batch.segment.inlined}
+    number = size = 0
+    for key in sorted(sizes):  # In the order of the entries, which is that of the batches of each partition.
+        its_size = sizes[key] + _OVERHEAD
+        if size and size + its_size > _WINDOW:
+            number, size = number + 1, 0
+        windows[key] = number
+        size += its_size
+    return windows
 
 
 def _tail(log: Partition) -> list[Batch]:
@@ -150,32 +166,34 @@ def _fills(run: list[Segment], limit: int) -> bool:
 
 
 def _plans(
-    tp: TopicPartition, log: Partition, tail: Iterable[Batch], chosen: set[str], config: TopicConfig
+    tp: TopicPartition, log: Partition, tail: Iterable[Batch], windows: Mapping[str, int], config: TopicConfig
 ) -> Iterator[MergePlan]:
     """The replacements in a partition, in offset order."""
     is_aborted = aborted_batches(log)
-    for run in _runs(tail, log, chosen, config):
+    for run in _runs(tail, log, windows, config):
         sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
         yield MergePlan(tp, tuple(run), sources, log.revision)
 
 
-def _runs(tail: Iterable[Batch], log: Partition, chosen: set[str], config: TopicConfig) -> Iterator[list[Batch]]:
-    """Adjacent batches that become one: inlined ones, and those of chosen segments. Others stand between runs.
+def _runs(
+    tail: Iterable[Batch], log: Partition, windows: Mapping[str, int], config: TopicConfig
+) -> Iterator[list[Batch]]:
+    """Adjacent batches that become one, all of the same settlement. Others stand between runs.
 
     A batch is clean or dirty as a whole, and no record outlives its retention because it is merged with later ones.
     """
     run: list[Batch] = []
-    size = latest = 0
+    latest = 0
+    current: int | None = None
     for batch in tail:
-        joins = batch.delete_horizon is None and (batch.segment.inlined or batch.segment.object in chosen)
-        own, its_size = period(batch, config), batch.size
+        window = windows.get(batch.segment.key) if batch.delete_horizon is None else None
+        own = period(batch, config)
         crosses = bool(run) and run[-1].base_offset < log.clean_until <= batch.base_offset
-        if run and (not joins or crosses or own > latest or size + its_size > _LARGE):
+        if run and (window != current or crosses or own > latest):
             yield run
-            run, size = [], 0
-        if joins:
-            latest = latest if run else own
+            run = []
+        if window is not None:
+            latest, current = latest if run else own, window
             run.append(batch)
-            size += its_size
     if run:
         yield run

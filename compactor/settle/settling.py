@@ -8,7 +8,7 @@ it if another process has replaced one of its batches, and what it has uploaded 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.settle.plan import Settlement, plan_settling
+from txnstore.compactor.settle.plan import plan_settling
 from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
 from txnstore.core.catalog.model import CatalogTopic
@@ -47,8 +47,10 @@ from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
 
-#: The most bytes of inlined segments that are decoded together, and that are fetched ahead.
+#: The most bytes of rows that are taken from inlined segments together, and of other segments that are fetched ahead.
 _BLOCK_BYTES = 8 << 20
+#: So many entries are fetched before the next look at whether the connection is still open.
+_FETCHES = 256
 #: The maximum size in bytes of the rows that wait to be encoded, and the least of a row group that ends with a run.
 _GROUP_BYTES, _PART_BYTES = 16 << 20, 128 << 10
 
@@ -62,20 +64,31 @@ class Settled:
     Attributes:
         batches: The number of batches that were replaced.
         left: The partitions of which something is left to settle, though they may never change again.
-        errors: Why, except for leases of compactors and replacements by others.
+        failures: Topics with the reason why, except for leases of compactors and replacements by others.
+        revisions: The revisions of partitions after what it has replaced in them.
     """
 
     batches: int = 0
     left: set[TopicPartition] = field(default_factory=set)
-    errors: list[Exception] = field(default_factory=list)
+    failures: list[tuple[str, Exception]] = field(default_factory=list)
+    revisions: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def leave(self, partitions: Iterable[TopicPartition], error: Exception | None = None) -> None:
-        """Leave partitions for the next settlement."""
+    @property
+    def errors(self) -> list[Exception]:
+        """The reasons of the failures."""
+        return [error for _, error in self.failures]
+
+    def leave(self, topic: CatalogTopic, partitions: Iterable[TopicPartition], error: Exception | None = None) -> None:
+        """Leave partitions of a topic for the next settlement."""
         self.left.update(partitions)
         if isinstance(error, CompactionConflictError):
             _LOG.info("small commits not settled: concurrent change", extra={"reason": str(error)})
         elif error is not None:
-            self.errors.append(error)
+            self.failures.append((topic.name, error))
+
+
+class _ClosedError(Exception):
+    """The connection was closed meanwhile."""
 
 
 class _Settler:
@@ -114,18 +127,18 @@ class _Settler:
             for tp in settled.left:
                 done = done.discard(tp)
             self._done[state.chain] = done
-            self._report(parts, state, settled.errors)
+            self._report(parts, state, settled.failures)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next checkpoint tries again
-            self._report(parts, state, [error])
+            self._report(parts, state, [("", error)])
         finally:
             self._end(state)
 
-    def _report(self, parts: OpenParts, state: State, errors: Sequence[Exception]) -> None:
-        """Count errors, and log them: as warnings if the settlement before had none."""
+    def _report(self, parts: OpenParts, state: State, failures: Collection[tuple[str, Exception]]) -> None:
+        """Count failures, and log them: as warnings if the settlement before had none."""
         level = logging.INFO if state.chain in self._failing else logging.WARNING
-        for error in errors:
+        for _, error in failures:
             _failed(parts, state, error, level)
-        (self._failing.add if errors else self._failing.discard)(state.chain)
+        (self._failing.add if failures else self._failing.discard)(state.chain)
 
     def _end(self, state: State) -> None:
         with self._lock.own:
@@ -154,8 +167,9 @@ def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition])
     """Settle a chain. One topic after the other, so that a damaged one holds no other one up.
 
     Costs a LIST for the leases of compactors, and for each topic with small commits one PUT, and GETs of what is not in
-    memory; in a store with several chains also a GET for the catalog. Memory holds some megabytes of rows, and one row
-    group of a large segment, whatever there is to settle. Ends early if the connection is closed meanwhile.
+    memory; in a store with several chains also a GET for the catalog. A backlog is settled by 16 MiB of entries at a
+    time, each of which is fetched once: memory holds these, some megabytes of rows, and of the segments that are merged
+    with them what is stored, and one row group. Ends early if the connection is closed meanwhile.
 
     Args:
         parts: The open connection.
@@ -177,38 +191,39 @@ def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition])
         settled.left |= partitions & leased
         if topic is None or topic.topic_id != settlement.topic.topic_id:
             continue  # It was deleted.
-        if not parts.open:
-            settled.left |= partitions
-            continue
+        plans = [plan for plan in settlement.plans if plan.tp not in leased]
         # The columns of the catalog: the chain's copy of the topic may lack some that its batches have.
-        _settle(parts, state.chain, replace(settlement, topic=topic), leased, settled)
+        _settle(parts, state.chain, topic, plans, settled)
     return settled
 
 
-def _settle(
-    parts: OpenParts, number: int, settlement: Settlement, leased: frozenset[TopicPartition], settled: Settled
-) -> None:
+def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterable[MergePlan], settled: Settled) -> None:
     """Settle a part of a topic; adds to ``settled`` what became of it."""
     logs = parts.chains[number].state.partitions
     plans, obsolete = list[MergePlan](), set[TopicPartition]()
-    for plan in settlement.plans:
-        log = logs.get(plan.tp)
-        if log is None or log.revision != plan.revision:
+    for plan in planned:
+        log, revision = logs.get(plan.tp), settled.revisions.get(plan.tp, plan.revision)
+        if log is None or log.revision != revision:
             obsolete.add(plan.tp)  # Nothing is uploaded for what the chain would refuse.
-        elif plan.tp not in leased:
-            plans.append(plan)
-    settled.leave(obsolete)
+        else:
+            plans.append(replace(plan, revision=revision))
+    settled.leave(topic, obsolete)
+    if not plans:
+        return
+    partitions = {plan.tp for plan in plans}
     try:
+        _check_open(parts)
         parts.chains[number].check_features()
-        commands = _merged(parts, settlement.topic, plans)
+        commands = _merged(parts, topic, plans)
+    except _ClosedError:
+        settled.leave(topic, partitions)
     except Exception as error:  # noqa: BLE001 - of this topic only
-        partitions = {plan.tp for plan in plans}
         missing = isinstance(error, CorruptionError) and is_missing(error)
         if missing and any(_is_overtaken(parts.chains[number], plan) for plan in plans):
             error = CompactionConflictError(str(error))  # Another process has replaced it, and a vacuum deleted it.
-        settled.leave(partitions, error)
+        settled.leave(topic, partitions, error)
     else:
-        _replace(parts, number, commands, settled)
+        _replace(parts, number, topic, commands, settled)
 
 
 def _is_overtaken(chain: Chain, plan: MergePlan) -> bool:
@@ -216,7 +231,9 @@ def _is_overtaken(chain: Chain, plan: MergePlan) -> bool:
     return log is None or log.revision != plan.revision
 
 
-def _replace(parts: OpenParts, number: int, commands: Iterable[ReplaceSegments], settled: Settled) -> None:
+def _replace(
+    parts: OpenParts, number: int, topic: CatalogTopic, commands: Iterable[ReplaceSegments], settled: Settled
+) -> None:
     """Register merged segments with the next entry of this process, or after a moment with one of their own."""
     chain = parts.chains[number]
     by_partition: dict[TopicPartition, list[ReplaceSegments]] = {}
@@ -226,9 +243,9 @@ def _replace(parts: OpenParts, number: int, commands: Iterable[ReplaceSegments],
     parts.connection.runtime.sleep(LINGER)
     for runs, waiter in queued:
         try:
-            chain.commit_queued(waiter)
+            settled.revisions[runs[0].tp] = chain.commit_queued(waiter)
         except TxnStoreError as error:
-            settled.leave([runs[0].tp], error)
+            settled.leave(topic, [runs[0].tp], error)
         else:
             settled.batches += sum(len(command.removed) for command in runs)
 
@@ -238,6 +255,7 @@ def _merged(parts: OpenParts, topic: CatalogTopic, plans: Sequence[MergePlan]) -
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
+        _ClosedError: The connection was closed meanwhile; the same.
     """
     started = max([parts.connection.runtime.clock(), *(chain.state.timestamp for chain in parts.chains)])
     merges = [_Merge(plan) for plan in plans]
@@ -324,6 +342,7 @@ def _encode(
     ends = np.cumsum([merge.plan.records for merge in merges])
     with SegmentWriter(projection.schema, fmt, compression, row_group_bytes=_GROUP_BYTES) as writer:
         for table in _tables(parts, sources, projection):
+            _check_open(parts)
             hashes, sizes = row_hashes(table)
             partitions, offsets, times = _numbers(table)
             start = 0
@@ -360,16 +379,37 @@ def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) 
     """The rows of sources in order: of inlined ones some megabytes together, of others one row group at a time.
 
     Each entry, and each small segment of several partitions, is fetched once.
+
+    Raises:
+        _ClosedError: The connection was closed meanwhile.
     """
-    objects, pool = parts.connection.objects, parts.pool
-    shared = SharedSegments(objects, lambda: pool)
-    neighbours = objects.with_neighbours()
+    files = _entries(parts, [source for source in sources if source.batch.segment.inlined])
+    neighbours = parts.connection.objects.with_neighbours()
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
             for block in _blocks(run):
-                yield from _taken(shared.decoded(block), projection)
+                yield from _taken([(source, files[source.batch.segment.key]) for source in block], projection)
         else:
-            yield from in_blocks(read_ahead(neighbours, pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False))
+            yield from in_blocks(
+                read_ahead(neighbours, parts.pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
+            )
+
+
+def _entries(parts: OpenParts, sources: Iterable[Slice]) -> dict[str, DecodedSegment]:
+    """The inlined segments of sources by key, decoded: each has rows of many of them."""
+    distinct = list({source.batch.segment.key: source for source in sources}.values())
+    shared = SharedSegments(parts.connection.objects, lambda: parts.pool, bound=0)
+    files: dict[str, DecodedSegment] = {}
+    for first in range(0, len(distinct), _FETCHES):
+        _check_open(parts)
+        block = shared.decoded(distinct[first : first + _FETCHES])
+        files |= {source.batch.segment.key: file for source, file in block}
+    return files
+
+
+def _check_open(parts: OpenParts) -> None:
+    if not parts.open:
+        raise _ClosedError
 
 
 def _taken(sources: Iterable[tuple[Slice, DecodedSegment]], projection: Projection) -> Iterator[pa.Table]:

@@ -19,8 +19,8 @@ _BLOCKS = _SETTLING + "test_rows_of_many_blocks_and_row_groups"
 _LATER = _SETTLING + "test_what_failed_is_settled_later_though_it_did_not_change"
 _STAYS = _SETTLING + "test_a_settled_segment_stays_while_a_partition_has_rows_in_it"
 _WHICH = "unit/sql/test_views.py::test_a_settled_file_gives_the_rows_of_the_visible_batches"
+_BACKLOG = _PLAN + "test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions"
 _RUNS = _SETTLING + "test_several_runs_of_a_partition_are_one_segment_and_one_entry"
-_BOUNDED = _PLAN + "test_a_settlement_is_bounded_and_nothing_is_left_out"
 
 SETTLING = (
     Mutant(
@@ -40,8 +40,8 @@ SETTLING = (
     Mutant(
         "a run of small commits reaches across a batch of another kind",
         plan._runs,
-        "not $joins or ",
-        "",
+        "$window != $current or",
+        "($window is not None and $window != $current) or",
         test=_PLAN + "test_no_run_reaches_across_a_batch_of_another_kind",
     ),
     Mutant(
@@ -82,7 +82,7 @@ SETTLING = (
     Mutant(
         "a settlement merges tombstones that a clean has read",
         plan._runs,
-        "$batch.delete_horizon is None and ",
+        " if $batch.delete_horizon is None else None",
         "",
         test=_PLAN + "test_a_batch_with_tombstones_that_a_clean_has_read_stays",
     ),
@@ -94,13 +94,47 @@ SETTLING = (
         test=_PLAN + "test_no_record_outlives_its_retention_with_later_ones",
     ),
     Mutant(
-        "a settlement of a topic is not bounded",
-        plan._of_topic,
-        "if $plans and $size + $its_size > _LARGE:",
+        "a settlement has all entries of a backlog in memory",
+        plan._windows,
+        "if $size and $size + $its_size > _WINDOW:",
         "if False:",
-        test=_BOUNDED,
+        test=_SETTLING + "test_each_entry_of_a_backlog_is_fetched_once",
     ),
-    Mutant("a run is not bounded", plan._runs, " or $size + $its_size > _LARGE", "", test=_BOUNDED),
+    Mutant(
+        "each settlement of a backlog has other entries for each partition",
+        plan._windows,
+        "sorted($sizes)",
+        "sorted($sizes, key=hash)",
+        test=_BACKLOG,
+    ),
+    Mutant(
+        "a run of small commits reaches across two settlements",
+        plan._runs,
+        "$window != $current or",
+        "$window is None or",
+        test=_BACKLOG,
+    ),
+    Mutant(
+        "only the first part of a backlog is settled",
+        settling._settle,
+        "$settled.revisions.get($plan.tp, $plan.revision)",
+        "$plan.revision",
+        test=_SETTLING + "test_each_entry_of_a_backlog_is_fetched_once",
+    ),
+    Mutant(
+        "a close waits for the entries of a settlement",
+        settling._entries,
+        "_check_open($parts)",
+        "pass",
+        test=_SETTLING + "test_a_close_does_not_wait_for_a_backlog",
+    ),
+    Mutant(
+        "a close waits for the rows of a settlement",
+        settling._encode,
+        "_check_open($parts)",
+        "pass",
+        test=_SETTLING + "test_a_close_does_not_wait_for_what_is_encoded",
+    ),
     Mutant(
         "settled segments keep the rows of idle partitions",
         plan._of_topic,
@@ -161,15 +195,15 @@ SETTLING = (
     Mutant(
         "a settlement drops the columns that the chain's copy of the topic lacks",
         settling.settle,
-        "replace($settlement, topic=$topic)",
-        "$settlement",
+        "_settle($parts, $state.chain, $topic,",
+        "_settle($parts, $state.chain, settlement.topic,",
         test=_SETTLING + "test_a_column_that_the_chain_does_not_know_yet_is_kept",
     ),
     Mutant(
         "a settlement ignores the leases of compactors",
-        settling._settle,
-        "elif $plan.tp not in $leased:",
-        "else:",
+        settling.settle,
+        " if $plan.tp not in $leased]",
+        "]",
         test=_SETTLING + "test_partitions_with_a_lease_are_left_alone_and_settled_when_it_is_over",
     ),
     Mutant(
@@ -210,14 +244,14 @@ SETTLING = (
     Mutant(
         "a settlement uploads what the chain will refuse",
         settling._settle,
-        "if $log is None or $log.revision != $plan.revision:",
+        "if $log is None or $log.revision != $revision:",
         "if False:",
         test=_SETTLING + "test_nothing_is_uploaded_for_what_the_chain_would_refuse",
     ),
     Mutant(
         "one damaged topic keeps the others from being settled",
         settling.Settled.leave,
-        "self.errors.append($error)",
+        "self.failures.append(($topic.name, $error))",
         "raise $error",
         test=_SETTLING + "test_a_damaged_topic_holds_no_other_one_up",
     ),
@@ -251,9 +285,9 @@ SETTLING = (
     ),
     Mutant(
         "a settlement goes on after a close",
-        settling.settle,
-        "if not $parts.open:",
-        "if False:",
+        settling._settle,
+        "_check_open($parts)",
+        "pass",
         test=_SETTLING + "test_a_settlement_that_a_close_overtakes_ends_with_the_topic",
     ),
     Mutant(

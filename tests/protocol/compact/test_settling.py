@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -37,8 +38,10 @@ from txnstore.chain.payload import line_of, payload_of
 from txnstore.compactor.compact.lease import DURATION_MS, LeaseDocument
 from txnstore.compactor.settle import plan as planning
 from txnstore.compactor.settle import settling
+from txnstore.connection import OpenParts
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Partition
+from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Map, Outcome, TopicPartition
 from txnstore.core.state import replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer
@@ -226,6 +229,93 @@ def test_a_column_that_the_chain_does_not_know_yet_is_kept(clock: ManualClock) -
             batch.segment.inlined for partition in range(6) for batch in batches(store, TopicPartition("t", partition))
         )
         sound(store)
+
+
+# A backlog ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_entry_of_a_backlog_is_fetched_once(
+    store: Store, objects: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bounded memory: what is merged at a time are some entries, with what they have for all partitions."""
+    window = 8_000
+    monkeypatch.setattr(planning, "_WINDOW", window)
+    decoded: list[int] = []
+    entries = settling._entries
+
+    def measured(parts: OpenParts, sources: Iterable[Slice]) -> Any:
+        files = entries(parts, sources)
+        decoded.append(sum(file.table.nbytes for file in files.values()))
+        return files
+
+    monkeypatch.setattr(settling, "_entries", measured)
+    send(store, [b"%d" % number * 200 for number in range(40)])
+    expected = rows(store)
+    keys = {batch.segment.object for batch in batches(store)}
+    with open_on(CountingStore(objects, log=True), runtime=runtime(clock)) as other:
+        connection = connection_of(other)
+        connection.chain.refresh()
+        connection.objects.forget()
+        connection.counts.reset()
+        report = settle_now(other)
+        fetched = Counter(key for kind, key in connection.counts.log if kind == "get")
+        written = [key for kind, key in connection.counts.log if kind == "put"]
+    assert (report.batches, report.left) == (80, set())
+    assert [fetched[key] for key in sorted(keys)] == [1] * 40
+    assert {batch.segment.object for batch in batches(store)} == set(written)
+    assert len(written) == len(decoded) > 3
+    assert max(decoded) <= window
+    assert rows(store) == expected
+    sound(store)
+
+
+class _Counting(MemoryStore):
+    """Calls ``hook`` after each read of a part of an object."""
+
+    hook: Callable[[], None] = staticmethod(lambda: None)
+    reads = 0
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        data = super().get(key, start, end)
+        if start is not None:
+            self.reads += 1
+            self.hook()
+        return data
+
+
+def test_a_close_does_not_wait_for_a_backlog(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_FETCHES", 4)
+    objects = _Counting(clock=clock)
+    with new_store(clock, objects) as store:
+        store.create_topic("t", partitions=2)
+        send(store, numbers(20))
+        connection = connection_of(store)
+        parts = connection.parts_if_open()
+        assert parts is not None
+        state = parts.chains[0].refresh()
+        connection.objects.forget()
+        objects.hook = store.close
+        report = settling.settle(parts, state, Map())
+        assert objects.reads == 4
+        assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
+        assert segment_keys(store) == set()
+
+
+def test_a_close_does_not_wait_for_what_is_encoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_BLOCK_BYTES", 1)
+    send(store, numbers(5))
+    blocks: list[int] = []
+    numbers_of = settling._numbers
+
+    def closing(table: pa.Table) -> Any:
+        blocks.append(table.num_rows)
+        store.close()
+        return numbers_of(table)
+
+    monkeypatch.setattr(settling, "_numbers", closing)
+    report = settle_now(store)
+    assert (blocks, report.batches, report.left) == ([1], 0, {T0, T1})
+    assert segment_keys(store) == set()
 
 
 # Maintenance ----------------------------------------------------------------------------------------------------------
@@ -445,13 +535,18 @@ def test_commits_of_many_periods_of_the_retention_are_one_entry(store: Store, cl
     sound(store)
 
 
-def test_aborted_commits_alone_cost_no_upload(store: Store) -> None:
+def aborted_commit(store: Store, topic: str) -> None:
+    """An inlined batch of a transaction that is aborted."""
     connection = connection_of(store)
     producer = connection.submit(InitProducer("aborter"))
     encoded = encode_stream(records_to_table([(b"k", b"aborted", None, 1)], 1))
-    batch = NewBatch("t", 0, encoded.segment(""), 1, 1, 0, data=encoded.data)
+    batch = NewBatch(topic, 0, encoded.segment(""), 1, 1, 0, data=encoded.data)
     connection.submit(Append(producer, (batch,)))
     connection.submit(EndTxn(producer, Outcome.ABORT))
+
+
+def test_aborted_commits_alone_cost_no_upload(store: Store) -> None:
+    aborted_commit(store, "t")
     assert inlined(store) == [True]
     requests(store)
     assert settle_now(store).batches == 1
@@ -683,15 +778,15 @@ def test_a_close_does_not_connect_again(clock: ManualClock) -> None:
 def test_a_settlement_that_a_close_overtakes_ends_with_the_topic(clock: ManualClock) -> None:
     objects = HookStore(clock=clock)
     with new_store(clock, objects) as store:
-        for name in ("t", "u"):
+        for name in ("t", "u", "v"):
             store.create_topic(name, partitions=2)
-            send(store, numbers(2), name)
+            send(store, numbers(2), name) if name != "u" else aborted_commit(store, name)
         connection = connection_of(store)
         objects.after_put = store.close
         parts = connection.parts_if_open()
         assert parts is not None
         report = settling.settle(parts, parts.chains[0].refresh(), Map())
         assert report.batches == 4
-        assert report.left == {TopicPartition("u", 0), TopicPartition("u", 1)}
+        assert report.left == {TopicPartition("u", 0), TopicPartition("v", 0), TopicPartition("v", 1)}
         assert connection.parts_if_open() is None
         assert values(store) == [b"0", b"1"] * 2

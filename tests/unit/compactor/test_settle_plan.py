@@ -184,11 +184,16 @@ def test_a_segment_of_the_largest_size_is_not_merged_again() -> None:
     assert spans(plan(log(*parts, small(90)))) == [[(0, 90, 100, 1)]]
 
 
-def test_a_settlement_is_bounded_and_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_LARGE", 3 * KIB)
-    partition = log(*(small(10 * number) for number in range(7)))
-    settlements = plan(partition, log(small(0)), log(small(0, size=5 * KIB)))
-    assert spans(settlements) == [[(0, 0, 30, 3)], [(0, 30, 60, 3)], [(0, 60, 70, 1), (1, 0, 10, 1)], [(2, 0, 10, 1)]]
+def test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an entry has for all partitions is in one settlement; older segments are in the first one."""
+    monkeypatch.setattr(planning, "_WINDOW", 3 * (KIB + planning._OVERHEAD))
+    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    entries = [small(10 * number) for number in range(7)]
+    first = log(*parts, *(replace(each, base_offset=80 + 10 * n, limit=90 + 10 * n) for n, each in enumerate(entries)))
+    shared = [replace(each, base_offset=n, limit=n + 1, records=1) for n, each in enumerate(entries[2:6])]
+    assert spans(plan(first, log(*shared), log(small(0, size=20 * KIB)))) == [
+        [(0, 0, 110, 11), (1, 0, 1, 1)], [(0, 110, 140, 3), (1, 1, 4, 3)], [(0, 140, 150, 1)], [(2, 0, 10, 1)]
+    ]  # fmt: skip
 
 
 def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
