@@ -2,13 +2,14 @@
 
 A chain that is written in small commits has an inlined batch for each partition of each commit. Those that are decided
 are merged into one segment per topic, with the rows of all partitions. Eight such segments of about the same size
-become one of the next size, up to :data:`_LARGE`: so a topic has few, and a record is written few times.
+become one of the next size, up to the last of :data:`_SIZES`: so a topic has few, and a record is written few times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.ages import period
@@ -19,8 +20,8 @@ from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition, items_of
 from txnstore.core.state import State
 
-#: The sizes below which settled segments of a topic are merged, in bytes: as many as :data:`_FAN` of the same one.
-_SIZES = (256 << 10, 2 << 20, 16 << 20)
+#: The sizes of settled segments, in bytes: as many as :data:`_FAN` of one size are merged into one of a larger size.
+_SIZES = (0, 32 << 10, 256 << 10, 2 << 20, 16 << 20)
 _FAN = 8
 #: The maximum size in bytes of the settled segments that are merged at a time.
 _LARGE = 64 << 20
@@ -28,7 +29,7 @@ _LARGE = 64 << 20
 #: what each of them takes besides.
 _WINDOW, _OVERHEAD = 16 << 20, 2048
 #: So many small batches of a partition are looked at, from its end, so many merged ones, and so many others.
-_SMALL, _MERGED, _OTHERS = 16_384, 32, 1024
+_SMALL, _MERGED, _OTHERS = 16_384, 64, 1024
 
 _Logs = Mapping[TopicPartition, Partition]
 
@@ -74,7 +75,7 @@ def _of_topic(
     tails = {tp: _tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
-    chosen = _to_merge(_newest_first(batch for tail in tails.values() for batch in tail if _is_settled(batch)))
+    chosen = _to_merge(tails, config)
     if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
         tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
     windows = _windows(tails.values(), chosen)
@@ -125,44 +126,55 @@ def _tail(log: Partition) -> list[Batch]:
     return tail
 
 
+def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig) -> set[str]:
+    """The objects of settled segments that are merged now.
+
+    A compaction leaves each partition a segment of its own, which nobody wants in one with those of other partitions:
+    the next compaction would write all of them again. So a segment of one batch counts only with those whose batches
+    it can become one with.
+    """
+    newest: dict[str, tuple[int, Segment]] = {}
+    groups: dict[tuple[TopicPartition, int] | None, set[str]] = {None: set()}
+    for tp, tail in tails.items():
+        for batch in tail:
+            key = batch.segment.object
+            if _is_settled(batch):
+                groups.setdefault((tp, period(batch, config)) if batch.alone else None, set()).add(key)
+                if key not in newest or batch.appended_at > newest[key][0]:
+                    newest[key] = batch.appended_at, batch.segment
+    for group in groups.values():
+        keys = sorted(groups[None] | group, key=lambda key: (newest[key][0], key), reverse=True)
+        if chosen := _enough([newest[key][1] for key in keys]):
+            return {segment.object for segment in chosen}
+    return set()
+
+
 def _is_settled(batch: Batch) -> bool:
     """Whether a batch is in a segment like those that settling writes, which later ones may be merged with."""
     return batch.segment.explicit_offsets and batch.delete_horizon is None and batch.segment.size < _SIZES[-1]
 
 
-def _newest_first(batches: Iterable[Batch]) -> list[Segment]:
-    """The segments of batches by the time of their newest append: so those of all partitions are in one order."""
-    newest: dict[str, tuple[int, Segment]] = {}
-    for batch in batches:
-        key = batch.segment.object
-        if key not in newest or batch.appended_at > newest[key][0]:
-            newest[key] = batch.appended_at, batch.segment
-    return [newest[key][1] for key in sorted(newest, key=lambda key: (newest[key][0], key), reverse=True)]
+def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
+    """The segments of a size, if there are enough, and the smaller ones after the oldest of them.
 
-
-def _to_merge(newest_first: Sequence[Segment]) -> set[str]:
-    """The objects of settled segments that are merged now: the newest ones of a size, if there are enough.
-
-    Larger ones than a size are not merged with those, so a run of small ones ends there.
+    Each becomes part of a larger size. So a record is written at most once for each size, and there are always fewer
+    than :data:`_FAN` segments of a size, in whatever order they come.
     """
-    for limit in reversed(_SIZES):
+    for least, limit in reversed([*pairwise(_SIZES)]):
         run: list[Segment] = []
-        size, full = 0, False
+        size = count = end = 0
         for segment in newest_first:
-            full = segment.size < limit and size + segment.size > _LARGE
-            if segment.size >= limit or full:
-                break
+            if segment.size >= limit:
+                continue
+            if size + segment.size > _LARGE:
+                return run
             run.append(segment)
             size += segment.size
-        if full or _fills(run, limit):
-            return {segment.object for segment in run}
-    return set()
-
-
-def _fills(run: list[Segment], limit: int) -> bool:
-    """Whether at least :data:`_FAN` segments are of this size, and not only of smaller ones."""
-    smaller = max((size for size in _SIZES if size < limit), default=0)
-    return sum(segment.size >= smaller for segment in run) >= _FAN
+            if segment.size >= least:
+                count, end = count + 1, len(run)
+        if count >= _FAN:
+            return run[:end]
+    return []
 
 
 def _plans(

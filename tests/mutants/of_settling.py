@@ -20,6 +20,7 @@ _LATER = _SETTLING + "test_what_failed_is_settled_later_though_it_did_not_change
 _STAYS = _SETTLING + "test_a_settled_segment_stays_while_a_partition_has_rows_in_it"
 _WHICH = "unit/sql/test_views.py::test_a_settled_file_gives_the_rows_of_the_visible_batches"
 _BACKLOG = _PLAN + "test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions"
+_WRITTEN = _PLAN + "test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_commits"
 _RUNS = _SETTLING + "test_several_runs_of_a_partition_are_one_segment_and_one_entry"
 
 SETTLING = (
@@ -136,6 +137,27 @@ SETTLING = (
         test=_SETTLING + "test_a_close_does_not_wait_for_what_is_encoded",
     ),
     Mutant(
+        "a settlement merges again what a compaction wrote",
+        plan._to_merge,
+        "if $batch.alone else None",
+        "if False else None",
+        test=_SETTLING + "test_a_settlement_leaves_what_a_compaction_wrote",
+    ),
+    Mutant(
+        "segments of a single partition are never merged",
+        plan._to_merge,
+        "in $groups.values()",
+        "in [$groups[None]]",
+        test=_PLAN + "test_segments_of_one_partition_alone_are_merged_with_each_other",
+    ),
+    Mutant(
+        "segments are merged again and again that stay batches of their own",
+        plan._to_merge,
+        "($tp, period($batch, $config))",
+        "($tp, 0)",
+        test=_PLAN + "test_segments_of_one_partition_alone_are_not_merged_across_periods",
+    ),
+    Mutant(
         "settled segments keep the rows of idle partitions",
         plan._of_topic,
         "if $chosen:  # Also",
@@ -144,24 +166,38 @@ SETTLING = (
     ),
     Mutant(
         "settled segments are merged in the order of their partitions",
-        plan._newest_first,
+        plan._to_merge,
         "key=lambda $key: ($newest[$key][0], $key), reverse=True",
         "key=lambda $key: $key, reverse=True",
         test=_PLAN + "test_the_order_of_segments_is_that_of_their_appends_in_all_partitions",
     ),
     Mutant(
         "settled segments that are large together are never merged",
-        plan._to_merge,
-        "if $full or _fills($run, $limit):",
-        "if _fills($run, $limit):",
+        plan._enough,
+        "return $run\n",
+        "break\n",
         test=_PLAN + "test_segments_that_are_large_together_are_merged_before_there_are_eight",
     ),
     Mutant(
         "settled segments are merged again with each settlement",
-        plan._fills,
-        "return sum($segment.size >= $smaller for $segment in $run) >= _FAN",
-        "return len($run) > 1",
+        plan._enough,
+        "if $count >= _FAN:",
+        "if $count > 1:",
         test=_PLAN + "test_eight_settled_segments_of_a_size_are_merged_with_the_small_batches",
+    ),
+    Mutant(
+        "a settled segment is merged into one of the same size",
+        plan._enough,
+        "if $segment.size >= $least:\n                $count, ",
+        "if True:\n                $count, ",
+        test=_WRITTEN,
+    ),
+    Mutant(
+        "a larger segment keeps smaller ones from being merged",
+        plan._enough,
+        "continue",
+        "break",
+        test=_WRITTEN,
     ),
     Mutant(
         "a topic that is being deleted is settled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -316,6 +317,22 @@ def test_a_close_does_not_wait_for_what_is_encoded(store: Store, monkeypatch: py
     report = settle_now(store)
     assert (blocks, report.batches, report.left) == ([1], 0, {T0, T1})
     assert segment_keys(store) == set()
+
+
+def test_a_settlement_leaves_what_a_compaction_wrote(clock: ManualClock) -> None:
+    """One small commit after it must not write the topic again, and the next compaction then all of it once more."""
+    with create_on(CountingStore(MemoryStore(clock=clock)), runtime=runtime(clock)) as store:
+        store.create_topic("t", partitions=9)
+        draw = random.Random(1)
+        for _ in range(2):
+            send(store, [draw.randbytes(300_000)], partitions=range(9))
+        store.compact()
+        for _ in range(3):
+            send(store, [b"x"], partitions=[0])
+            before = connection_of(store).counts.snapshot().bytes_out
+            settle_now(store)
+            assert connection_of(store).counts.snapshot().bytes_out - before < 10_000
+            assert store.compact().merges <= 1
 
 
 # Maintenance ----------------------------------------------------------------------------------------------------------

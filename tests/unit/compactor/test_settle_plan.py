@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 import pytest
@@ -152,12 +153,13 @@ def test_merged_segments_are_left_by_partitions_that_have_not_changed_too() -> N
     assert spans(settlements) == [[(0, 0, 30, 3), (1, 0, 90, 9)]]
 
 
-def test_a_larger_segment_ends_what_is_merged() -> None:
-    older = [settled(10 * number, f"o{number}", at=number) for number in range(8)]
-    between = settled(80, "between", 300 * KIB, at=8)
-    newer = [settled(90 + 10 * number, f"n{number}", at=9 + number) for number in range(8)]
-    assert spans(plan(log(*older, between, *newer[:7], small(170)))) == [[(0, 170, 180, 1)]]
-    assert spans(plan(log(*older, between, *newer, small(170)))) == [[(0, 90, 180, 9)]]
+def test_a_larger_segment_between_them_stays_and_ends_nothing() -> None:
+    """Else a large commit after each seven small ones would keep all of them from being merged, for good."""
+    older = [settled(10 * number, f"o{number}", at=number) for number in range(4)]
+    between = settled(40, "between", 300 * KIB, at=4)
+    newer = [settled(50 + 10 * number, f"n{number}", at=5 + number) for number in range(4)]
+    assert spans(plan(log(*older, between, *newer[:3], small(80)))) == [[(0, 80, 90, 1)]]
+    assert spans(plan(log(*older, between, *newer, small(90)))) == [[(0, 0, 40, 4), (0, 50, 100, 5)]]
 
 
 def test_segments_of_the_next_size_are_merged_with_the_smaller_ones_after_them() -> None:
@@ -166,10 +168,13 @@ def test_segments_of_the_next_size_are_merged_with_the_smaller_ones_after_them()
 
 
 def test_the_order_of_segments_is_that_of_their_appends_in_all_partitions() -> None:
-    """A partition that is seldom written has large segments among its last ones, which end nothing in others."""
+    """A partition that is seldom written has old segments among its last ones, which end nothing in others."""
     busy = [settled(10 * number, f"{number}", at=100 + number) for number in range(8)]
     seldom = log(settled(0, "old", 3 * MIB, at=1), small(10))
     assert spans(plan(log(*busy, small(80)), seldom)) == [[(0, 0, 90, 9), (1, 10, 20, 1)]]
+    large = [settled(10 * number, f"{9 - number}", 15 * MIB, at=100 + number) for number in range(4)]
+    seldom = log(settled(0, "old", 15 * MIB, at=1), small(10))
+    assert spans(plan(log(*large, small(40)), seldom)) == [[(0, 0, 50, 5), (1, 10, 20, 1)]]
 
 
 def test_segments_that_are_large_together_are_merged_before_there_are_eight() -> None:
@@ -194,6 +199,101 @@ def test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions(monkeypat
     assert spans(plan(first, log(*shared), log(small(0, size=20 * KIB)))) == [
         [(0, 0, 110, 11), (1, 0, 1, 1)], [(0, 110, 140, 3), (1, 1, 4, 3)], [(0, 140, 150, 1)], [(2, 0, 10, 1)]
     ]  # fmt: skip
+
+
+def test_segments_of_a_compaction_are_not_merged_with_those_of_other_partitions() -> None:
+    """Each is what the compaction wants; the next one would write all of them again."""
+    own = [settled(0, f"own{number}", 300 * KIB, at=number, rows=10) for number in range(12)]
+    assert spans(plan(*(log(each) for each in own), log(small(0)))) == [[(12, 0, 10, 1)]]
+    assert spans(plan(*(log(each, small(10)) for each in own))) == [[(number, 10, 20, 1) for number in range(12)]]
+
+
+def test_segments_of_one_partition_alone_are_merged_with_each_other() -> None:
+    """A topic of which one partition is written."""
+    own = [settled(10 * number, f"{number}", at=number, rows=10) for number in range(8)]
+    other = log(settled(0, "other", at=9, rows=10))
+    assert spans(plan(log(*own[:7], small(70)), other)) == [[(0, 70, 80, 1)]]
+    assert spans(plan(log(*own, small(80)), other)) == [[(0, 0, 90, 9)]]
+    mixed = [replace(each, segment=replace(each.segment, rows=20)) if n % 2 else each for n, each in enumerate(own)]
+    assert spans(plan(log(*mixed, small(80)), other)) == [[(0, 0, 90, 9)]]
+
+
+def test_segments_of_one_partition_alone_are_not_merged_across_periods() -> None:
+    """They would stay as many batches, and a compaction would move them again when the first of them is deleted."""
+    config = TopicConfig(retention_ms=8_000)
+    own = [settled(10 * number, f"{number}", at=1_000 * number, rows=10) for number in range(8)]
+    assert spans(plan(log(*own, small(80, at=7_000)), config=config)) == [[(0, 80, 90, 1)]]
+
+
+# What is written in the long run --------------------------------------------------------------------------------------
+
+
+class Written:
+    """A topic that is settled after each of many commits."""
+
+    def __init__(self, partitions: int) -> None:
+        self.logs = [log() for _ in range(partitions)]
+        self.committed = self.written = 0
+
+    def commit(self, size: int, partitions: Sequence[int]) -> None:
+        """Commit, and settle: a settled segment is as large as what it was merged from."""
+        self.committed += size
+        rows = 10 * len(partitions)
+        at = next(_entries)
+        segment = replace(small(0, rows, size).segment, object=f"chains/s/0/entries/{at:020}.json")
+        for place, number in enumerate(partitions):
+            base = self.logs[number].high_watermark
+            batch = Batch(base, base + 10, 10, segment, 0, 0, 10 * place, appended_at=at)
+            self.logs[number] = log(*self.logs[number].batches, batch)
+        for settlement in plan(*self.logs):
+            self._apply(settlement)
+
+    def _apply(self, settlement: Settlement) -> None:
+        size, rows = (
+            sum(values) for values in zip(*((p.source_bytes, p.records) for p in settlement.plans), strict=True)
+        )
+        segment = Segment(f"topics/t/0/{next(_entries)}", "parquet", size, "00", rows, explicit_offsets=True)
+        self.written += size
+        first = 0
+        for each in settlement.plans:
+            at = max(batch.appended_at for batch in each.removed)
+            merged = Batch(each.base_offset, each.limit, each.records, segment, 0, 0, first, appended_at=at)
+            first += each.records
+            kept = [b for b in self.logs[each.tp.partition].batches if b not in each.removed]
+            self.logs[each.tp.partition] = log(*sorted([*kept, merged], key=lambda batch: batch.base_offset))
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the segments."""
+        return list({b.segment.object: b.segment.size for each in self.logs for b in each.batches}.values())
+
+
+def _even(draw: random.Random) -> int:
+    return 100 * KIB
+
+
+def _any(draw: random.Random) -> int:
+    return int(KIB * 2 ** draw.uniform(1, 11))
+
+
+def _often_tiny(draw: random.Random) -> int:
+    return 3 * KIB if draw.random() < 7 / 8 else 500 * KIB
+
+
+@pytest.mark.parametrize("size", [_even, _any, _often_tiny])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_commits(
+    size: Callable[[random.Random], int], partitions: int
+) -> None:
+    """Also if some commits have one partition, so that their segments have one batch; and few segments are left."""
+    draw = random.Random(1)
+    topic = Written(partitions)
+    for _ in range(600):
+        topic.commit(size(draw), draw.sample(range(partitions), draw.randint(1, partitions)))
+    assert topic.written <= 4 * topic.committed
+    below = [each for each in topic.sizes if each < planning._SIZES[-1]]
+    assert len(below) <= 7 * 4 * partitions
+    assert max(map(len, (each.batches for each in topic.logs))) <= 64
 
 
 def test_only_the_end_of_a_log_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
