@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.measure import Result
 from txnstore.compactor.settle import settling
 from txnstore.compactor.settle.settling import Settled
-from txnstore.connection import OpenParts
-from txnstore.core.state import State
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
@@ -130,15 +129,15 @@ def _reads(objects: CountingStore) -> dict[str, float]:
 def _measured() -> Iterator[_Taken]:
     taken, settle = _Taken(), settling.settle
 
-    def measured(parts: OpenParts, state: State, done: object) -> Settled:
+    def measured(*arguments: Any) -> Settled:
         begun = time.thread_time()
         try:
-            return settle(parts, state, done)  # type: ignore[arg-type]
+            return settle(*arguments)
         finally:
             took = time.thread_time() - begun
             taken.seconds, taken.runs, taken.slowest = taken.seconds + took, taken.runs + 1, max(taken.slowest, took)
 
-    settling.settle = measured
+    settling.settle = measured  # type: ignore[assignment]
     try:
         yield taken
     finally:

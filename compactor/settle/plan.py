@@ -7,9 +7,9 @@ become one of the next size, up to the last of :data:`_SIZES`: so a topic has fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.compact.ages import period
@@ -45,7 +45,9 @@ class Settlement:
     plans: tuple[MergePlan, ...]
 
 
-def plan_settling(state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig]) -> list[Settlement]:
+def plan_settling(
+    state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig], damaged: Collection[str] = ()
+) -> list[Settlement]:
     """Plan what is settled in a chain.
 
     Args:
@@ -53,6 +55,7 @@ def plan_settling(state: State, before: _Logs, config_of: Callable[[CatalogTopic
         before: The logs of the partitions of which nothing was left to settle: those that are still the same are left
             out.
         config_of: Returns the settings of a topic.
+        damaged: The objects of settled segments that stay as they are, because a merge could not read them.
     """
     by_topic: dict[str, dict[TopicPartition, Partition]] = {}
     changed: dict[str, list[TopicPartition]] = {}
@@ -64,18 +67,22 @@ def plan_settling(state: State, before: _Logs, config_of: Callable[[CatalogTopic
     for name in sorted(changed):
         topic = state.topics[name]
         if not state.is_closed(topic):
-            settlements += _of_topic(topic, by_topic[name], changed[name], config_of(topic))
+            settlements += _of_topic(topic, by_topic[name], changed[name], config_of(topic), damaged)
     return settlements
 
 
 def _of_topic(
-    topic: CatalogTopic, logs: _Logs, changed: Iterable[TopicPartition], config: TopicConfig
+    topic: CatalogTopic,
+    logs: _Logs,
+    changed: Iterable[TopicPartition],
+    config: TopicConfig,
+    damaged: Collection[str],
 ) -> Iterator[Settlement]:
     """The settlements of a topic; none if it has no small commits."""
     tails = {tp: _tail(logs[tp]) for tp in changed}
     if not any(batch.segment.inlined for tail in tails.values() for batch in tail):
         return
-    chosen = _to_merge(tails, config)
+    chosen = _to_merge(tails, config, damaged)
     if chosen:  # Also what is in them of partitions that have not changed: else they would stay for these.
         tails |= {tp: _tail(log) for tp, log in logs.items() if tp not in tails}
     windows = _windows(tails.values(), chosen)
@@ -126,7 +133,7 @@ def _tail(log: Partition) -> list[Batch]:
     return tail
 
 
-def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig) -> set[str]:
+def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]) -> set[str]:
     """The objects of settled segments that are merged now.
 
     A compaction leaves each partition a segment of its own, which nobody wants in one with those of other partitions:
@@ -138,7 +145,7 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig) 
     for tp, tail in tails.items():
         for batch in tail:
             key = batch.segment.object
-            if _is_settled(batch):
+            if _is_settled(batch) and key not in damaged:
                 groups.setdefault((tp, period(batch, config)) if batch.alone else None, set()).add(key)
                 if key not in newest or batch.appended_at > newest[key][0]:
                     newest[key] = batch.appended_at, batch.segment
@@ -175,6 +182,17 @@ def _enough(newest_first: Sequence[Segment]) -> list[Segment]:
         if count >= _FAN:
             return run[:end]
     return []
+
+
+def inlined_only(plans: Iterable[MergePlan]) -> Iterator[MergePlan]:
+    """Plans without the segments that they merge the small commits with."""
+    for plan in plans:
+        for inlined, run in groupby(plan.removed, lambda batch: batch.segment.inlined):
+            if inlined:
+                removed = tuple(run)
+                first, limit = removed[0].base_offset, removed[-1].limit
+                sources = tuple(source for source in plan.sources if first <= source.start < limit)
+                yield replace(plan, removed=removed, sources=sources)
 
 
 def _plans(

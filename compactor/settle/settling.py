@@ -23,7 +23,7 @@ from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.settle.plan import plan_settling
+from txnstore.compactor.settle.plan import inlined_only, plan_settling
 from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
 from txnstore.core.catalog.model import CatalogTopic
@@ -66,12 +66,14 @@ class Settled:
         left: The partitions of which something is left to settle, though they may never change again.
         failures: Topics with the reason why, except for leases of compactors and replacements by others.
         revisions: The revisions of partitions after what it has replaced in them.
+        damaged: The objects of older settled segments that could not be merged: they, or others with them, are damaged.
     """
 
     batches: int = 0
     left: set[TopicPartition] = field(default_factory=set)
     failures: list[tuple[str, Exception]] = field(default_factory=list)
     revisions: dict[TopicPartition, int] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
 
     @property
     def errors(self) -> list[Exception]:
@@ -104,6 +106,8 @@ class _Settler:
         #: The chains whose last settlement had an error: a process that may not write a topic has one each time, and
         #: others settle that. Written by their tasks.
         self._failing: set[int] = set()
+        #: For each chain the settled segments that stay as they are: see :attr:`Settled.damaged`. Written by its task.
+        self._damaged: dict[int, set[str]] = {}
 
     def begin(self, parts: OpenParts, state: State) -> None:
         """Settle a chain in the background, unless that goes on already."""
@@ -121,7 +125,9 @@ class _Settler:
         try:
             if not parts.open:
                 return  # The task runs in the thread of a commit that a close has overtaken.
-            settled = settle(parts, state, self._done.get(state.chain, Map()))
+            damaged = self._damaged.setdefault(state.chain, set())
+            settled = settle(parts, state, self._done.get(state.chain, Map()), damaged)
+            damaged |= settled.damaged
             parts.chains[state.chain].metrics.settled += settled.batches
             done = state.partitions
             for tp in settled.left:
@@ -163,7 +169,9 @@ def _failed(parts: OpenParts, state: State, error: Exception, level: int = loggi
     _LOG.log(level, "small commits not settled: %s", error, extra=extra)
 
 
-def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition]) -> Settled:
+def settle(
+    parts: OpenParts, state: State, done: Map[TopicPartition, Partition], damaged: Collection[str] = ()
+) -> Settled:
     """Settle a chain. One topic after the other, so that a damaged one holds no other one up.
 
     Costs a LIST for the leases of compactors, and for each topic with small commits one PUT, and GETs of what is not in
@@ -175,12 +183,13 @@ def settle(parts: OpenParts, state: State, done: Map[TopicPartition, Partition])
         parts: The open connection.
         state: The state of the chain.
         done: See :func:`plan_settling`.
+        damaged: The same.
 
     Raises:
         TxnStoreError: The storage failed before anything was settled.
     """
     settled = Settled()
-    settlements = plan_settling(state, done, lambda topic: topic_writer(topic).config)
+    settlements = plan_settling(state, done, lambda topic: topic_writer(topic).config, damaged)
     if not settlements:
         return settled
     connection = parts.connection
@@ -222,6 +231,10 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
         if missing and any(_is_overtaken(parts.chains[number], plan) for plan in plans):
             error = CompactionConflictError(str(error))  # Another process has replaced it, and a vacuum deleted it.
         settled.leave(topic, partitions, error)
+        older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
+        if older and isinstance(error, CorruptionError):
+            settled.damaged |= older  # One of them may be, which must not keep later commits from being settled.
+            _settle(parts, number, topic, inlined_only(plans), settled)
     else:
         _replace(parts, number, topic, commands, settled)
 

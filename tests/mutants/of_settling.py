@@ -22,6 +22,7 @@ _WHICH = "unit/sql/test_views.py::test_a_settled_file_gives_the_rows_of_the_visi
 _BACKLOG = _PLAN + "test_a_backlog_is_merged_by_windows_of_entries_over_all_partitions"
 _WRITTEN = _PLAN + "test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_commits"
 _RUNS = _SETTLING + "test_several_runs_of_a_partition_are_one_segment_and_one_entry"
+_DAMAGED = _SETTLING + "test_a_damaged_settled_segment_stays_and_later_commits_are_settled"
 
 SETTLING = (
     Mutant(
@@ -269,6 +270,20 @@ SETTLING = (
         "logging.INFO if $state.chain in self._failing else logging.WARNING",
         "logging.WARNING",
         test=_SETTLING + "test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once",
+    ),
+    Mutant(
+        "a damaged settled segment keeps later commits from being settled",
+        settling._settle,
+        "if $older and isinstance($error, CorruptionError):",
+        "if False:",
+        test=_DAMAGED,
+    ),
+    Mutant(
+        "a merge that cannot be read is tried with each settlement",
+        settling._Settler._settle,
+        "$damaged |= $settled.damaged",
+        "pass",
+        test=_DAMAGED,
     ),
     Mutant(
         "each settlement looks at all partitions",

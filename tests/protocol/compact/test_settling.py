@@ -611,6 +611,27 @@ def test_what_a_vacuum_deleted_after_another_settlement_is_no_damage(clock: Manu
         assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
 
 
+def test_a_damaged_settled_segment_stays_and_later_commits_are_settled(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The merge that fails with it is tried once by a process."""
+    executor = DeferredExecutor()
+    with background_store(clock, executor, clock.sleep) as store:
+        send(store, numbers(8 - connection_of(store).chain.state.sequence))
+        executor.run_all()
+        objects, key = connection_of(store).counts, batches(store)[0].segment.object
+        objects.put(key, bytes(len(objects.get(key))))
+        for _ in range(20):
+            send(store, numbers(8))
+            executor.run_all()
+        assert sum(inlined(store)) <= 8
+        assert store.metrics().settle_failures == 1
+        assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+        assert "was altered" in caplog.text
+        assert len(named_keys(store)) <= 15, "eight that were tried, and fewer than eight others"
+        executor.run_all()
+
+
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE])
 def test_a_replacement_of_unknown_outcome(clock: ManualClock, fault: Fault) -> None:
     faults = FaultStore(MemoryStore(clock=clock))

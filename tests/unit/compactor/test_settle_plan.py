@@ -10,7 +10,7 @@ import pytest
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.settle import plan as planning
-from txnstore.compactor.settle.plan import Settlement, plan_settling
+from txnstore.compactor.settle.plan import Settlement, inlined_only, plan_settling
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
@@ -223,6 +223,23 @@ def test_segments_of_one_partition_alone_are_not_merged_across_periods() -> None
     config = TopicConfig(retention_ms=8_000)
     own = [settled(10 * number, f"{number}", at=1_000 * number, rows=10) for number in range(8)]
     assert spans(plan(log(*own, small(80, at=7_000)), config=config)) == [[(0, 80, 90, 1)]]
+
+
+def test_a_damaged_segment_is_left_where_it_is() -> None:
+    parts = [settled(10 * number, f"{number}", at=number) for number in range(9)]
+    damaged = {parts[3].segment.object}
+    (first,) = plan_settling(state(log(*parts, small(90))), Map(), lambda _: TopicConfig(), damaged)
+    assert spans([first]) == [[(0, 0, 30, 3), (0, 40, 100, 6)]]
+    assert spans([Settlement(TOPIC, tuple(inlined_only(first.plans)))]) == [[(0, 90, 100, 1)]]
+
+
+def test_the_small_commits_alone_of_a_plan_with_aborted_ones() -> None:
+    aborted = (AbortedTxn(ABORTER, 80, 90, 91),)
+    parts = [settled(10 * number, f"{number}", at=number) for number in range(8)]
+    (only,) = plan(log(*parts, small(80, producer=ABORTER), small(91), aborted=aborted))
+    (rest,) = inlined_only(only.plans)
+    assert [batch.base_offset for batch in rest.removed] == [80, 91]
+    assert [source.batch.base_offset for source in rest.sources] == [91]
 
 
 # What is written in the long run --------------------------------------------------------------------------------------
