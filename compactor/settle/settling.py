@@ -103,9 +103,9 @@ class _Settler:
         self._busy: set[int] = set()
         #: For each chain the logs of which nothing was left, as they were planned. Written by its task.
         self._done: dict[int, Map[TopicPartition, Partition]] = {}
-        #: The chains whose last settlement had an error: a process that may not write a topic has one each time, and
-        #: others settle that. Written by their tasks.
-        self._failing: set[int] = set()
+        #: For each chain the kinds of failures of its last settlement: a process that may not write a topic has one
+        #: each time, and others settle that. Written by its task.
+        self._failing: dict[int, set[tuple[str, type[Exception]]]] = {}
         #: For each chain the settled segments that stay as they are: see :attr:`Settled.damaged`. Written by its task.
         self._damaged: dict[int, set[str]] = {}
 
@@ -139,12 +139,14 @@ class _Settler:
         finally:
             self._end(state)
 
-    def _report(self, parts: OpenParts, state: State, failures: Collection[tuple[str, Exception]]) -> None:
-        """Count failures, and log them: as warnings if the settlement before had none."""
-        level = logging.INFO if state.chain in self._failing else logging.WARNING
-        for _, error in failures:
-            _failed(parts, state, error, level)
-        (self._failing.add if failures else self._failing.discard)(state.chain)
+    def _report(self, parts: OpenParts, state: State, failures: Iterable[tuple[str, Exception]]) -> None:
+        """Count failures, and log them: as a warning the first one of its kind, that is of a topic and a class."""
+        before, now = self._failing.get(state.chain, set()), set[tuple[str, type[Exception]]]()
+        for topic, error in failures:
+            kind = topic, type(error)
+            _failed(parts, state, error, logging.INFO if kind in before | now else logging.WARNING)
+            now.add(kind)
+        self._failing[state.chain] = now
 
     def _end(self, state: State) -> None:
         with self._lock.own:

@@ -23,6 +23,7 @@ _BACKLOG = _PLAN + "test_a_backlog_is_merged_by_windows_of_entries_over_all_part
 _WRITTEN = _PLAN + "test_a_byte_is_written_once_for_each_size_at_most_whatever_the_order_of_commits"
 _RUNS = _SETTLING + "test_several_runs_of_a_partition_are_one_segment_and_one_entry"
 _DAMAGED = _SETTLING + "test_a_damaged_settled_segment_stays_and_later_commits_are_settled"
+_HIDDEN = _SETTLING + "test_a_failing_topic_does_not_hide_another_failure"
 
 SETTLING = (
     Mutant(
@@ -267,9 +268,23 @@ SETTLING = (
     Mutant(
         "a process that may not write a topic warns of it with each settlement",
         settling._Settler._report,
-        "logging.INFO if $state.chain in self._failing else logging.WARNING",
+        "logging.INFO if $kind in $before | $now else logging.WARNING",
         "logging.WARNING",
         test=_SETTLING + "test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once",
+    ),
+    Mutant(
+        "a topic that may not be written hides the damage of another one",
+        settling._Settler._report,
+        "$kind = $topic, type($error)",
+        "$kind = '', type($error)",
+        test=_HIDDEN,
+    ),
+    Mutant(
+        "a topic that may not be written hides its damage",
+        settling._Settler._report,
+        "$kind = $topic, type($error)",
+        "$kind = $topic, Exception",
+        test=_HIDDEN,
     ),
     Mutant(
         "a damaged settled segment keeps later commits from being settled",

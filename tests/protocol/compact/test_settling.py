@@ -775,6 +775,27 @@ def test_a_process_that_may_not_write_a_topic_settles_the_others_and_warns_once(
         sound(store)
 
 
+def test_a_failing_topic_does_not_hide_another_failure(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning for each topic and class of error: that a topic may not be written is nothing that anybody acts on."""
+    inner = MemoryStore(clock=clock)
+    with new_store(clock, inner) as store, open_on(_Denying(inner), runtime=runtime(clock)) as limited:
+        for name in ("secret", "t", "u"):
+            store.create_topic(name, partitions=2)
+        for chain in connection_of(limited).chains:
+            chain._checkpoint_every = 8
+        send(limited, numbers(8), "secret")
+        for number, name in enumerate(["t", "u", "secret"]):
+            send(limited, numbers(1), name)
+            key = [batch for batch in batches(limited, TopicPartition(name, 0)) if batch.segment.inlined][-1]
+            intact = inner.get(key.segment.object)
+            inner.put(key.segment.object, line_of(intact) + bytes(len(payload_of(intact))))
+            connection_of(limited).objects.forget()
+            send(limited, numbers(16), name)
+            warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(warnings) == number + 2
+            assert f"of {name}-" in warnings[-1]
+
+
 def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = DeferredExecutor()
     looked_at: list[int] = []
