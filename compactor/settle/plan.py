@@ -33,6 +33,9 @@ _SMALL, _MERGED, _OTHERS = 16_384, 64, 1024
 
 _Logs = Mapping[TopicPartition, Partition]
 
+#: What identifies a segment: its object and its first byte.
+Place = tuple[str, int | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
@@ -89,25 +92,31 @@ def _of_topic(
     plans: dict[int, list[MergePlan]] = {}
     for tp in sorted(tails):
         for plan in _plans(tp, logs[tp], tails[tp], windows, config):
-            plans.setdefault(windows[plan.removed[0].segment.key], []).append(plan)
+            plans.setdefault(windows[place_of(plan.removed[0].segment)], []).append(plan)
     for number in sorted(plans):
         yield Settlement(topic, tuple(plans[number]))
 
 
-def _windows(tails: Iterable[list[Batch]], chosen: set[str]) -> dict[str, int]:
-    """What is merged, by the key of its segment, with the number of the settlement that merges it.
+def place_of(segment: Segment) -> Place:
+    """The place of a segment: quicker to make than its key, and there are many batches."""
+    return segment.object, segment.first_byte
+
+
+def _windows(tails: Iterable[list[Batch]], chosen: set[str]) -> dict[Place, int]:
+    """What is merged, by the place of its segment, with the number of the settlement that merges it.
 
     Each has all that partitions have in some entries, which are then fetched and decoded once. The first one also has
     the chosen segments.
     """
-    windows = dict.fromkeys(chosen, 0)
-    sizes = {batch.segment.key: batch.segment.size for tail in tails for batch in tail if batch.segment.inlined}
+    windows: dict[Place, int] = {(key, None): 0 for key in chosen}
+    inlined = (batch.segment for tail in tails for batch in tail if batch.segment.inlined)
+    sizes = {place_of(segment): segment.size for segment in inlined}
     number = size = 0
-    for key in sorted(sizes):  # In the order of the entries, which is that of the batches of each partition.
-        its_size = sizes[key] + _OVERHEAD
+    for place in sorted(sizes):  # In the order of the entries, which is that of the batches of each partition.
+        its_size = sizes[place] + _OVERHEAD
         if size and size + its_size > _WINDOW:
             number, size = number + 1, 0
-        windows[key] = number
+        windows[place] = number
         size += its_size
     return windows
 
@@ -196,7 +205,7 @@ def inlined_only(plans: Iterable[MergePlan]) -> Iterator[MergePlan]:
 
 
 def _plans(
-    tp: TopicPartition, log: Partition, tail: Iterable[Batch], windows: Mapping[str, int], config: TopicConfig
+    tp: TopicPartition, log: Partition, tail: Iterable[Batch], windows: Mapping[Place, int], config: TopicConfig
 ) -> Iterator[MergePlan]:
     """The replacements in a partition, in offset order."""
     is_aborted = aborted_batches(log)
@@ -206,7 +215,7 @@ def _plans(
 
 
 def _runs(
-    tail: Iterable[Batch], log: Partition, windows: Mapping[str, int], config: TopicConfig
+    tail: Iterable[Batch], log: Partition, windows: Mapping[Place, int], config: TopicConfig
 ) -> Iterator[list[Batch]]:
     """Adjacent batches that become one, all of the same settlement. Others stand between runs.
 
@@ -216,7 +225,7 @@ def _runs(
     latest = 0
     current: int | None = None
     for batch in tail:
-        window = windows.get(batch.segment.key) if batch.delete_horizon is None else None
+        window = windows.get(place_of(batch.segment)) if batch.delete_horizon is None else None
         own = period(batch, config)
         crosses = bool(run) and run[-1].base_offset < log.clean_until <= batch.base_offset
         if run and (window != current or crosses or own > latest):

@@ -23,7 +23,7 @@ from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.settle.plan import inlined_only, plan_settling
+from txnstore.compactor.settle.plan import Place, inlined_only, place_of, plan_settling
 from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
 from txnstore.core.catalog.model import CatalogTopic
@@ -403,22 +403,22 @@ def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) 
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
             for block in _blocks(run):
-                yield from _taken([(source, files[source.batch.segment.key]) for source in block], projection)
+                yield from _taken([(source, files[place_of(source.batch.segment)]) for source in block], projection)
         else:
             yield from in_blocks(
                 read_ahead(neighbours, parts.pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
             )
 
 
-def _entries(parts: OpenParts, sources: Iterable[Slice]) -> dict[str, DecodedSegment]:
-    """The inlined segments of sources by key, decoded: each has rows of many of them."""
-    distinct = list({source.batch.segment.key: source for source in sources}.values())
+def _entries(parts: OpenParts, sources: Iterable[Slice]) -> dict[Place, DecodedSegment]:
+    """The inlined segments of sources by place, decoded: each has rows of many of them."""
+    distinct = list({place_of(source.batch.segment): source for source in sources}.values())
     shared = SharedSegments(parts.connection.objects, lambda: parts.pool, bound=0)
-    files: dict[str, DecodedSegment] = {}
+    files: dict[Place, DecodedSegment] = {}
     for first in range(0, len(distinct), _FETCHES):
         _check_open(parts)
         block = shared.decoded(distinct[first : first + _FETCHES])
-        files |= {source.batch.segment.key: file for source, file in block}
+        files |= {place_of(source.batch.segment): file for source, file in block}
     return files
 
 
