@@ -30,7 +30,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.core.log.visibility import Slice
-from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
@@ -254,7 +254,7 @@ def _replace(
     by_partition: dict[TopicPartition, list[ReplaceSegments]] = {}
     for command in commands:
         by_partition.setdefault(command.tp, []).append(command)
-    queued = [(runs, chain.enqueue(replace(runs[0], further=tuple(runs[1:])))) for runs in by_partition.values()]
+    queued = [(runs, chain.enqueue(ReplaceRuns(tuple(runs)))) for runs in by_partition.values()]
     parts.connection.runtime.sleep(LINGER)
     for runs, waiter in queued:
         try:

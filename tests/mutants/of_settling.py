@@ -331,15 +331,15 @@ SETTLING = (
     Mutant(
         "only the first run of a partition is replaced",
         settling._replace,
-        "further=tuple($runs[1:])",
-        "further=()",
+        "ReplaceRuns(tuple($runs))",
+        "ReplaceRuns(tuple($runs[:1]))",
         test=_RUNS,
     ),
     Mutant(
         "the second run of a partition is refused for the first one",
-        maintenance.replace_segments,
-        "replace($further, revision=None)",
-        "$further",
+        maintenance.replace_runs,
+        "replace($run, revision=None)",
+        "$run",
         test=_RUNS,
     ),
     Mutant(

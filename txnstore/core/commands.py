@@ -6,7 +6,7 @@ from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, Creat
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
 from txnstore.core.log.commands import Append, DeleteRecords
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceSegments
+from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,
@@ -39,6 +39,7 @@ Command = (
     | ResetOffsets
     | DeleteGroup
     | ReplaceSegments
+    | ReplaceRuns
     | DropObjects
     | ForgetObjects
     | ForgetEntries

@@ -26,10 +26,12 @@ from txnstore.core.maintenance import (
     DropObjects,
     ForgetEntries,
     ForgetObjects,
+    ReplaceRuns,
     ReplaceSegments,
     drop_objects,
     forget_entries,
     forget_objects,
+    replace_runs,
     replace_segments,
 )
 from txnstore.core.state import Draft, State
@@ -102,6 +104,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     ResetOffsets: reset_offsets,
     DeleteGroup: delete_group,
     ReplaceSegments: replace_segments,
+    ReplaceRuns: replace_runs,
     DeleteRecords: delete_records,
     DropObjects: drop_objects,
     ForgetObjects: forget_objects,

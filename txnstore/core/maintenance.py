@@ -35,7 +35,6 @@ class ReplaceSegments:
         sums: The sums of what was read, removed and written; refused if they do not agree. None: not known.
         revision: The revision of the partition that this was planned at; refused if it has another one. None: not
             checked.
-        further: Replacements of other runs of the same log, planned at the same revision: one entry has all or none.
     """
 
     tp: TopicPartition
@@ -47,7 +46,13 @@ class ReplaceSegments:
     past_hw: bool = False
     sums: ConservedSums | None = None
     revision: int | None = None
-    further: tuple[ReplaceSegments, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceRuns:
+    """Replace several runs of batches of one partition, all planned at the same revision, with one entry."""
+
+    runs: tuple[ReplaceSegments, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +152,20 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
             sums=command.sums,
         ),
     )
-    for further in command.further:
-        replace_segments(draft, replace(further, revision=None))  # Nothing but this command has changed the log.
     return draft.state.partitions[command.tp].revision
+
+
+def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
+    """Replace all runs of a :class:`ReplaceRuns`.
+
+    Raises:
+        CompactionConflictError: One of them is refused, so that none is replaced.
+    """
+    first, *others = command.runs
+    revision = replace_segments(draft, first)
+    for run in others:
+        revision = replace_segments(draft, replace(run, revision=None))  # Nothing but this command has changed the log.
+    return revision
 
 
 def check_revision(tp: TopicPartition, partition: Partition | None, planned: int | None) -> None:

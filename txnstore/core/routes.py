@@ -25,7 +25,7 @@ from txnstore.core.groups.commands import (
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
 from txnstore.core.log.model import NewBatch
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceSegments
+from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import (
     CATALOG,
@@ -131,6 +131,8 @@ def _partitions_of(command: Command) -> Iterator[TopicPartition]:
             yield from command.partitions
         case ReplaceSegments():
             yield command.tp
+        case ReplaceRuns():
+            yield from (run.tp for run in command.runs)
         case DeleteRecords():
             yield from (deletion.tp for deletion in command.deletions)
         case _:
@@ -178,6 +180,7 @@ _ROUTES: dict[type, _Route] = {
     LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
     DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
     ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
+    ReplaceRuns: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
     DeleteRecords: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
     DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),

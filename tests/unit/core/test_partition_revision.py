@@ -11,7 +11,7 @@ from tests.helpers.core import T0, World
 from txnstore.core.catalog.model import DeleteTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Batch
-from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments
 from txnstore.errors import CompactionConflictError
 
 
@@ -59,21 +59,20 @@ def test_a_compaction_that_was_planned_at_another_revision_is_refused(
     assert world.do(again) == world.log().revision == world.state.sequence
 
 
-def test_further_replacements_are_of_the_same_revision_and_in_the_same_entry(world: World) -> None:
+def test_runs_are_of_the_same_revision_and_in_the_same_entry(world: World) -> None:
     planned, before = world.log().revision, world.state.sequence
-    further = _merge(world, 2, 3, planned)
-    assert world.do(replace(_merge(world, 0, 1, planned), further=(further,))) == world.state.sequence == before + 1
+    runs = ReplaceRuns((_merge(world, 0, 1, planned), _merge(world, 2, 3, planned)))
+    assert world.do(runs) == world.state.sequence == before + 1
     assert [batch.limit for batch in world.log().batches] == [4, 8]
-    world.refuse(
-        CompactionConflictError, replace(_merge(world, 0, 0, planned), further=(_merge(world, 1, 1, planned),))
-    )
+    late = ReplaceRuns((_merge(world, 0, 0, planned), _merge(world, 1, 1, planned)))
+    world.refuse(CompactionConflictError, late)
 
 
 def test_one_refused_replacement_refuses_those_with_it(world: World) -> None:
     planned, before = world.log().revision, tuple(world.log().batches)
     stale = _merge(world, 2, 3, planned)
     for wrong in (replace(stale, removed=before[1:3]), replace(stale, removed=before[2:3])):
-        world.refuse(CompactionConflictError, replace(_merge(world, 0, 1, planned), further=(wrong,)))
+        world.refuse(CompactionConflictError, ReplaceRuns((_merge(world, 0, 1, planned), wrong)))
     assert tuple(world.log().batches) == before
 
 
