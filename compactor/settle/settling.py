@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The most bytes of rows that are taken from inlined segments together, and of other segments that are fetched ahead.
 _BLOCK_BYTES = 8 << 20
+#: The most replacements of an entry, each of which takes about a kilobyte.
+_RUNS = 1024
 #: So many entries are fetched before the next look at whether the connection is still open.
 _FETCHES = 256
 #: The maximum size in bytes of the rows that wait to be encoded, and the least of a row group that ends with a run.
@@ -179,7 +181,7 @@ def settle(
     Costs a LIST for the leases of compactors, and for each topic with small commits one PUT, and GETs of what is not in
     memory; in a store with several chains also a GET for the catalog. A backlog is settled by 16 MiB of entries at a
     time, each of which is fetched once: memory holds these, some megabytes of rows, and of the segments that are merged
-    with them what is stored, and one row group. Ends early if the connection is closed meanwhile.
+    with them what is stored, and some decoded row groups, up to 64 MiB each. Ends early if the connection is closed.
 
     Args:
         parts: The open connection.
@@ -235,8 +237,10 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
         settled.leave(topic, partitions, error)
         older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
         if older and isinstance(error, CorruptionError):
-            settled.damaged |= older  # One of them may be, which must not keep later commits from being settled.
+            failures = len(settled.failures)
             _settle(parts, number, topic, inlined_only(plans), settled)
+            if len(settled.failures) == failures:
+                settled.damaged |= older  # One of them is, which must not keep later commits from being settled.
     else:
         _replace(parts, number, topic, commands, settled)
 
@@ -251,18 +255,31 @@ def _replace(
 ) -> None:
     """Register merged segments with the next entry of this process, or after a moment with one of their own."""
     chain = parts.chains[number]
-    by_partition: dict[TopicPartition, list[ReplaceSegments]] = {}
-    for command in commands:
-        by_partition.setdefault(command.tp, []).append(command)
-    queued = [(runs, chain.enqueue(ReplaceRuns(tuple(runs)))) for runs in by_partition.values()]
-    parts.connection.runtime.sleep(LINGER)
-    for runs, waiter in queued:
-        try:
-            settled.revisions[runs[0].tp] = chain.commit_queued(waiter)
-        except TxnStoreError as error:
-            settled.leave(topic, [runs[0].tp], error)
-        else:
-            settled.batches += sum(len(command.removed) for command in runs)
+    for some in _of_entries(commands):
+        queued = []
+        for tp, runs in some.items():
+            revision = settled.revisions.get(tp, runs[0].revision)
+            queued.append((tp, runs, chain.enqueue(ReplaceRuns((replace(runs[0], revision=revision), *runs[1:])))))
+        parts.connection.runtime.sleep(LINGER)
+        for tp, runs, waiter in queued:
+            try:
+                settled.revisions[tp] = chain.commit_queued(waiter)
+            except TxnStoreError as error:
+                settled.leave(topic, [tp], error)
+            else:
+                settled.batches += sum(len(command.removed) for command in runs)
+
+
+def _of_entries(commands: Iterable[ReplaceSegments]) -> Iterator[dict[TopicPartition, list[ReplaceSegments]]]:
+    """The runs of each partition that go into an entry together: nearly always all of them."""
+    some: dict[TopicPartition, list[ReplaceSegments]] = {}
+    for number, command in enumerate(commands, 1):
+        some.setdefault(command.tp, []).append(command)
+        if number % _RUNS == 0:
+            yield some
+            some = {}
+    if some:
+        yield some
 
 
 def _merged(parts: OpenParts, topic: CatalogTopic, plans: Sequence[MergePlan]) -> list[ReplaceSegments]:

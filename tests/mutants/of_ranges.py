@@ -146,8 +146,8 @@ RANGES = (
     Mutant(
         "a reader of all partitions fetches a shared segment in parts",
         reader._in_company,
-        "$partitions is None or 2 * $rows * $partitions >= $segment.rows",
-        "False",
+        "$partitions.get($part.tp.topic, 1)",
+        "1",
         test=_SHARED + "test_a_reader_of_one_partition_fetches_its_part_of_a_large_segment",
     ),
     Mutant(
@@ -167,15 +167,29 @@ RANGES = (
     Mutant(
         "a consumer forgets with each poll what it has opened",
         fetcher.Poller._take,
-        "if self._objects is None or $near is None or",
-        "if True or",
+        "if self._objects is None or $near is None or $near.is_full:",
+        "if True:",
         test=_SHARED + "test_a_consumer_fetches_each_segment_once",
     ),
     Mutant(
         "a piece is decoded for each of its batches",
         reader._KeptSegment.read,
-        "if $last is not None and $last[:2] == ($piece, tuple($columns)):",
-        "if False:",
+        "if $table is None:",
+        "if True:",
         test=_SHARED + "test_a_piece_is_decoded_once_for_the_partitions_in_it",
+    ),
+    Mutant(
+        "a child process waits for a thread of its parent",
+        recent.Neighbours.once,
+        "if self._process != os.getpid():",
+        "if False:",
+        test=_SHARED + "test_a_child_process_waits_for_no_thread_of_its_parent",
+    ),
+    Mutant(
+        "partitions of other topics count as company",
+        reader._in_company,
+        "$partitions.get($part.tp.topic, 1)",
+        "sum($partitions.values())",
+        test=_SHARED + "test_partitions_of_other_topics_make_no_company",
     ),
 )

@@ -331,8 +331,8 @@ SETTLING = (
     Mutant(
         "only the first run of a partition is replaced",
         settling._replace,
-        "ReplaceRuns(tuple($runs))",
-        "ReplaceRuns(tuple($runs[:1]))",
+        "*$runs[1:]",
+        "*()",
         test=_RUNS,
     ),
     Mutant(
@@ -440,5 +440,19 @@ SETTLING = (
         "return None if $settled else $kinds",
         "return $kinds",
         test="unit/spark/test_native_files.py::test_files_of_which_some_rows_are_not_visible_are_not",
+    ),
+    Mutant(
+        "one entry has all replacements, however many",
+        settling._of_entries,
+        "if $number % _RUNS == 0:",
+        "if False:",
+        test=_SETTLING + "test_commits_of_many_periods_of_the_retention_are_few_entries",
+    ),
+    Mutant(
+        "sound segments are taken for damaged",
+        settling._settle,
+        "if len($settled.failures) == $failures:",
+        "if True:",
+        test=_SETTLING + "test_a_damaged_entry_leaves_older_segments_to_the_next_merge",
     ),
 )

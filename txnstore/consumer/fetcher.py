@@ -6,7 +6,7 @@ Segments are fetched ahead of the application in a bounded window, a slice of ea
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -248,8 +248,11 @@ class Poller:
         parts = (assigned[tp] for tp in turns)
         flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
         near = self._objects.neighbours if self._objects is not None else None
-        if self._objects is None or near is None or near.is_full or near.partitions != len(flows):
-            self._objects = self._connection.objects.with_neighbours(len(flows))
+        if self._objects is None or near is None or near.is_full:
+            self._objects = self._connection.objects.with_neighbours()
+            near = self._objects.neighbours
+        if near is not None:
+            near.partitions = Counter(flow.tp.topic for flow in flows)
         polled = drain(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
         if not polled:
             self._objects = None

@@ -7,7 +7,7 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ from txnstore.segment.schema import (
     timestamps_of,
 )
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.recent import Neighbours, neighbours_of
+from txnstore.storage.recent import KeptValues, neighbours_of
 
 #: What a conversion raises if the bytes have the hash that the chain names, but not the columns of the topic.
 _UNFIT = (*DAMAGE, SchemaMismatchError)
@@ -275,7 +275,8 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     near = neighbours_of(objects) if not part.batch.alone else None
     if near is not None and _in_company(part, near.partitions):
         name = segment.key, segment.sha256, segment.rows
-        file = near.once(name, segment.size, lambda: _KeptSegment(open_whole(objects, part.tp, segment), near))
+        decoded = near.decoded
+        file = near.once(name, segment.size, lambda: _KeptSegment(open_whole(objects, part.tp, segment), name, decoded))
     if file is None and (projection.reads_ranges(part) or (in_parts and has_footer(segment))):
         file = RangedSegment(objects, part.tp, segment)
         check_file(segment, file)
@@ -285,37 +286,36 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
 
 
 class _KeptSegment:
-    """A segment that a reader keeps for other batches, with the piece that it has decoded last. Thread-safe.
+    """A segment that a reader keeps for other batches. Thread-safe.
 
-    The rows of partitions that are read one after the other lie in the same piece, or in neighbouring ones.
+    The rows of partitions that are read one after the other lie in the same piece: it is decoded once for them.
     """
 
-    def __init__(self, file: SegmentFile, near: Neighbours) -> None:
-        self._file, self._near = file, near
+    def __init__(self, file: SegmentFile, name: Hashable, decoded: KeptValues) -> None:
+        self._file, self._name, self._decoded = file, name, decoded
         self.columns, self.rows = file.columns, file.rows
-        #: The number of the piece, the names of its columns, and their rows. Replaced as a whole.
-        self._last: tuple[int, tuple[str, ...], pa.Table] | None = None
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
         return self._file.offset_range(piece)
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        last = self._last
-        if last is not None and last[:2] == (piece, tuple(columns)):
-            return last[2]
-        table = self._file.read(piece, columns)
-        if self._near.replace(last[2].nbytes if last is not None else 0, table.nbytes):
-            self._last = piece, tuple(columns), table
+        name = self._name, piece, tuple(columns)
+        table = self._decoded.find(name)
+        if table is None:
+            table = self._file.read(piece, columns)
+            self._decoded.keep(name, table, table.nbytes)
         return table
 
 
-def _in_company(part: Slice, partitions: int | None) -> bool:
-    """Whether a reader of this many partitions needs about half of the segment of a slice, or has to fetch it whole."""
+def _in_company(part: Slice, partitions: Mapping[str, int] | None) -> bool:
+    """Whether a reader of so many partitions needs about half of the segment of a slice, or has to fetch it whole."""
     segment = part.batch.segment
     if not has_footer(segment):
         return True
     rows = min(part.batch.records, part.limit - part.start)
-    return segment.size <= WHOLE_BYTES and (partitions is None or 2 * rows * partitions >= segment.rows)
+    if partitions is not None and 2 * rows * partitions.get(part.tp.topic, 1) < segment.rows:
+        return False
+    return segment.size <= WHOLE_BYTES
 
 
 def open_whole(objects: ObjectStore, tp: TopicPartition, segment: Segment, *, hashed: bool = False) -> SegmentFile:

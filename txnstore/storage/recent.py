@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from txnstore.storage.base import ObjectInfo, ObjectStore
@@ -58,37 +59,60 @@ class _Beginnings:
             self._size = 0
 
 
+class KeptValues:
+    """The values that were used last, by name, up to :data:`_NEAR_BYTES` in total. Thread-safe."""
+
+    def __init__(self) -> None:
+        #: Guards the fields below.
+        self._lock = ForkLock()
+        #: Each with its size; the one that was used longest ago first.
+        self._by_name: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        #: The sizes in total; too large after an interrupt, never too small.
+        self._size = 0
+
+    def find(self, name: Hashable) -> Any:
+        """The value; None if it is not kept."""
+        with self._lock.own:
+            if name not in self._by_name:
+                return None
+            self._by_name.move_to_end(name)
+            return self._by_name[name][0]
+
+    def keep(self, name: Hashable, value: Any, size: int) -> None:
+        with self._lock.own:
+            if name not in self._by_name:
+                self._size += size
+                self._by_name[name] = value, size
+            while self._by_name and self._size > _NEAR_BYTES:
+                _, (_, dropped) = self._by_name.popitem(last=False)
+                self._size = self._size - dropped if self._by_name else 0
+
+
 class Neighbours:
     """What one caller keeps of objects that it reads several parts of, until the memory for that is full. Thread-safe.
 
     Args:
-        partitions: The number of partitions that it reads; None: any. They may have rows in the same objects.
+        partitions: The number of partitions of each topic that it reads, which may have rows in the same objects; None:
+            any.
 
     Attributes:
         is_full: Whether something could not be kept.
+        beginnings: The beginnings of entries.
+        decoded: Rows that were decoded of what is kept.
     """
 
-    def __init__(self, partitions: int | None = None) -> None:
+    def __init__(self, partitions: Mapping[str, int] | None = None) -> None:
         self.partitions = partitions
         self.is_full = False
-        #: The beginnings of entries.
         self.beginnings = _Beginnings(_NEAR_BYTES)
-        #: Guards the three fields below, and no request.
+        self.decoded = KeptValues()
+        #: Guards the fields below, and no request.
         self._lock = ForkLock()
-        #: What was made, or is being made, by name.
+        #: What was made, or is being made, by name, in the process with this number.
         self._made: dict[Hashable, Task[Any]] = {}
+        self._process = os.getpid()
         #: The sizes of it in total; too large after an interrupt, never too small.
         self._bytes = 0
-        #: The sizes of what was decoded, in total.
-        self._decoded = 0
-
-    def replace(self, before: int, size: int) -> bool:
-        """Whether there is room for decoded rows of ``size`` bytes instead of ``before`` bytes; then it is taken."""
-        with self._lock.own:
-            has_room = self._decoded - before + size <= _NEAR_BYTES
-            if has_room:
-                self._decoded += size - before
-            return has_room
 
     def once(self, name: Hashable, size: int, make: Callable[[], T]) -> T | None:
         """What ``make`` returns, which is called once for this name; None if there is no room for ``size`` bytes.
@@ -96,6 +120,8 @@ class Neighbours:
         Another thread that asks for the same meanwhile waits for it. If ``make`` raises, each caller calls it.
         """
         with self._lock.own:
+            if self._process != os.getpid():  # The threads that were making something are in the parent.
+                self._made, self._bytes, self._process = {}, 0, os.getpid()
             task: Task[T] | None = self._made.get(name)
             if task is None:
                 if self._bytes + size > _NEAR_BYTES:
@@ -141,8 +167,8 @@ class RecentObjects:
         """The root URL of the wrapped store, without credentials."""
         return self.inner.url
 
-    def with_neighbours(self, partitions: int | None = None) -> RecentObjects:
-        """The same objects, for a caller that reads rows of this many partitions, or of any, and then drops this.
+    def with_neighbours(self, partitions: Mapping[str, int] | None = None) -> RecentObjects:
+        """The same objects, for a caller that reads so many partitions of topics, or any, and then drops this.
 
         The first read of a part of an entry fetches and keeps its beginning, which has the next ones. It was not
         checked, so no other reader gets it. A segment of several batches is opened once

@@ -85,7 +85,7 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
     try:
         with ExitStack() as stack, expirations(lambda: stack.enter_context(Connection(objects, read_only=True))):
             if group.share is None:
-                partitions = len({part.tp for part in group.slices})
+                partitions = {group.topic.name: len({part.tp for part in group.slices})}
                 neighbours = RecentObjects(objects).with_neighbours(partitions)
                 tables = read_ahead(neighbours, pool, group.slices, projection)
             else:
