@@ -130,9 +130,13 @@ class Index:
         """Whether a reader of committed records has polled the value in an ``ok`` operation."""
         return any(op.committed_reads for op in self.readers.get(place, ()))
 
-    def gone(self, key: str, offset: int) -> bool:
-        """Whether the record may have been deleted: below the log start, or in a key under log compaction."""
-        return offset < self.log_starts.get(key, 0) or key in self.history.compacted
+    def gone(self, key: str, offset: int | None) -> bool:
+        """Whether the record may have been deleted: below the log start, or in a key under log compaction.
+
+        ``offset``: None if its writer died before it learned it.
+        """
+        start = self.log_starts.get(key, 0)
+        return key in self.history.compacted or (start > 0 if offset is None else offset < start)
 
     def _orders(self) -> dict[str, KeyOrder]:
         """Also stores in ``observed_values`` the values that observers associate with an offset of a key."""

@@ -68,7 +68,7 @@ def unseen(index: Index) -> Iterator[Anomaly]:
     for (key, value), (op, send) in index.writers.items():
         if key not in final or not index.committed(op) or index.read((key, value)):
             continue
-        if (send.offset is not None and index.gone(key, send.offset)) or key in index.history.compacted:
+        if index.gone(key, send.offset):
             continue
         where = f" at {send.offset}" if send.offset is not None else ""
         yield anomaly("unseen", f"{value!r}{where} was never read; {op}", op, key=key)

@@ -177,7 +177,9 @@ def _plain(worker: Worker, producer: txnstore.Producer, tp: TopicPartition) -> N
     try:
         offset = producer.send(tp.topic, str(send.value).encode(), partition=tp.partition).result().offset
     except TxnStoreError as error:
-        worker.recorder.complete(outcome_of_call(error), error=repr(error))
+        # Nothing is written so far, but the close of the producer sends again what the storage did not take.
+        outcome = Type.INFO if isinstance(error, StorageError) else outcome_of_call(error)
+        worker.recorder.complete(outcome, error=repr(error))
         if error.fatal or isinstance(error, StorageError):
             raise
     else:

@@ -195,3 +195,11 @@ def test_jep_05_commit_known_only_to_chain_must_be_read() -> None:
     story.op("f", "poll", poll("k"), final=True)
     assert story.kinds([]) == set()
     assert story.kinds([decision("commit", 3, 1)]) == {"unseen"}
+
+
+def test_jep_05_what_may_have_been_deleted_need_not_be_read() -> None:
+    """Its writer died before it learned the offset, and the log start has moved since."""
+    story = Story()
+    story.op("p", "txn", send("a"), "lost", transactional_id="x", producer_id=0, epoch=3)
+    story.op("f", "snapshot", Snapshot({"k": Bounds(5, 7, 7)}, {"k": ()}), final=True)
+    assert story.kinds([decision("commit", 3, 1)]) == set()
