@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,10 @@ def sql(
 
         with app.connect() as connection:
             snapshot = None if past is None else connection.snapshot(past.entry, past.timestamp)
-            app.out.line(views_of(connection, isolation, snapshot).rstrip("\n"))
+            views = views_of(connection, isolation, snapshot).rstrip("\n")
+        app.out.line(views)
+        for comment in re.findall(r"^-- (.* is left out.*)", views, re.MULTILINE):
+            app.out.warning(comment)  # Nobody reads a file of SQL that the next command executes.
         return
     text = query if query is not None else _read_query()
     if not text.strip():

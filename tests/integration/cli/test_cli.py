@@ -264,6 +264,13 @@ def test_views_are_emitted_for_a_plain_duckdb(orders: Cli) -> None:
         assert connection.execute('SELECT count(*) FROM "orders"').fetchone() == (2,)
 
 
+def test_a_topic_without_a_view_is_warned_of(orders: Cli) -> None:
+    """The next command executes the output, and nobody reads its comments."""
+    orders.ok("produce", "orders", stdin="a\n")
+    emitted = orders.ok("sql", "--emit-views", warns='"orders" is left out: DuckDB cannot read a part of chains/')
+    assert '-- "orders" is left out' in emitted.out
+
+
 def test_sql_at_an_earlier_moment(orders: Cli) -> None:
     """An entry, a time or a duration; of the store as it was, also for a DuckDB without txnstore."""
     orders.ok("produce", "orders", stdin="a\nb\n")
