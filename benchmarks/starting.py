@@ -34,7 +34,7 @@ import txnstore
 url, options, commits = json.loads(sys.argv[1])
 with txnstore.open(url, storage_options=options, read_only=True) as store:
     requests = store.metrics()
-    assert sum(1 for _ in store.scan("events").plan()) == commits
+    assert sum(part.batch.records for part in store.scan("events").plan()) == commits
 loaded = sorted({"s3fs", "botocore", "aiohttp"} & sys.modules.keys())
 print(json.dumps([requests.gets, requests.puts, requests.lists, loaded]))
 """
