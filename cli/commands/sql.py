@@ -82,7 +82,7 @@ def sql(
             views = views_of(connection, isolation, snapshot).rstrip("\n")
         app.out.line(views)
         for comment in re.findall(r"^-- (.* is left out.*)", views, re.MULTILINE):
-            app.out.warning(comment)  # Nobody reads a file of SQL that the next command executes.
+            app.out.warning(comment)  # The output is executed, not read.
         return
     text = query if query is not None else _read_query()
     if not text.strip():

@@ -145,9 +145,9 @@ def _tail(log: Partition) -> list[Batch]:
 def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, damaged: Collection[str]) -> set[str]:
     """The objects of settled segments that are merged now.
 
-    A compaction leaves each partition a segment of its own, which nobody wants in one with those of other partitions:
-    the next compaction would write all of them again. So a segment of one batch counts only with those whose batches
-    it can become one with.
+    A compaction leaves each partition a segment of its own. Were it merged with those of other partitions, the next
+    compaction would write all of them again. So a segment of one batch counts only with those whose batches it can
+    become one with.
     """
     newest: dict[str, tuple[int, Segment]] = {}
     groups: dict[tuple[TopicPartition, int] | None, set[str]] = {None: set()}

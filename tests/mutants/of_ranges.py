@@ -151,6 +151,13 @@ RANGES = (
         test=_SHARED + "test_a_reader_of_one_partition_fetches_its_part_of_a_large_segment",
     ),
     Mutant(
+        "a reader knows what it keeps by the key alone",
+        reader.open_slice,
+        "segment, segment.size,",
+        "segment.key, segment.size,",
+        test=_SHARED + "test_a_segment_that_is_described_in_another_way_is_checked_again",
+    ),
+    Mutant(
         "a segment is opened for each of its batches",
         recent.Neighbours.once,
         "$task = self._made[$name] = Task($make)",

@@ -7,7 +7,7 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -274,9 +274,11 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     file: SegmentFile | None = None
     near = neighbours_of(objects) if not part.batch.alone else None
     if near is not None and _in_company(part, near.partitions):
-        name = segment.key, segment.sha256, segment.rows
-        decoded = near.decoded
-        file = near.once(name, segment.size, lambda: _KeptSegment(open_whole(objects, part.tp, segment), name, decoded))
+        tp, decoded = part.tp, near.decoded
+        # By all that the chain says of it, which the opening checks.
+        file = near.once(
+            segment, segment.size, lambda: _KeptSegment(open_whole(objects, tp, segment), segment, decoded)
+        )
     if file is None and (projection.reads_ranges(part) or (in_parts and has_footer(segment))):
         file = RangedSegment(objects, part.tp, segment)
         check_file(segment, file)
@@ -291,15 +293,15 @@ class _KeptSegment:
     The rows of partitions that are read one after the other lie in the same piece: it is decoded once for them.
     """
 
-    def __init__(self, file: SegmentFile, name: Hashable, decoded: KeptValues) -> None:
-        self._file, self._name, self._decoded = file, name, decoded
+    def __init__(self, file: SegmentFile, segment: Segment, decoded: KeptValues) -> None:
+        self._file, self._segment, self._decoded = file, segment, decoded
         self.columns, self.rows = file.columns, file.rows
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
         return self._file.offset_range(piece)
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        name = self._name, piece, tuple(columns)
+        name = self._segment, piece, tuple(columns)
         table = self._decoded.find(name)
         if table is None:
             table = self._file.read(piece, columns)

@@ -265,7 +265,7 @@ def test_views_are_emitted_for_a_plain_duckdb(orders: Cli) -> None:
 
 
 def test_a_topic_without_a_view_is_warned_of(orders: Cli) -> None:
-    """The next command executes the output, and nobody reads its comments."""
+    """DuckDB executes the output, and ignores its comments."""
     orders.ok("produce", "orders", stdin="a\n")
     emitted = orders.ok("sql", "--emit-views", warns='"orders" is left out: DuckDB cannot read a part of chains/')
     assert '-- "orders" is left out' in emitted.out

@@ -24,7 +24,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError
 from txnstore.read import ranged
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.reader import Projection, open_slice
 from txnstore.segment.pieces import ParquetSegment
 from txnstore.storage import recent
 from txnstore.storage.memory import MemoryStore
@@ -123,6 +123,17 @@ def test_bytes_after_a_shared_segment_are_damage(store: Store, objects: MemorySt
     objects.put(key, objects.get(key) + b"more")
     with pytest.raises(CorruptionError, match=f"{key} .*bytes"):
         rows(store, "p")
+
+
+def test_a_segment_that_is_described_in_another_way_is_checked_again(store: Store) -> None:
+    """What a reader keeps has been checked against one description only."""
+    connection, scan = connection_of(store), store.scan("p")
+    objects, projection = connection.objects.with_neighbours({"p": PARTITIONS}), Projection(scan.topic)
+    first, *_ = scan.plan()
+    assert len(open_slice(objects, first, projection)) == 1
+    other = replace(first, batch=replace(first.batch, segment=replace(first.batch.segment, size=7)))
+    with pytest.raises(CorruptionError, match="expected 7"):
+        open_slice(objects, other, projection)
 
 
 # In parts -------------------------------------------------------------------------------------------------------------
