@@ -199,21 +199,31 @@ def test_what_is_asked_for_by_several_threads_is_made_once() -> None:
 
 
 def test_a_child_process_waits_for_no_thread_of_its_parent() -> None:
-    near, go, begun = Neighbours(), threading.Event(), threading.Event()
+    near, results = Neighbours(), list[int | None]()
+    go, begun, made = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> int:
         begun.set()
-        assert go.wait(60)
+        go.wait()
         return 1
 
-    thread = threading.Thread(target=near.once, args=("name", 5, slow))
-    thread.start()
-    assert begun.wait(60)
-    near._process = -1  # As a child sees it.
-    assert near.once("name", 5, lambda: 2) == 2
-    go.set()
-    thread.join(60)
-    assert near.once("name", 5, lambda: 3) == 2
+    def make() -> int:
+        made.set()
+        return 2
+
+    parent = threading.Thread(target=near.once, args=("name", 5, slow))
+    child = threading.Thread(target=lambda: results.append(near.once("name", 5, make)))
+    parent.start()
+    try:
+        assert begun.wait(60)
+        near._process = -1  # As a child sees it.
+        child.start()
+        assert made.wait(10)
+    finally:  # Whatever happened, no thread outlives the test.
+        go.set()
+        for thread in (parent, child):
+            thread.join(60)
+    assert (results, near.once("name", 5, lambda: 3)) == ([2], 2)
 
 
 def test_the_rows_that_were_used_last_are_kept() -> None:
