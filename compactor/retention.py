@@ -10,6 +10,7 @@ from functools import partial
 from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import unknown_if_partial
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
@@ -91,6 +92,7 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
     view = connection.view()
     if not dry_run:
         connection.check_writable("no records of it can be deleted")
+        connection.check_rights(CLUSTER_ACTION)
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):

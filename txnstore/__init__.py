@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from txnstore.validation import BlockedReadWarning as BlockedReadWarning
 
 _HOMES = {
+    "Acl": "txnstore.core.authorization.model",
+    "Acls": "txnstore.admin.acls",
+    "AuthorizationSettings": "txnstore.admin.acls",
     "BlockedPartition": "txnstore.core.blocked",
     "BlockedReadWarning": "txnstore.validation",
     "ChainStatus": "txnstore.metrics",
@@ -120,12 +123,16 @@ _HOMES = {
     "TransactionStatus": "txnstore.metrics",
     "TransactionStep": "txnstore.core.history",
     "TxnState": "txnstore.core.transactions.model",
+    "Verdict": "txnstore.core.authorization.rules",
     "create": "txnstore.store",
     "open": "txnstore.store",
 }
 _MODULES = frozenset({"catalog", "compactor", "errors", "spark", "sql", "testing"})
 
 __all__ = [
+    "Acl",
+    "Acls",
+    "AuthorizationSettings",
     "BlockedPartition",
     "BlockedReadWarning",
     "ChainStatus",
@@ -174,6 +181,7 @@ __all__ = [
     "TransactionStep",
     "TxnState",
     "TxnStoreError",
+    "Verdict",
     "__version__",
     "create",
     "errors",

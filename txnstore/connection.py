@@ -24,6 +24,10 @@ from txnstore.chain.identity import document_of
 from txnstore.chain.remains import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
+from txnstore.core.authorization.changes import check_principal
+from txnstore.core.authorization.model import ANONYMOUS
+from txnstore.core.authorization.rights import Right, check_rights
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
@@ -34,6 +38,7 @@ from txnstore.core.transactions.commands import InitProducer
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 from txnstore.core.view import View
 from txnstore.errors import (
+    AuthorizationError,
     CorruptionError,
     InvalidConfigError,
     StorageFullError,
@@ -56,6 +61,8 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
+#: The environment variable that names the principal of a process.
+PRINCIPAL = "TXNSTORE_PRINCIPAL"
 #: Milliseconds after a failure to end a transaction, after which a reader tries again.
 _END_AGAIN_MS = 30_000
 
@@ -103,6 +110,7 @@ class Connection:
         read_only: Refuse commands; nothing is written.
         runtime: Clock, randomness, pauses and workers.
         checked: Whether the storage was checked to create a name once, so that it is safe to write to.
+        principal: Who asks for the commands of this process.
     """
 
     def __init__(
@@ -112,8 +120,10 @@ class Connection:
         read_only: bool = False,
         runtime: Runtime | None = None,
         checked: bool = True,
+        principal: str = ANONYMOUS,
     ) -> None:
         self.read_only = read_only
+        self.principal = principal
         self.runtime = runtime or Runtime()
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
@@ -250,7 +260,7 @@ class Connection:
         chains = Chains(
             objects, names, count, runtime, self.pool, workers,
             read_only=self.read_only, background=later, check_storage=self.check_storage,
-            on_checkpoint=self._settle_later,
+            on_checkpoint=self._settle_later, principal=self.principal,
         )  # fmt: skip
         chains.identity.was_read(began)
         chains.load(hint)
@@ -379,6 +389,30 @@ class Connection:
         check_writable(self.read_only, self.url, consequence)
         self.chains[CATALOG].check_features()
 
+    def check_rights(self, *rights: Right) -> Authorization:
+        """Check that the principal of this process has these rights; a request only if it lacks one as far as is known.
+
+        The chains check each command. This is for what should fail before its data is uploaded, and for reads.
+
+        Returns:
+            The authorization by which it has them: they need no check while the store has the same one.
+
+        Raises:
+            AuthorizationError: It lacks one.
+        """
+        catalog = self.chain
+        authorization = catalog.state.authorization
+        try:
+            check_rights(authorization, self.principal, rights)
+        except AuthorizationError:
+            authorization = catalog.refresh().authorization
+            try:
+                check_rights(authorization, self.principal, rights)
+            except AuthorizationError:
+                catalog.metrics.refusals += 1
+                raise
+        return authorization
+
     def check_storage(self) -> None:
         """Check that the storage creates a name once, unless it was checked. Each chain does it before it writes.
 
@@ -426,6 +460,7 @@ class Connection:
             checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
             settled=sum(chain.settled for chain in metrics),
             settle_failures=sum(chain.settle_failures for chain in metrics),
+            refusals=sum(chain.refusals for chain in metrics),
             durations=self.measurements.durations(),
         )
 
@@ -462,7 +497,7 @@ class Connection:
         return f"<Connection to {redact(self.url)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.counts, self.read_only, self._checked)
+        return _unpickle, (self.counts, self.read_only, self._checked, self.principal)
 
 
 def _inner_retries(objects: object) -> int:
@@ -470,8 +505,19 @@ def _inner_retries(objects: object) -> int:
     return sum(getattr(layer, "retries", 0) for layer in layers(objects))
 
 
-def _unpickle(objects: ObjectStore, read_only: bool, checked: bool) -> Connection:
-    return Connection(objects, read_only=read_only, checked=checked)
+def _unpickle(objects: ObjectStore, read_only: bool, checked: bool, principal: str) -> Connection:
+    return Connection(objects, read_only=read_only, checked=checked, principal=principal)
+
+
+def principal_of(name: str | None) -> str:
+    """The principal of a process: the given one, else that of :data:`PRINCIPAL` in the environment, else nobody.
+
+    Raises:
+        InvalidConfigError: It is not ``User:`` and a name.
+    """
+    principal = name if name is not None else os.environ.get(PRINCIPAL) or ANONYMOUS
+    check_principal(principal)
+    return principal
 
 
 def create_connection(
@@ -480,9 +526,11 @@ def create_connection(
     *,
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
+    principal: str | None = None,
     runtime: Runtime | None = None,
 ) -> Connection:
     """Create a store on these objects and connect to it; :func:`txnstore.create` describes the arguments."""
+    principal = principal_of(principal)
     limit = MAX_TIMEOUT_MS if transaction_max_timeout is None else _max_timeout_ms(transaction_max_timeout)
     count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
@@ -505,7 +553,7 @@ def create_connection(
     if not created and not exist_ok:
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
-    connection = open_connection(objects, runtime=runtime)
+    connection = open_connection(objects, principal=principal, runtime=runtime)
     count = len(connection.chains)
     if chains is not None and count != chains:
         has = f"{count} chain{'s' if count > 1 else ''}"
@@ -532,9 +580,12 @@ def _max_timeout_ms(seconds: float) -> int:
     return limit
 
 
-def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Connection:
+def open_connection(
+    objects: ObjectStore, *, read_only: bool = False, principal: str | None = None, runtime: Runtime | None = None
+) -> Connection:
     """Connect to the store on these objects, and read it; :func:`txnstore.open` describes the arguments."""
-    connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False)
+    principal = principal_of(principal)
+    connection = Connection(objects, read_only=read_only, runtime=runtime, checked=False, principal=principal)
     connection.load()
     if not read_only:
         try:
@@ -549,12 +600,12 @@ def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: R
     return connection
 
 
-def open_to_read(objects: ObjectStore) -> Connection:
+def open_to_read(objects: ObjectStore, principal: str | None = None) -> Connection:
     """Connect to the store on these objects for a command or a job that only reads.
 
     It needs no permission to write. If it has one, it ends expired transactions that hold back what it reads; only then
     it checks that the storage creates a name once, which :func:`open_connection` always does.
     """
-    connection = Connection(objects, checked=False)
+    connection = Connection(objects, checked=False, principal=principal_of(principal))
     connection.load()
     return connection

@@ -35,6 +35,11 @@
     │   ├── PolicyViolationError           caller     the topic's cleanup.policy forbids to delete records
     │   ├── SchemaMismatchError            caller     names the column
     │   └── InvalidConfigError             caller     names the setting
+    ├── AuthorizationError
+    │   ├── TransactionalIdAuthorizationError  fatal  no right to write as this transactional id
+    │   ├── TopicAuthorizationError        abortable
+    │   ├── GroupAuthorizationError        abortable
+    │   └── ClusterAuthorizationError      fatal
     ├── OffsetOutOfRangeError              caller
     ├── UndecidedRecordsError              retriable  an open transaction has records below the new log start
     ├── CompactionConflictError            retriable  a segment that the compaction read was replaced
@@ -64,7 +69,7 @@ After a ``fatal`` error, stop using the object that raised it. "caller" marks er
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TxnStoreError(Exception):
@@ -309,6 +314,53 @@ class PolicyViolationError(CatalogError):
 
     kafka_code = 44
     advice = "Set the topic's cleanup.policy to delete, or to compact,delete."
+
+
+class AuthorizationError(TxnStoreError):
+    """The principal of this process has no right to do this. Nothing was changed.
+
+    Attributes:
+        principal: Who has no right.
+        operation: The operation, such as ``WRITE``.
+        resources: The names of all resources that it has no right to, sorted.
+    """
+
+    advice = "Ask who administers the store; `txnstore acl explain` shows which rule decides."
+
+    def __init__(self, message: str, principal: str = "", operation: str = "", resources: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.principal, self.operation, self.resources = principal, operation, resources
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.principal, self.operation, self.resources)
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    """No right to the transactional id. The producer is unusable; create it again when it has the right (AUTH-04)."""
+
+    kafka_code = 53
+    fatal = True
+
+
+class TopicAuthorizationError(AuthorizationError):
+    """No right to a topic. A transaction must be aborted, and can be: an abort needs no right to the topic."""
+
+    kafka_code = 29
+    abortable = True
+
+
+class GroupAuthorizationError(AuthorizationError):
+    """No right to a consumer group."""
+
+    kafka_code = 30
+    abortable = True
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    """No right to the store as a whole: to idempotent writes, maintenance or the rules themselves."""
+
+    kafka_code = 31
+    fatal = True
 
 
 class OffsetOutOfRangeError(TxnStoreError):

@@ -188,6 +188,7 @@ class StoreMetrics:
         checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
         settled: Small batches that this process has merged in the background.
         settle_failures: Times that this failed; the log says why, and the next one repeats it.
+        refusals: Commands and reads of this process that were refused, because its principal lacks a right.
         durations: How long the calls of each kind took. ``get``, ``put``, ``put_if_absent``, ``list``, ``delete``,
             ``stat``, ``now_ms``: the requests, with their repetitions. ``commit``: commands, until their entries are
             stored, or the command is refused. ``poll``: polls of consumers, without the pauses in which they wait for
@@ -211,6 +212,7 @@ class StoreMetrics:
     checkpoint_failures: int
     settled: int
     settle_failures: int
+    refusals: int
     durations: dict[str, Histogram]
     status: StoreStatus | None = None
 
@@ -229,6 +231,7 @@ class ChainMetrics:
         checkpoint_failures: Checkpoints after a commit that could not be written.
         settled: Small batches that were merged in the background.
         settle_failures: Times that this failed; the next one repeats it.
+        refusals: Commands and reads that were refused for a missing right.
     """
 
     commits: int = 0
@@ -240,3 +243,4 @@ class ChainMetrics:
     checkpoint_failures: int = 0
     settled: int = 0
     settle_failures: int = 0
+    refusals: int = 0

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from txnstore import compute as pc
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.visibility import Slice, visible
 from txnstore.core.model import Isolation, TopicPartition
@@ -76,6 +77,7 @@ class Scan:
         self._connection = connection
         view = check_snapshot(snapshot, connection.keys.store_id).view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
+        connection.check_rights(read_topics([topic]))
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)
         self._check_bounds(view)

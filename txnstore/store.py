@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from opentelemetry.metrics import MeterProvider
 
+    from txnstore.admin.acls import Acls
     from txnstore.admin.groups import GroupDescription, Target
     from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
     from txnstore.compactor.compact.report import Progress
@@ -61,6 +62,7 @@ def create(
     *,
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
+    principal: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """Create a store and open it.
@@ -74,6 +76,7 @@ def create(
             (``transaction.max.timeout.ms``); fixed when the store is created. None: 900, or that of the store that
             ``exist_ok`` opens.
         exist_ok: Open the store if one exists.
+        principal: Who asks for what this process does, as in :func:`open`.
         runtime: Clock, randomness, pauses and workers; for tests.
 
     Raises:
@@ -88,6 +91,7 @@ def create(
         chains,
         transaction_max_timeout=transaction_max_timeout,
         exist_ok=exist_ok,
+        principal=principal,
         runtime=runtime,
     )
 
@@ -97,6 +101,7 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
     storage_options: Mapping[str, Any] | None = None,
     *,
     read_only: bool = False,
+    principal: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """Open a store.
@@ -105,6 +110,8 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
         url: A path, ``file://``, ``memory://`` or ``s3://``.
         storage_options: Options for fsspec, passed on unchanged; and ``transport`` (docs/howto/s3.md).
         read_only: Write nothing, not even the probe of the storage.
+        principal: Who asks for what this process does, as ``"User:billing"``; a store that checks rights checks its
+            (docs/howto/permissions.md). None: ``TXNSTORE_PRINCIPAL`` in the environment, else ``User:ANONYMOUS``.
         runtime: Clock, randomness, pauses and workers, for tests.
 
     Raises:
@@ -112,7 +119,7 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
         UnsupportedFormatError: A newer txnstore made it.
         UnsafeStorageError: The storage lets a name be created twice.
     """
-    return open_on(open_store(url, storage_options), read_only=read_only, runtime=runtime)
+    return open_on(open_store(url, storage_options), read_only=read_only, principal=principal, runtime=runtime)
 
 
 def create_on(
@@ -121,19 +128,27 @@ def create_on(
     *,
     transaction_max_timeout: float | None = None,
     exist_ok: bool = False,
+    principal: str | None = None,
     runtime: Runtime | None = None,
 ) -> Store:
     """:func:`create` on an object store of one's own, such as a wrapper that counts or injects faults."""
     return Store(
         create_connection(
-            objects, chains, transaction_max_timeout=transaction_max_timeout, exist_ok=exist_ok, runtime=runtime
+            objects,
+            chains,
+            transaction_max_timeout=transaction_max_timeout,
+            exist_ok=exist_ok,
+            principal=principal,
+            runtime=runtime,
         )
     )
 
 
-def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
+def open_on(
+    objects: ObjectStore, *, read_only: bool = False, principal: str | None = None, runtime: Runtime | None = None
+) -> Store:
     """:func:`open` on an object store of one's own."""
-    return Store(open_connection(objects, read_only=read_only, runtime=runtime))
+    return Store(open_connection(objects, read_only=read_only, principal=principal, runtime=runtime))
 
 
 class Store:
@@ -164,6 +179,19 @@ class Store:
     def read_only(self) -> bool:
         """Whether the store was opened read-only."""
         return self._connection.read_only
+
+    @property
+    def principal(self) -> str:
+        """Who asks for what this process does."""
+        return self._connection.principal
+
+    @property
+    def acls(self) -> Acls:
+        """The rules of the store: who may do what (docs/howto/permissions.md)."""
+        load("txnstore.admin.acls")
+        from txnstore.admin.acls import Acls
+
+        return Acls(self._connection)
 
     def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
         """A consistent view of all topics, pinned now (one GET for each chain), or after an earlier entry.

@@ -21,6 +21,7 @@ from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
 from txnstore.compactor.retention import RetentionReport, apply_retention
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.released import is_released
@@ -170,6 +171,7 @@ class _Compaction:
         view = connection.view()
         if not dry_run:
             connection.check_writable("it cannot be compacted")  # Before anything is uploaded.
+            connection.check_rights(CLUSTER_ACTION)
         topics = [view.find_topic(name)] if name is not None else view.sorted_topics()
         if not dry_run and connection.unblock(_open_producers(view, topics)):
             view = connection.view(refresh=False)

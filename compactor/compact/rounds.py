@@ -16,6 +16,7 @@ from txnstore.compactor.compact.failures import Failures
 from txnstore.compactor.compact.options import CompactionOptions
 from txnstore.compactor.compact.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
 from txnstore.validation import check_integer, check_seconds
@@ -102,6 +103,7 @@ def watch(
     if rounds is not None:
         check_integer("rounds", rounds, 1)
     connection.check_writable("it cannot be compacted")
+    connection.check_rights(CLUSTER_ACTION)
     settled = SettledSegments() if past_hw else None
     options = CompactionOptions(memory_limit=memory_limit, past_hw=past_hw, settled=settled)
     return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)

@@ -21,6 +21,7 @@ from txnstore.compactor.vacuum.soundness import check_no_others, check_sound
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -231,6 +232,8 @@ class _Vacuum:
     def run(self, history_ms: int, *, expire: bool, force: bool) -> VacuumReport:
         """Vacuum the store; ``history_ms``: how long entries are kept."""
         connection, dry_run, tally = self._connection, self._dry_run, self._tally
+        if not dry_run:
+            connection.check_rights(CLUSTER_ACTION)
         _check(connection, force=force)
         segments = _pages(connection.objects)
         first_page = next(segments)

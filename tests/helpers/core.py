@@ -41,7 +41,7 @@ RC, RU = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 
 def check_entry(before: State, now: int, events: Iterable[Event], after: State) -> None:
     """Assert that an entry leads to this state, and that neither it nor one of its events violates an invariant."""
-    state = begin_entry(before, now)
+    state = begin_entry(before, now, after.requires.without(before.requires))
     for event in events:
         earlier, state = state, evolve(state, event)
         assert check_event(earlier, state) == []

@@ -103,6 +103,9 @@ class State:
     deleted: dict[str, int] = field(default_factory=dict)
     fences: dict[int, list[Any]] = field(default_factory=dict)
     requires: Json = field(default_factory=lambda: {"read": [], "write": []})
+    authorization: Json = field(
+        default_factory=lambda: {"mode": "off", "super_users": [], "allow_if_no_acl": False, "acls": []}
+    )
     decided: dict[int, str] = field(default_factory=dict)
 
     def log(self, event: Json) -> Json:
@@ -430,6 +433,25 @@ def _objects_dropped(state: State, event: Json) -> None:
         state.released.pop(key, None)
 
 
+@needed(WRITERS, "AuthorizationChanged")
+def _authorization_changed(state: State, event: Json) -> None:
+    for name in ("mode", "super_users", "allow_if_no_acl"):
+        state.authorization[name] = event[name]
+
+
+@needed(WRITERS, "AclCreated")
+def _acl_created(state: State, event: Json) -> None:
+    acls = state.authorization["acls"]
+    if event["acl"] not in acls:
+        acls.append(event["acl"])
+        acls.sort(key=lambda acl: list(acl.values()))
+
+
+@needed(WRITERS, "AclDeleted")
+def _acl_deleted(state: State, event: Json) -> None:
+    state.authorization["acls"].remove(event["acl"])
+
+
 @needed(WRITERS, "ObjectsForgotten")
 def _objects_forgotten(state: State, event: Json) -> None:
     for key in event["keys"]:
@@ -558,7 +580,9 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
-    named = {"topics", "partitions", "transactions", "groups", "decided"}
+    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
+    if state.authorization != State(0, 1).authorization:
+        named.remove("authorization")
     same = {name: value for name, value in vars(state).items() if name not in named}
     return {
         **{name: _texts(value) if isinstance(value, dict) else value for name, value in same.items()},

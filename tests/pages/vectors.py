@@ -32,6 +32,7 @@ from tests.helpers.later import append_entry, change
 from tests.helpers.later import text as later_text
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
+from txnstore.core.authorization.model import Acl
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
@@ -602,6 +603,41 @@ def identities(s: Story) -> None:
         (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)()
         s.step()
     s.process().checkpoint()
+
+
+@story(chains=2)
+def authorization(s: Story) -> None:
+    """Rules that come and go, entries with who asked for them, and a chain that follows from the rules of chain 0."""
+    rules = [
+        Acl("User:billing", "ALLOW", "WRITE", "TOPIC", "invoices", "PREFIXED"),
+        Acl("User:billing", "ALLOW", "WRITE", "TRANSACTIONAL_ID", "billing"),
+        Acl("User:*", "ALLOW", "READ", "TOPIC", "*"),
+        Acl("User:mallory", "DENY", "ALL", "TOPIC", "*"),
+    ]
+    s.store.create_topic("invoices", 2)
+    s.step()
+    s.store.acls.create(rules[:2])
+    s.step()
+    s.store.acls.enable("User:ANONYMOUS", allow_if_no_acl=True)
+    s.step()
+    s.store.acls.create(rules[1:])
+    s.step()
+    s.process().checkpoint()
+    s.commit({"invoices": ["a"]}, "billing")
+    with open_on(s.bucket, principal="User:billing", runtime=s.runtime()) as billing:
+        connection_of(billing).settle_later = None
+        with billing.producer("billing") as producer, producer.transaction():
+            s.send(producer, {"invoices": ["b"]})
+    s.step()
+    s.store.acls.delete(rules[2])
+    s.step()
+    s.store.acls.enable(["User:ANONYMOUS", "User:operator"])
+    s.step()
+    s.commit({"invoices": ["c"]}, "billing")
+    s.process().checkpoint()
+    s.store.acls.disable()
+    s.step()
+    s.commit({"invoices": ["d"]})
 
 
 class _ByHand:

@@ -43,10 +43,15 @@ from txnstore.chain.pacing import Pacing
 from txnstore.chain.payload import line_of, payload_of
 from txnstore.chain.tail import FIRST_WINDOW, Tail, entry_in
 from txnstore.chain.turns import Turns
+from txnstore.core.authorization.changes import is_in_use
+from txnstore.core.authorization.model import ANONYMOUS, CLUSTER
+from txnstore.core.authorization.rights import CLUSTER_ACTION, check_rights
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.commands import Command
 from txnstore.core.groups.events import OffsetsCommitted
+from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, first_state
-from txnstore.errors import CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError
+from txnstore.errors import AuthorizationError, CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.metrics import ChainMetrics
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import ObjectStore, make_durable
@@ -82,6 +87,7 @@ class Chain:
         background: Returns the executor that writes checkpoints; None: the committing thread writes them.
         check_storage: Called before each write; raises if the storage is not known to create a name once.
         on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
+        principal: Who asks for the commands of this process.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class Chain:
         background: Callable[[], Executor] | None = None,
         check_storage: Callable[[], None] = lambda: None,
         on_checkpoint: Callable[[State], None] = lambda _: None,
+        principal: str = ANONYMOUS,
     ) -> None:
         # What never changes.
         self.number = number
@@ -111,6 +118,7 @@ class Chain:
         self._read_only = read_only
         self._check_storage = check_storage
         self._on_checkpoint = on_checkpoint
+        self._principal = principal
         self._checkpoint_every = checkpoint_every
 
         # The parts of the chain. Each documents its own fields.
@@ -287,7 +295,7 @@ class Chain:
         """
         self._check_writable("committed")
         check(command)
-        waiter = QueuedCommand(command)
+        waiter = QueuedCommand(command, self._principal)
         self._waiting.append(waiter)
         return waiter
 
@@ -320,7 +328,7 @@ class Chain:
                     following = self._leader
                 leader.has_offered(0)
                 leader.let_go_first(following)
-        if checkpoint_due is not None:
+        if checkpoint_due is not None and self._may_maintain():
             self._saver.save_later(checkpoint_due)
             self._on_checkpoint(checkpoint_due)
         return waiter.answer()
@@ -382,6 +390,8 @@ class Chain:
            counts only if no entry follows the state it was made from; else the commands are decided again.
         5. An entry names an entry of another chain that does not exist, or that is visible, but lost in a power cut.
            So this process has read that one, and it is made durable, before this one is offered.
+        6. Another chain than 0 refuses a command by rules that are out of date. So a refusal for a missing right counts
+           only at the head of chain 0.
 
         Args:
             waiters: The callers; those that come while it is the turn of other writers are added.
@@ -402,7 +412,10 @@ class Chain:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
             self.check_features()  # An entry that was read meanwhile may require more.
-            attempt = self._drafts.decide(self.state, self.now(), waiters)
+            rules = self.authorization() if self.number != CATALOG else None
+            attempt = self._drafts.decide(self.state, self.now(), waiters, rules)
+            if rules is not None and self._is_refused_by_old(rules, waiters):
+                continue  # 6.
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
@@ -425,9 +438,33 @@ class Chain:
             self.metrics.conflicts += 1
             self._log_step("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
         for waiter in waiters:
+            self.metrics.refusals += isinstance(waiter.error, AuthorizationError)
             waiter.done = True
         every = interval(attempt.state, self._checkpoint_every)
         return attempt.state if attempt.entry.events and attempt.entry.sequence % every == 0 else None
+
+    # Authorization ----------------------------------------------------------------------------------------------------
+
+    def authorization(self) -> Authorization:
+        """The authorization of the store as far as this process knows it, and at least as this chain follows from it.
+
+        One chain follows from a change of the rules by an entry of its own (``FollowAuthorization``), so whoever
+        commits after that entry has read the change. Without rules it costs nothing.
+        """
+        catalog = self._siblings[CATALOG]
+        if catalog is not self and is_in_use(self.state):
+            return catalog.refresh(self.state.seen.get(CATALOG, 0)).authorization
+        return catalog.state.authorization
+
+    def _is_refused_by_old(self, rules: Authorization, waiters: Sequence[QueuedCommand]) -> bool:
+        """Whether a command lacks a right by these rules, and chain 0 has newer ones. A GET only if one lacks it."""
+        if not any(isinstance(waiter.error, AuthorizationError) for waiter in waiters):
+            return False
+        return self._siblings[CATALOG].refresh().authorization != rules
+
+    def _may_maintain(self) -> bool:
+        """Whether this process writes checkpoints, which readers believe: its principal has ClusterAction."""
+        return self._siblings[CATALOG].state.authorization.allows(self._principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)
 
     def _log_step(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
         """Log a step of a commit; costs next to nothing if the level is off."""
@@ -545,6 +582,7 @@ class Chain:
         self._check_writable("written")
         state = self.refresh()
         self.check_features()  # A head of this release lacks what it does not know.
+        check_rights(self.authorization(), self._principal, [CLUSTER_ACTION])
         if state.sequence > 0:
             self._saver.save(state)
         return state.sequence

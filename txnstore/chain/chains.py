@@ -15,6 +15,7 @@ from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
 from txnstore.chain.past import Past, check_entries, check_timestamp
+from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
 from txnstore.core.view import View
@@ -40,6 +41,7 @@ class Chains:
         background: Returns the executor that writes checkpoints; None: the committing thread writes them.
         check_storage: Called before each write; raises if the storage is not known to create a name once.
         on_checkpoint: Called with the state of each checkpoint that a commit of this process makes due; raises nothing.
+        principal: Who asks for the commands of this process.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Chains:
         background: Callable[[], Executor] | None = None,
         check_storage: Callable[[], None] = lambda: None,
         on_checkpoint: Callable[[State], None] = lambda _: None,
+        principal: str = ANONYMOUS,
     ) -> None:
         self._objects = objects
         self.keys = keys
@@ -76,6 +79,7 @@ class Chains:
                 background=background,
                 check_storage=check_storage,
                 on_checkpoint=on_checkpoint,
+                principal=principal,
             )
             self._chains.append(chain)
         self._runtime = runtime

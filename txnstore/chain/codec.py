@@ -18,15 +18,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
-    model_serializer,
 )
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from txnstore.chain import version2
 from txnstore.chain.keys import CHAINS, entry_sequence, store_of
+from txnstore.core.authorization.changes import AUTHORIZATION
 from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
@@ -42,7 +41,7 @@ from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedForm
 FORMAT_VERSION = 3
 #: The features of the format that this release has. A chain may require others, of later releases.
 READ_FEATURES: frozenset[str] = frozenset()
-WRITE_FEATURES: frozenset[str] = frozenset()
+WRITE_FEATURES = frozenset(AUTHORIZATION.write)
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
@@ -71,6 +70,10 @@ class Stored(BaseModel):
         """The JSON without what only later releases know."""
         return document
 
+    def unwritten(self) -> set[str]:
+        """The members that are not written, because they have their default: older documents lack them, too."""
+        return set()
+
 
 class StoreDocument(Stored):
     """``store.json``: the identity of a store."""
@@ -83,12 +86,8 @@ class StoreDocument(Stored):
     #: of an earlier release, which refuses the member.
     transaction_max_timeout_ms: int = Field(default=MAX_TIMEOUT_MS, ge=1, lt=NO_TIMEOUT_MS)
 
-    @model_serializer(mode="wrap")
-    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        members: dict[str, Any] = write(self)
-        if self.transaction_max_timeout_ms == MAX_TIMEOUT_MS:
-            del members["transaction_max_timeout_ms"]
-        return members
+    def unwritten(self) -> set[str]:
+        return {"transaction_max_timeout_ms"} if self.transaction_max_timeout_ms == MAX_TIMEOUT_MS else set()
 
 
 class LatestDocument(Stored):
@@ -134,6 +133,8 @@ class Entry(Stored):
     Attributes:
         payload: The inlined segments before it; None without one.
         requires: The features of the format that the chain uses from this entry on; None: no others than before.
+        principals: Who asked for the events, in a store that checks rights: each principal with its number of
+            consecutive events. Not written if it is None.
     """
 
     sequence: Int64
@@ -143,6 +144,7 @@ class Entry(Stored):
     previous: str
     payload: PayloadInfo | None = None
     requires: Features | None = None
+    principals: list[tuple[str, int]] | None = None
     events: list[AnyEvent]
 
     @classmethod
@@ -159,6 +161,9 @@ class Entry(Stored):
                 for event in events
             ]
         return {**document, "events": events}
+
+    def unwritten(self) -> set[str]:
+        return {"principals"} if self.principals is None else set()
 
 
 M = TypeVar("M", bound=Stored)
@@ -227,7 +232,7 @@ def encode(document: Stored) -> bytes:
         if isinstance(document, Entry) and len(document.events) >= LONG:
             body = written_in_parts(document)
         else:
-            body = document.model_dump_json(warnings="error").encode()
+            body = document.model_dump_json(exclude=document.unwritten(), warnings="error").encode()
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         if "KeyboardInterrupt" in str(error):  # Pydantic reports an interrupt of a serializer as an error of its own.
             raise KeyboardInterrupt from error
@@ -238,7 +243,7 @@ def encode(document: Stored) -> bytes:
 
 def written_in_parts(entry: Entry) -> bytes:
     """The JSON of an entry; consecutive events of one class are written together."""
-    head = entry.model_dump_json(exclude={"events"}, warnings="error").encode()
+    head = entry.model_dump_json(exclude={"events", *entry.unwritten()}, warnings="error").encode()
     runs = [_writer_of(kind).to_json([*run], warnings="error") for kind, run in groupby(entry.events, type)]
     events = b",".join(memoryview(run)[1:-1] for run in runs)
     return b'%b,"events":[%b]}' % (head[:-1], events)

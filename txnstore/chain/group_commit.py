@@ -12,9 +12,12 @@ from typing import Any
 from txnstore.chain.codec import Entry, PayloadInfo
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import Payload, encode_entry, entry_hash
+from txnstore.core.authorization.model import ANONYMOUS
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
+from txnstore.core.model import NO_FEATURES
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import InvalidConfigError, StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.runtime import Runtime
@@ -32,6 +35,7 @@ class QueuedCommand:
 
     Attributes:
         command: The command.
+        principal: Who asks for it.
         result: The answer to the command, as decided last. Written by the committing thread, which may decide again.
         error: The error of the caller; None if the command was accepted.
         done: Whether ``result`` and ``error`` are final. Set last, and never unset, so a thread that reads it needs no
@@ -39,6 +43,7 @@ class QueuedCommand:
     """
 
     command: Command
+    principal: str = ANONYMOUS
     result: Any = None
     error: BaseException | None = None
     done: bool = False
@@ -142,13 +147,22 @@ class Drafts:
         self._keys, self._number = keys, number
         self._writer_id, self._runtime = writer_id, runtime
 
-    def decide(self, before: State, now: int, waiters: Sequence[QueuedCommand], *, one_by_one: bool = False) -> Attempt:
+    def decide(
+        self,
+        before: State,
+        now: int,
+        waiters: Sequence[QueuedCommand],
+        authorization: Authorization | None = None,
+        *,
+        one_by_one: bool = False,
+    ) -> Attempt:
         """Decide commands in order; each waiter gets its result, or the error that refuses its command alone.
 
         Args:
             before: The state at the head of the chain.
             now: The time of the entry in milliseconds since the epoch.
             waiters: The commands.
+            authorization: The authorization of the store; None: that in the state.
             one_by_one: Encode the events of each command alone, so that a command whose events cannot be encoded does
                 not affect the others either.
         """
@@ -156,10 +170,11 @@ class Drafts:
         key = self._keys.entry(self._number, state.sequence)
         payload = Payload(key)
         events: list[Event] = []
+        principals: list[tuple[str, int]] = []
         for waiter in waiters:
             mark = payload.mark
             try:
-                decision = decide(state, payload.place(waiter.command))
+                decision = decide(state, payload.place(waiter.command), waiter.principal, authorization)
                 if one_by_one:
                     encode_entry(self._entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
@@ -169,19 +184,29 @@ class Drafts:
                 waiter.error, waiter.result = None, decision.result
                 state = decision.state
                 events += payload.accepted(mark, decision.events)
-        entry = self._entry(before, state, events, payload.describe())
+                add_principal(principals, waiter.principal, len(decision.events))
+        checked = (authorization or state.authorization).mode != "off" or before.authorization.mode != "off"
+        entry = self._entry(before, state, events, payload.describe(), principals if checked else None)
         try:
             data = encode_entry(entry, payload.data) if events else b""
         except InvalidConfigError:
             if one_by_one:
                 raise
-            return self.decide(before, now, waiters, one_by_one=True)
+            return self.decide(before, now, waiters, authorization, one_by_one=True)
         # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
         state = replace(state, entry_hash=entry_hash(data))
         commands = tuple(waiter.command for waiter in waiters)
         return Attempt(entry, Claim(key, data), state, commands)
 
-    def _entry(self, before: State, state: State, events: list[Event], payload: PayloadInfo | None = None) -> Entry:
+    def _entry(
+        self,
+        before: State,
+        state: State,
+        events: list[Event],
+        payload: PayloadInfo | None = None,
+        principals: list[tuple[str, int]] | None = None,
+    ) -> Entry:
+        requires = state.requires.without(before.requires)
         return Entry.model_construct(
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
@@ -189,5 +214,15 @@ class Drafts:
             timestamp=state.timestamp,
             previous=before.entry_hash,
             payload=payload,
+            requires=requires if requires != NO_FEATURES else None,
+            principals=principals,
             events=events,
         )
+
+
+def add_principal(principals: list[tuple[str, int]], principal: str, events: int) -> None:
+    """Add who asked for the next events of an entry: consecutive ones of the same principal are counted together."""
+    if events and principals and principals[-1][0] == principal:
+        principals[-1] = principal, principals[-1][1] + events
+    elif events:
+        principals.append((principal, events))

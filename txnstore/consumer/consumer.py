@@ -23,6 +23,8 @@ from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
 from txnstore.consumer.subscription import AssignedPartition, Positions, Reset, ResetPolicy, parse_reset
+from txnstore.core.authorization.rights import read_group, read_topics
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import BlockedPartition
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import Isolation, TopicPartition
@@ -93,6 +95,8 @@ class Consumer:
     Raises:
         InvalidConfigError: An option is of a wrong type, out of range, or needs a group.
         InvalidTopicError: A topic has a name that no topic can have.
+        GroupAuthorizationError: The principal has no right to read the group.
+        TopicAuthorizationError: The principal has no right to read a topic.
     """
 
     def __init__(
@@ -145,8 +149,14 @@ class Consumer:
             connection,
             self._positions,
             check_seconds("poll_interval", poll_interval, above=0),
+            self._check_readable,
             self._shared.follow if self._shared is not None else None,
         )
+        #: The authorization by which it may read its topics and its group; None before the first check, or after other
+        #: topics were chosen.
+        self._readable: Authorization | None = None
+        if self.group is not None:
+            connection.check_rights(read_group(self.group))
         #: The process that used it last: after a fork the child joins as another member.
         self._pid = os.getpid()
         self._closed = False
@@ -174,6 +184,8 @@ class Consumer:
             return
         if self._positions.topics is None and self._positions.assigned:
             raise InvalidConfigError(_EXCLUSIVE.format("assign", "subscribe"))
+        self._connection.check_rights(read_topics(names))
+        self._readable = None
         self._positions.subscribe(self._head(), names)
 
     def unsubscribe(self) -> None:
@@ -206,6 +218,8 @@ class Consumer:
         if self._positions.topics is not None:
             raise InvalidConfigError(_EXCLUSIVE.format("subscribe", "assign"))
         self._open()
+        self._connection.check_rights(read_topics(tp.topic for tp in tps))
+        self._readable = None
         view = self._connection.view(refresh=False)
         if any(view.partition(tp) is None for tp in tps):
             view = self._connection.view()
@@ -360,6 +374,8 @@ class Consumer:
         Raises:
             OffsetOutOfRangeError: A position is outside the log and ``auto_offset_reset`` is ``"none"`` (CON-13).
             FencedInstanceError: Another consumer has taken over the ``group_instance_id`` (KIP-345).
+            TopicAuthorizationError: The principal has no right to read a topic, or no longer.
+            GroupAuthorizationError: The same of its group.
             ConsumerClosedError: The consumer is closed.
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
@@ -407,6 +423,14 @@ class Consumer:
             return polled
         finally:
             lease.end_poll()
+
+    def _check_readable(self) -> None:
+        """Check that the principal may read, unless the rules are still those of the last check."""
+        if self._readable is self._connection.chain.state.authorization:
+            return
+        topics = self._positions.topics or [tp.topic for tp in self._positions.assigned]
+        group = [read_group(self.group)] if self.group is not None else []
+        self._readable = self._connection.check_rights(*group, read_topics(topics))
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over all records, also those that come later: ``for record in consumer``.

@@ -67,6 +67,8 @@ class Poller:
         connection: The connection to the store.
         positions: The partitions and positions of the consumer.
         longest_pause: The longest pause between two reads of an idle chain, in seconds.
+        check_readable: Raises if the principal may not read a partition, by the newest rules that are known. Called
+            before records are taken: a poll learns of newer rules with the records after them.
         follow: Applies the group's assignment in a view to the positions, and returns the view after that.
     """
 
@@ -75,11 +77,13 @@ class Poller:
         connection: Connection,
         positions: Positions,
         longest_pause: float,
+        check_readable: Callable[[], None],
         follow: Callable[[View], View] | None = None,
     ) -> None:
         # All fields are those of the consumer's thread: a poller has no lock.
         self._connection = connection
         self._positions = positions
+        self._check_readable = check_readable
         self._follow = follow
         #: The longest pause between two reads of an idle chain, and the next one, in seconds. The next one doubles with
         #: each pause, and starts anew when records are returned.
@@ -127,6 +131,7 @@ class Poller:
                 self._idle = None
                 view = self.caught_up(view)
                 self._log_pending(view, self._positions.update(view))
+                self._check_readable()
                 try:
                     polled = self._take(rows, one_schema=one_schema)
                 except CorruptionError as error:

@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.completion import ATTEMPTS, Completions
 from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_copying_topics, unknown_if_partial
+from txnstore.core.authorization.changes import is_in_use
+from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
@@ -98,6 +100,8 @@ class Coordinator:
                 return delete_topic(self._chains, command)
             case DropObjects() | ForgetObjects():
                 return self._objects(command)
+            case ChangeAuthorization() | ChangeAcls():
+                return self._change_authorization(command)
             case CommitOffsets():
                 return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
             case ResetOffsets():
@@ -367,6 +371,23 @@ class Coordinator:
         topic: CatalogTopic = self._chains[CATALOG].submit(command)
         copy_everywhere(self._chains, topic)
         return topic
+
+    def _change_authorization(self, command: ChangeAuthorization | ChangeAcls) -> Any:
+        """Change the rules in chain 0, then make all other chains follow from them.
+
+        A process that commits to another chain after that has read the change: no clock and no poll is needed. Also if
+        nothing has changed, because an earlier attempt may have stopped half way.
+
+        Raises:
+            UnknownOutcomeError: The rules have changed, and a chain does not follow from them yet; repeat the call.
+        """
+        catalog = self._chains[CATALOG]
+        answer = catalog.submit(command)
+        if is_in_use(catalog.state):
+            follow = FollowAuthorization(catalog.state.sequence)
+            others = [chain for chain in self._chains if chain is not catalog]
+            self._all({chain.number: partial(chain.submit, follow) for chain in others}, happened=True)
+        return answer
 
     def _objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
         work = {

@@ -17,6 +17,7 @@ from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import (
     StorageError,
+    TopicAuthorizationError,
     TopicChangedError,
     TxnStoreError,
     UnknownOutcomeError,
@@ -130,6 +131,8 @@ def finish_deletions(chains: Chains, view: View) -> int:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
         except (TopicChangedError, UnknownTopicOrPartitionError):
             _LOG.info("the topic of an abandoned deletion was changed or deleted", extra={"topic": topic.name})
+        except TopicAuthorizationError as error:
+            _LOG.warning("an abandoned deletion is left to others: %s", error, extra={"topic": topic.name})
     return len(topics)
 
 

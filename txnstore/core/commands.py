@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
@@ -44,4 +45,7 @@ Command = (
     | ForgetObjects
     | ForgetEntries
     | Expire
+    | ChangeAuthorization
+    | ChangeAcls
+    | FollowAuthorization
 )

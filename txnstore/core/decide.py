@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from txnstore.core import expiration
+from txnstore.core.authorization.changes import change_acls, change_authorization, follow_authorization
+from txnstore.core.authorization.model import ANONYMOUS, ChangeAcls, ChangeAuthorization, FollowAuthorization
+from txnstore.core.authorization.rights import check_command
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.catalog.rules import alter_topic, close_topic, copy_topic, create_topic, delete_topic
 from txnstore.core.commands import Command
@@ -47,6 +51,7 @@ from txnstore.core.transactions.commands import (
     WriteMarkers,
 )
 from txnstore.core.transactions.rules import complete_transaction, fence, write_markers
+from txnstore.errors import AuthorizationError, TxnStoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,17 @@ class Decision:
     result: Any
 
 
-def decide(state: State, command: Command) -> Decision:
+def decide(
+    state: State, command: Command, principal: str = ANONYMOUS, authorization: Authorization | None = None
+) -> Decision:
     """Decide ``command``.
 
     Args:
         state: The state inside a new entry, from :func:`~txnstore.core.state.begin_entry`.
         command: The command.
+        principal: Who asks for it.
+        authorization: The authorization of the store, as far as it is known; None: that in the state, which is that of
+            chain 0.
 
     Returns:
         The events, the state after them, and the answer.
@@ -77,9 +87,38 @@ def decide(state: State, command: Command) -> Decision:
     Raises:
         TxnStoreError: A subclass of it: the command is refused.
     """
-    draft = Draft(state, FOLDS)
+    authorization = state.authorization if authorization is None else authorization
+    if authorization.mode != "off":
+        try:
+            topic = state.topics.get(command.topic.name) if isinstance(command, AlterTopic) else None
+            check_command(authorization, principal, command, topic)
+        except AuthorizationError:
+            repetition = _repetition(state, command, principal)
+            if repetition is None:
+                raise
+            return repetition
+    return _by_rule(state, command, principal)
+
+
+def _by_rule(state: State, command: Command, principal: str) -> Decision:
+    draft = Draft(state, FOLDS, principal)
     result = RULES[type(command)](draft, command)
     return Decision(tuple(draft.events), draft.state, result)
+
+
+def _repetition(state: State, command: Command, principal: str) -> Decision | None:
+    """The decision of a producer's command that an earlier attempt has committed; None if none has.
+
+    The answer to that attempt was lost, and the producer has lost its right since. A refusal would mean that nothing
+    was written.
+    """
+    if not isinstance(command, Append | EndTxn):
+        return None
+    try:
+        decision = _by_rule(state, command, principal)
+    except TxnStoreError:
+        return None
+    return None if decision.events else decision
 
 
 #: The rule of each class of command: emits events into the draft and returns the answer.
@@ -110,4 +149,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     ForgetObjects: forget_objects,
     ForgetEntries: forget_entries,
     Expire: expiration.expire,
+    ChangeAuthorization: change_authorization,
+    ChangeAcls: change_acls,
+    FollowAuthorization: follow_authorization,
 }

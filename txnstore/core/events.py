@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from txnstore.core.authorization.model import AclCreated, AclDeleted, AuthorizationChanged
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
@@ -59,6 +60,9 @@ Event = (
     | FencesExpired
     | TransactionalIdExpired
     | OffsetsExpired
+    | AuthorizationChanged
+    | AclCreated
+    | AclDeleted
     | UnknownEvent
 )
 

@@ -6,6 +6,7 @@ is the time of the entry that holds the event, in ms.
 
 from __future__ import annotations
 
+from txnstore.core.authorization.changes import AUTHORIZATION_FOLDS
 from txnstore.core.catalog.rules import CATALOG_FOLDS
 from txnstore.core.events import Event
 from txnstore.core.expiration import EXPIRATION_FOLDS
@@ -33,6 +34,7 @@ FOLDS = Folds(
         **GROUP_FOLDS,
         **MAINTENANCE_FOLDS,
         **EXPIRATION_FOLDS,
+        **AUTHORIZATION_FOLDS,
     },
     together=LOG_RUN_FOLDS,
 )

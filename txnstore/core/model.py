@@ -107,6 +107,12 @@ class Features:
         """The features of both."""
         return Features(tuple(sorted({*self.read, *other.read})), tuple(sorted({*self.write, *other.write})))
 
+    def without(self, other: Features) -> Features:
+        """The features that the other ones lack."""
+        if self == other:
+            return NO_FEATURES
+        return Features(tuple(sorted({*self.read} - {*other.read})), tuple(sorted({*self.write} - {*other.write})))
+
 
 NO_FEATURES = Features()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.expiration import Expire
@@ -186,6 +187,9 @@ _ROUTES: dict[type, _Route] = {
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetEntries: lambda command, _: (command.chain,),
     Expire: lambda _, chains: range(chains),
+    ChangeAuthorization: lambda _, __: (CATALOG,),
+    ChangeAcls: lambda _, __: (CATALOG,),
+    FollowAuthorization: lambda _, chains: set(range(chains)) - {CATALOG},
 }
 
 

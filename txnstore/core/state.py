@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from txnstore.core.authorization.model import ANONYMOUS
+from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
@@ -72,6 +74,7 @@ class State:
             copy with this revision or an older one takes no records (:meth:`is_closed`).
         fences: The fences of producers of other chains, by producer id (:mod:`txnstore.core.fences`).
         requires: The features of the format that the chain uses from some entry on.
+        authorization: Who may do what; in chain 0 only.
     """
 
     chain: int = 0
@@ -93,6 +96,7 @@ class State:
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)
     requires: Features = NO_FEATURES
+    authorization: Authorization = NO_AUTHORIZATION
 
     def is_closed(self, topic: CatalogTopic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""
@@ -165,13 +169,15 @@ class Draft:
     """The entry that is being decided: its events so far, and the state after them.
 
     Each event is folded immediately, so that the next check sees its effect. ``folds`` is
-    :data:`txnstore.core.evolve.FOLDS`; it is passed in because its modules depend on this one.
+    :data:`txnstore.core.evolve.FOLDS`; it is passed in because its modules depend on this one. ``principal`` is who
+    asks for the command.
     """
 
-    __slots__ = ("_folds", "events", "state")
+    __slots__ = ("_folds", "events", "principal", "state")
 
-    def __init__(self, state: State, folds: Folds) -> None:
+    def __init__(self, state: State, folds: Folds, principal: str = ANONYMOUS) -> None:
         self.state = state
+        self.principal = principal
         self.events: list[Any] = []
         self._folds = folds
 
@@ -187,6 +193,10 @@ class Draft:
     def fold(self, *events: object) -> None:
         """Fold recorded events."""
         self.state = self._folds.after(self.state, events)
+
+    def require(self, features: Features) -> None:
+        """From this entry on, the chain uses these features of the format."""
+        self.state = replace(self.state, requires=self.state.requires.union(features))
 
 
 # Among several chains -------------------------------------------------------------------------------------------------

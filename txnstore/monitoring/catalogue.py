@@ -102,6 +102,7 @@ PROCESS: tuple[Metric, ...] = (
     Metric("checkpoint_failures", "Checkpoints that this process could not write.", (), _count("checkpoint_failures")),
     Metric("settled_batches", "Small batches that this process has merged in the background.", (), _count("settled")),
     Metric("settle_failures", "Times that it could not merge them.", (), _count("settle_failures")),
+    Metric("refusals", "Commands and reads that were refused for a missing right.", (), _count("refusals")),
 )
 
 #: How long the calls of this process took.

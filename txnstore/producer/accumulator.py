@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import write_topics
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
@@ -52,6 +53,8 @@ class TopicBuffer:
         stamped: Whether a record has its own timestamp, and not that of its append.
         state: The newest state of the catalog that has this version, so ``send`` compares one reference. Written
             without a lock: threads write equally good values.
+        writable: The newest authorization by which the producer may write to it; None before the first check. Written
+            without a lock, as ``state``.
         sticky: The open batch for records without a key, or the last one; read and written with the manager's lock.
     """
 
@@ -65,6 +68,7 @@ class TopicBuffer:
         "sticky",
         "topic",
         "tps",
+        "writable",
         "writer",
     )
 
@@ -79,6 +83,7 @@ class TopicBuffer:
         # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
         self.stamped = not writer.config.append_time
         self.state: object = None
+        self.writable: object = None
         self.sticky: ProducerBatch | None = None
 
 
@@ -228,7 +233,7 @@ class RecordAccumulator:
 
     def check_partition(self, topic: str, partition: int) -> None:
         """Raise :class:`UnknownTopicOrPartitionError` unless the partition exists."""
-        self._check_number(self._find(topic, partition), partition)
+        self._check_number(self._find(topic, partition, write=False), partition)
 
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[TablePiece]:
         """Divide the rows into pieces of at most half of the buffer."""
@@ -300,8 +305,19 @@ class RecordAccumulator:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    def _find(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """The topic in the cached state of the catalog; reads its head if the topic or the partition is not there."""
+    def _find(self, topic: str, partition: int | None = None, *, write: bool = True) -> TopicBuffer:
+        """The topic in the cached state of the catalog; reads its head if the topic or the partition is not there.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic or partition.
+            TopicAuthorizationError: ``write`` is on, and the principal has no right to write to the topic.
+        """
+        buffer = self._existing(topic, partition)
+        if write and buffer.writable is not self.catalog.state.authorization:
+            buffer.writable = self._connection.check_rights(write_topics([topic]))
+        return buffer
+
+    def _existing(self, topic: str, partition: int | None) -> TopicBuffer:
         catalog = self.catalog
         state = catalog.state
         buffer = self._topics.get(topic) if type(topic) is str else None

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_group, read_topics
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import check_offset
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
@@ -164,6 +165,7 @@ class Producer:
             SchemaMismatchError: The record does not fit the topic.
             RecordTooLargeError: The record is larger than ``max.message.bytes``.
             UnknownTopicOrPartitionError: There is no such topic or partition.
+            TopicAuthorizationError: The principal has no right to write to the topic.
             TxnStoreError: An earlier record failed in the background.
 
         A record that is refused inside a transaction makes the transaction abortable: only
@@ -240,6 +242,8 @@ class Producer:
                 What this process does not know yet, the flush or the commit raises.
             IllegalGenerationError: The group has rebalanced since the consumer's last poll.
             FencedInstanceError: Another consumer has the consumer's static name.
+            GroupAuthorizationError: The principal has no right to read the group.
+            TopicAuthorizationError: The principal has no right to read one of the topics.
 
         Offsets that are refused make the transaction abortable: only :meth:`abort_transaction` may follow. A commit
         without them would let the input be read, and written, again (API-05).
@@ -251,6 +255,9 @@ class Producer:
         manager.check_send(ManagerEvent.SEND_OFFSETS)
         try:
             group_offsets = txn_offsets(offsets, group)
+            self._connection.check_rights(
+                read_group(group_offsets.group), read_topics(item.topic for item in group_offsets.offsets)
+            )
             for item in group_offsets.offsets:
                 check_offset(group_offsets.group, item)
                 self._accumulator.check_partition(item.topic, item.partition)

@@ -119,6 +119,7 @@ def read(
     end: int | Mapping[int, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     snapshot: Snapshot | None = None,
+    principal: str | None = None,
 ) -> DataFrame:
     """Read a topic with Spark's own Parquet reader, including column pruning and filter pushdown; for large scans.
 
@@ -138,6 +139,7 @@ def read(
         end: The offset after the last one, for all partitions or by partition; None for the end.
         storage_options: Options for the storage, as for :func:`txnstore.open`.
         snapshot: The snapshot to read; None for the current state.
+        principal: Who reads, as for :func:`txnstore.open`.
     """
     from txnstore.spark.reads.native import read_native
 
@@ -152,6 +154,7 @@ def read(
         end=end,
         storage_options=storage_options,
         snapshot=snapshot,
+        principal=principal,
     )
 
 
@@ -206,6 +209,7 @@ def for_each_batch(
     group: str | None = None,
     checkpoint: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    principal: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that makes each micro-batch one transaction, committed once.
 
@@ -217,6 +221,7 @@ def for_each_batch(
             must have the same option. Needs ``checkpoint``.
         checkpoint: The checkpoint location of the query.
         storage_options: Options for the storage, as for :func:`txnstore.open`.
+        principal: Who writes, as for :func:`txnstore.open`.
 
     Raises:
         InvalidConfigError: An argument is wrong.
@@ -224,7 +229,8 @@ def for_each_batch(
     from txnstore.spark.options import checked_location, checked_sink
     from txnstore.spark.streams import foreach
 
-    options = checked_sink(checked_location(url, storage_options or {}), None, transactional_id, group, checkpoint)
+    location = checked_location(url, storage_options or {}, principal)
+    options = checked_sink(location, None, transactional_id, group, checkpoint)
     check_callable("function", function)
     return lambda frame, batch_id: foreach.run(function, options, frame, batch_id)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from txnstore.core.authorization.changes import check_principal
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
 from txnstore.snapshot import Moment, parse_moment
@@ -21,10 +22,20 @@ from txnstore.validation import check_choice, check_expression, check_id, check_
 
 _READ = (
     "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "isolation", "minPartitions", "snapshot", "systemColumns",
+    "endingTimestamp", "isolation", "minPartitions", "snapshot", "systemColumns", "principal",
 )  # fmt: skip
 _CREATE = ("createTopic.partitions", "createTopic.key", "createTopic.timestamp")
-_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE, "systemColumns")
+_WRITE = (
+    "path",
+    "topic",
+    "transactionalId",
+    "txnVersion",
+    "txnScope",
+    "createTopic",
+    *_CREATE,
+    "systemColumns",
+    "principal",
+)
 #: Options of streaming queries; ``checkpointLocation`` and ``queryName`` are Spark's own.
 _SOURCE = ("maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group")
 _STREAMING = (*_SOURCE, "checkpointLocation", "queryName")
@@ -44,10 +55,11 @@ class SystemColumns(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A store: its URL and its storage options, which may contain secrets."""
+    """A store: its URL, its storage options, which may contain secrets, and its user (None: the environment says)."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    principal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +362,10 @@ def _location(options: Mapping[str, str]) -> Location:
         for key in options
         if key.lower().startswith(_STORAGE)
     }
-    return checked_location(options.get("path", ""), storage)
+    return checked_location(options.get("path", ""), storage, options.get("principal"))
 
 
-def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
+def checked_location(url: str, storage_options: Mapping[str, Any], principal: str | None = None) -> Location:
     """The store at a URL that all processes of Spark can reach. Raises :class:`InvalidConfigError` for another one."""
     if not url:
         msg = 'where is the store? Give its URL: load("s3://…") or save("s3://…")'
@@ -361,7 +373,9 @@ def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
     if url.startswith("memory://"):
         msg = f"{url} is in the memory of one process, but Spark uses several: use a folder or s3://"
         raise InvalidConfigError(msg)
-    return Location(url, dict(storage_options))
+    if principal is not None:
+        check_principal(principal)
+    return Location(url, dict(storage_options), principal)
 
 
 def _optional_integer(options: Mapping[str, str], option: str) -> int | None:

@@ -44,7 +44,7 @@ def cached_connection(location: Location) -> Connection:
 
     Its view is refreshed, with one GET for each chain. A store that was created again at this URL is opened again.
     """
-    key = json.dumps([location.url, location.storage_options], sort_keys=True, default=repr)
+    key = json.dumps([location.url, location.storage_options, location.principal], sort_keys=True, default=repr)
     with _lock:
         connection = _connections.pop(key, None)
         if connection is not None and not _exists(connection):
@@ -67,7 +67,7 @@ def _exists(connection: Connection) -> bool:
 
 def open_reader(location: Location) -> Connection:
     """The store for a read, which writes only to end an expired transaction that holds back what it reads."""
-    return open_to_read(open_objects(location))
+    return open_to_read(open_objects(location), location.principal)
 
 
 def open_objects(location: Location) -> ObjectStore:

@@ -14,11 +14,12 @@ from weakref import ref
 import pyarrow as pa
 
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
@@ -69,6 +70,10 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     Returns:
         The plan. Equal visible segments give the same text.
     """
+    try:
+        connection.check_rights(read_topics([topic.name]))
+    except AuthorizationError as error:
+        return _refused(topic, error)
     paths: list[str] = []
 
     def locate(segment: Segment) -> str:
@@ -81,12 +86,16 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     try:
         select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except TxnStoreError as error:
-        path = f"refused/{topic.topic_id}-{topic.version}"
         kind = CorruptionError if isinstance(error, CorruptionError) else UnsupportedFormatError
-        reason = kind(f"topic {topic.name!r} cannot be shown in SQL: {error}")
-        columns = pa.schema([("reason", pa.string())])
-        return TopicPlan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
+        return _refused(topic, kind(f"topic {topic.name!r} cannot be shown in SQL: {error}"))
     return TopicPlan(select, None, tuple(paths), fresh)
+
+
+def _refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
+    """The plan of a view that raises the reason."""
+    path = f"refused/{topic.topic_id}-{topic.version}"
+    columns = pa.schema([("reason", pa.string())])
+    return TopicPlan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
 
 
 def _shared_segments(connection: Connection) -> SharedSegments:

@@ -167,7 +167,6 @@ def test_errors_of_brokers_are_never_raised() -> None:
     for name in ("NotCoordinatorError", "CoordinatorNotAvailableError"):
         assert issubclass(getattr(txnstore, name), txnstore.TxnStoreError)
         assert not [source for source in sources if f"{name}(" in source]
-    assert not [name for name in txnstore.__all__ if "Authorization" in name]
 
 
 def test_sequences_leave_no_gap_after_a_failed_record(store: Store) -> None:

@@ -228,7 +228,18 @@ CHANGING = {
     ),
 }
 #: Those without slots: a cached property needs a dictionary, and Spark pickles messages.
-WITHOUT_SLOTS = {"App", "DemoRun", "Group", "Member", "Runtime", "State", "StreamUploaded", "Transaction", "Uploaded"}
+WITHOUT_SLOTS = {
+    "App",
+    "Authorization",
+    "DemoRun",
+    "Group",
+    "Member",
+    "Runtime",
+    "State",
+    "StreamUploaded",
+    "Transaction",
+    "Uploaded",
+}
 
 
 def _dataclasses() -> Iterator[tuple[str, dict[str | None, bool]]]:

@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored
+from txnstore.core.authorization.model import Acl, Mode
+from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
@@ -87,6 +89,16 @@ class GroupDocument:
     emptied_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class AuthorizationDocument:
+    """The authorization of the store, with sorted super users and rules."""
+
+    mode: Mode
+    super_users: list[str]
+    allow_if_no_acl: bool
+    acls: list[Acl]
+
+
 class HeadDocument(Stored):
     """``head.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 
@@ -109,14 +121,28 @@ class HeadDocument(Stored):
     deleted: dict[str, int]
     fences: dict[int, Fence]
     requires: Features = NO_FEATURES
+    authorization: AuthorizationDocument | None = None
     index: list[Int64]
+
+    def unwritten(self) -> set[str]:
+        return {"authorization"} if self.authorization is None else set()
 
     @classmethod
     def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
         return version2.head(document)
 
 
-D = TypeVar("D", PartitionDocument, TransactionDocument, GroupDocument, Partition, Transaction, Group)
+D = TypeVar(
+    "D",
+    PartitionDocument,
+    TransactionDocument,
+    GroupDocument,
+    AuthorizationDocument,
+    Partition,
+    Transaction,
+    Group,
+    Authorization,
+)
 
 
 def to_document(state: State, index: list[int]) -> HeadDocument:
@@ -141,6 +167,7 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
         requires=state.requires,
+        authorization=_authorization_document(state.authorization),
         index=index,
     )
 
@@ -167,6 +194,29 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         deleted=Map(document.deleted),
         fences=Map(document.fences),
         requires=document.requires,
+        authorization=_authorization(document.authorization),
+    )
+
+
+def _authorization_document(authorization: Authorization) -> AuthorizationDocument | None:
+    if authorization == NO_AUTHORIZATION:
+        return None
+    return _converted(
+        AuthorizationDocument,
+        authorization,
+        super_users=sorted(authorization.super_users),
+        acls=[acl for acl, _ in sorted_items(authorization.acls)],
+    )
+
+
+def _authorization(item: AuthorizationDocument | None) -> Authorization:
+    if item is None:
+        return NO_AUTHORIZATION
+    return _converted(
+        Authorization,
+        item,
+        super_users=frozenset(item.super_users),
+        acls=Map(dict.fromkeys(item.acls)),
     )
 
 

@@ -103,9 +103,10 @@ def read_native(
     end: Bound,
     storage_options: Mapping[str, Any] | None,
     snapshot: Snapshot | None,
+    principal: str | None = None,
 ) -> DataFrame:
     """Implements :func:`txnstore.spark.read`."""
-    location = Location(url, dict(storage_options or {}))
+    location = Location(url, dict(storage_options or {}), principal)
     with open_reader(location) as connection:
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
@@ -234,6 +235,8 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
     }
     for name, value in location.storage_options.items():
         options[f"storage.{name}"] = value if isinstance(value, str) else json.dumps(value)
+    if location.principal is not None:
+        options["principal"] = location.principal
     read_options({"path": location.url, **options})
     return spark.read.format("txnstore").options(**options).load(location.url)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
@@ -100,8 +101,13 @@ def view_to_read(connection: Connection, options: ReadOptions) -> View:
 
 
 def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
-    """The groups of slices to read, one per task. Warns of committed records that the read leaves out."""
+    """The groups of slices to read, one per task. Warns of committed records that the read leaves out.
+
+    Raises:
+        TopicAuthorizationError: The principal has no right to read a topic.
+    """
     options = with_topics(view, options)
+    connection.check_rights(read_topics(options.topics))
     slices = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
     return in_groups(slices, options.min_partitions)
 

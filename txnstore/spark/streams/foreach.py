@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from txnstore.core.authorization.rights import write_topics
 from txnstore.core.log.model import NewBatch
 from txnstore.errors import InvalidConfigError, InvalidTxnStateError
-from txnstore.spark.options import Location, SinkOptions
+from txnstore.spark.options import SinkOptions
 from txnstore.spark.stores import cached_connection
 from txnstore.spark.streams.commits import commit_micro_batch, is_committed
 from txnstore.spark.streams.microbatch import MicroBatch
@@ -63,9 +65,11 @@ class BatchTransaction:
             raise InvalidTxnStateError(msg)
         check_workers(frame.sparkSession)
         connection = cached_connection(self._options.location)
+        if topic is not None:
+            connection.check_rights(write_topics([topic]))
         view = connection.view(refresh=False)
         topics = topics_to_write(view, topic, frame.schema)
-        location = Location(connection.url, self._options.location.storage_options)
+        location = replace(self._options.location, url=connection.url)
         number, begun_at = self.batch_id, view.timestamp
 
         def upload(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

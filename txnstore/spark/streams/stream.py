@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -228,8 +229,9 @@ class Stream:
 
     def _groups(self, position: Position) -> list[SliceGroup]:
         isolation = self._options.read.isolation
-        topics = []
-        for name in sorted({tp.topic for tp in position.end}):
+        topics, names = [], sorted({tp.topic for tp in position.end})
+        self._connection.check_rights(read_topics(names))
+        for name in names:
             tps = [tp for tp in sorted(position.end) if tp.topic == name]
             slices = [
                 part

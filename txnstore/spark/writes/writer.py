@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.core.authorization.rights import write_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
@@ -147,6 +148,8 @@ def find_topics(
     connection: Connection, options: WriteOptions | SinkOptions, schema: StructType
 ) -> Mapping[str, CatalogTopic]:
     """The topics that a DataFrame may be written to, as :func:`topics_to_write`; creates one if the options say so."""
+    if options.topic is not None:
+        connection.check_rights(write_topics([options.topic]))
     view = connection.view(refresh=False)
     if options.ignore_system_columns:
         schema = StructType([field for field in schema.fields if field.name not in IGNORED])

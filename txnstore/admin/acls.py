@@ -1,0 +1,183 @@
+"""The rules of a store for its administrators: who may do what, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from txnstore.connection import Connection
+from txnstore.core.authorization.changes import check_acl, check_principal
+from txnstore.core.authorization.model import (
+    CLUSTER,
+    Acl,
+    ChangeAcls,
+    ChangeAuthorization,
+    ChangedAcls,
+    Mode,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from txnstore.core.authorization.rules import Authorization, Verdict
+from txnstore.core.model import items_of
+from txnstore.errors import InvalidConfigError
+from txnstore.validation import check_bool, check_choice, check_names
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationSettings:
+    """How a store checks commands.
+
+    Attributes:
+        mode: ``off``, or ``declared``: each process names its principal, and checks its own commands.
+        super_users: The principals that may do everything, sorted.
+        allow_if_no_acl: Whether everyone may use a resource that no rule is for.
+        rules: The number of rules.
+    """
+
+    mode: Mode
+    super_users: tuple[str, ...]
+    allow_if_no_acl: bool
+    rules: int
+
+
+class Acls:
+    """The rules (ACLs) of a store: :attr:`txnstore.Store.acls`. Each call reads the head of the catalog's chain first.
+
+    A change needs the right to ALTER the cluster; from its entry on, each process that commits knows it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def enable(self, super_users: Iterable[str] | str, *, allow_if_no_acl: bool = False) -> AuthorizationSettings:
+        """Check the rights of all commands from now on (``declared``). Older releases cannot write to the store then.
+
+        Args:
+            super_users: The principals that may do everything, instead of those before; the caller must be one of them,
+                or have a rule that allows ALTER on the cluster.
+            allow_if_no_acl: Whether everyone may use a resource that no rule is for
+                (``allow.everyone.if.no.acl.found``).
+
+        Raises:
+            InvalidConfigError: A principal has a wrong form, or the caller could not change the rules again.
+            ClusterAuthorizationError: The caller has no right to ALTER the cluster.
+            UnknownOutcomeError: The change may be known to a part of the chains only; repeat the call.
+        """
+        names = [super_users] if isinstance(super_users, str) else check_names("super_users", super_users)
+        for name in names:
+            _principal(name)
+        check_bool("allow_if_no_acl", allow_if_no_acl)
+        return self._change(ChangeAuthorization("declared", tuple(names), allow_if_no_acl))
+
+    def disable(self) -> AuthorizationSettings:
+        """Check nothing any more; super users and rules are kept."""
+        return self._change(ChangeAuthorization("off"))
+
+    def settings(self) -> AuthorizationSettings:
+        """How the store checks commands."""
+        return _settings(self._authorization())
+
+    def create(self, acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
+        """Create rules, in one entry; returns those that did not exist.
+
+        Raises:
+            InvalidConfigError: A rule could have no effect; or the caller could not change the rules again.
+            ClusterAuthorizationError: The caller has no right to ALTER the cluster.
+            UnknownOutcomeError: The change may be known to a part of the chains only; repeat the call.
+        """
+        rules = _acls(acls)
+        changed: ChangedAcls = self._connection.submit(ChangeAcls(created=rules))
+        return changed.created
+
+    def delete(self, acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
+        """Delete exactly these rules, in one entry; returns those that existed. Raises what :meth:`create` raises."""
+        rules = _acls(acls)
+        changed: ChangedAcls = self._connection.submit(ChangeAcls(deleted=rules))
+        return changed.deleted
+
+    def list(
+        self,
+        principal: str | None = None,
+        resource_type: ResourceType | None = None,
+        resource_name: str | None = None,
+        *,
+        matching: bool = False,
+    ) -> list[Acl]:
+        """The rules, sorted; with arguments only those of a principal, of a type of resource, or with this name.
+
+        Args:
+            principal: Only rules that name this principal.
+            resource_type: Only rules for this type.
+            resource_name: Only rules with this name or prefix.
+            matching: With ``resource_name``: all rules for the resource of this name, also those with a prefix or for
+                every name (Kafka's pattern type MATCH).
+        """
+        if principal is not None:
+            _principal(principal)
+        if resource_type is not None:
+            check_choice("resource_type", resource_type, get_args(ResourceType))
+        return [
+            acl
+            for acl in sorted(acl for acl, _ in items_of(self._authorization().acls))
+            if principal in (None, acl.principal)
+            and resource_type in (None, acl.resource_type)
+            and (resource_name is None or _is_for(acl, resource_name, matching=matching))
+        ]
+
+    def explain(
+        self, principal: str, operation: Operation, resource_type: ResourceType, resource_name: str = CLUSTER
+    ) -> Verdict:
+        """Whether a principal may do this to the resource of this name, and what decides that."""
+        _principal(principal)
+        check_acl(Acl(principal, "ALLOW", *_checked(operation, resource_type), resource_name))
+        return self._authorization().explain(principal, operation, resource_type, resource_name)
+
+    def _change(self, command: ChangeAuthorization) -> AuthorizationSettings:
+        authorization: Authorization = self._connection.submit(command)
+        return _settings(authorization)
+
+    def _authorization(self) -> Authorization:
+        return self._connection.chain.refresh().authorization
+
+
+def _settings(authorization: Authorization) -> AuthorizationSettings:
+    users = tuple(sorted(authorization.super_users))
+    return AuthorizationSettings(authorization.mode, users, authorization.allow_if_no_acl, len(authorization.acls))
+
+
+def _acls(acls: Iterable[Acl] | Acl) -> tuple[Acl, ...]:
+    """The rules, of which each is checked: an unknown word is refused with those that are known."""
+    rules = (acls,) if isinstance(acls, Acl) else tuple(acls)
+    for acl in rules:
+        if not isinstance(cast("object", acl), Acl):
+            msg = f"a rule is a txnstore.Acl, not {acl!r:.100}"
+            raise InvalidConfigError(msg)
+        _checked(acl.operation, acl.resource_type)
+        check_choice("permission", acl.permission, get_args(Permission))
+        check_choice("pattern_type", acl.pattern_type, get_args(PatternType))
+        check_acl(acl)
+    return rules
+
+
+def _checked(operation: Operation, resource_type: ResourceType) -> tuple[Operation, ResourceType]:
+    check_choice("operation", operation, get_args(Operation))
+    check_choice("resource_type", resource_type, get_args(ResourceType))
+    return operation, resource_type
+
+
+def _principal(name: Any) -> None:
+    if not isinstance(name, str):
+        msg = f"a principal is a text, such as 'User:billing', not {name!r:.100}"
+        raise InvalidConfigError(msg)
+    check_principal(name)
+
+
+def _is_for(acl: Acl, name: str, *, matching: bool) -> bool:
+    if acl.resource_name == name or not matching:
+        return acl.resource_name == name
+    if acl.pattern_type == "PREFIXED":
+        return name.startswith(acl.resource_name)
+    return acl.resource_name == "*"

@@ -1,0 +1,1 @@
+"""Authorization: principals, rules (ACLs), and the rights that each command needs."""

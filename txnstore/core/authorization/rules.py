@@ -1,0 +1,170 @@
+"""The authorization of a store: its rules, and what they allow; as Kafka's ``StandardAuthorizer``."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from txnstore.core.authorization.model import (
+    ANY_NAME,
+    EVERYONE,
+    Acl,
+    Mode,
+    Operation,
+    PatternType,
+    ResourceType,
+)
+from txnstore.core.model import Map, items_of
+
+#: What a rule that allows an operation also allows, besides the operation itself (KIP-11).
+_IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
+    "DESCRIBE": frozenset({"READ", "WRITE", "DELETE", "ALTER"}),
+    "DESCRIBE_CONFIGS": frozenset({"ALTER_CONFIGS"}),
+}
+#: The number of answers that are remembered for one version of the rules.
+_REMEMBERED = 2**14
+
+
+class Verdict(NamedTuple):
+    """The answer to a question of rights.
+
+    Attributes:
+        allowed: Whether it is allowed.
+        reason: What decided.
+        acl: The rule, if one decided.
+    """
+
+    allowed: bool
+    reason: Literal["off", "super user", "rule", "no rule for the resource", "no rule allows it"]
+    acl: Acl | None = None
+
+
+@dataclass(frozen=True)
+class Authorization:
+    """The authorization of a store, which is a part of the state of chain 0. Immutable: a change makes another one.
+
+    Attributes:
+        mode: Whether commands are checked.
+        super_users: The principals that may do everything, whatever the rules are.
+        allow_if_no_acl: Whether everyone may use a resource that no rule is for
+            (``allow.everyone.if.no.acl.found``).
+        acls: The rules: the keys.
+    """
+
+    mode: Mode = "off"
+    super_users: frozenset[str] = frozenset()
+    allow_if_no_acl: bool = False
+    acls: Map[Acl, None] = field(default_factory=Map)
+
+    @cached_property
+    def _index(self) -> _Index:
+        return _Index([acl for acl, _ in items_of(self.acls)])
+
+    @cached_property
+    def _answers(self) -> dict[tuple[str, Operation, ResourceType, str | None], bool]:
+        """Answers by question. Threads use it without a lock: each answer is right, whichever thread gives it."""
+        return {}
+
+    def allows(self, principal: str, operation: Operation, resource_type: ResourceType, name: str | None) -> bool:
+        """Whether a principal may do this to the resource of this name; None: to some resource of the type."""
+        question = principal, operation, resource_type, name
+        answer = self._answers.get(question)
+        if answer is None:
+            if name is None:
+                answer = self._allows_on_some(principal, operation, resource_type)
+            else:
+                answer = self.explain(principal, operation, resource_type, name).allowed
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            self._answers[question] = answer
+        return answer
+
+    def explain(self, principal: str, operation: Operation, resource_type: ResourceType, name: str) -> Verdict:
+        """Whether a principal may do this to the resource of this name, and why.
+
+        A rule that denies decides before all rules that allow (KIP-11).
+        """
+        if self.mode == "off":
+            return Verdict(allowed=True, reason="off")
+        if principal in self.super_users:
+            return Verdict(allowed=True, reason="super user")
+        allowing, has_rule, allowed_by = None, False, (operation, "ALL", *_IMPLIED_BY.get(operation, ()))
+        for acl in self._index.matching(resource_type, name):
+            has_rule = True
+            if acl.principal not in (principal, EVERYONE):
+                continue
+            if acl.permission == "DENY":
+                if acl.operation in (operation, "ALL"):
+                    return Verdict(allowed=False, reason="rule", acl=acl)
+            elif allowing is None and acl.operation in allowed_by:
+                allowing = acl
+        if allowing is not None:
+            return Verdict(allowed=True, reason="rule", acl=allowing)
+        if not has_rule:
+            return Verdict(allowed=self.allow_if_no_acl, reason="no rule for the resource")
+        return Verdict(allowed=False, reason="no rule allows it")
+
+    def _allows_on_some(self, principal: str, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether a principal may do this to some resource of the type, also one that does not exist (KIP-679).
+
+        A rule that allows it counts, unless another one denies it for all resources that the first one is for.
+        """
+        if self.mode == "off" or principal in self.super_users:
+            return True
+        every = resource_type, "LITERAL", ANY_NAME
+        if self.allow_if_no_acl and every not in self._index.by_pattern:
+            return True
+        mine = [
+            acl
+            for (kind, _, _), acls in self._index.by_pattern.items()
+            if kind == resource_type
+            for acl in acls
+            if acl.principal in (principal, EVERYONE) and acl.operation in (operation, "ALL")
+        ]
+        denied = {(acl.pattern_type, acl.resource_name) for acl in mine if acl.permission == "DENY"}
+        if ("LITERAL", ANY_NAME) in denied:
+            return False
+        return any(acl.permission == "ALLOW" and not _is_covered(acl, denied) for acl in mine)
+
+
+NO_AUTHORIZATION = Authorization()
+
+
+class _Index:
+    """Rules by the resources that they are for."""
+
+    def __init__(self, acls: Collection[Acl]) -> None:
+        self.by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
+        for acl in sorted(acls):  # So that an explanation names the same rule in each process.
+            self.by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.resource_name), []).append(acl)
+        lengths: dict[ResourceType, set[int]] = {}
+        for kind, pattern, name in self.by_pattern:
+            if pattern == "PREFIXED":
+                lengths.setdefault(kind, set()).add(len(name))
+        #: The lengths of the prefixes, sorted.
+        self._lengths = {kind: sorted(values) for kind, values in lengths.items()}
+
+    def matching(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
+        """The rules for the resource of this name."""
+        yield from self.by_pattern.get((resource_type, "LITERAL", name), ())
+        if name != ANY_NAME:
+            yield from self.by_pattern.get((resource_type, "LITERAL", ANY_NAME), ())
+        lengths = self._lengths.get(resource_type)
+        for length in lengths[: bisect_right(lengths, len(name))] if lengths else ():
+            yield from self.by_pattern.get((resource_type, "PREFIXED", name[:length]), ())
+
+
+def _is_covered(acl: Acl, denied: Collection[tuple[PatternType, str]]) -> bool:
+    """Whether one of the denied patterns has all resources that a rule is for."""
+    if acl.pattern_type == "LITERAL":
+        return acl.resource_name != ANY_NAME and (
+            ("LITERAL", acl.resource_name) in denied or _has_denied_prefix(acl.resource_name, denied)
+        )
+    return _has_denied_prefix(acl.resource_name, denied)
+
+
+def _has_denied_prefix(name: str, denied: Collection[tuple[PatternType, str]]) -> bool:
+    return any(("PREFIXED", name[:length]) in denied for length in range(1, len(name) + 1))
