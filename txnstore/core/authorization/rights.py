@@ -8,6 +8,7 @@ process may do it, and no process can decide otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txnstore.core.authorization.model import (
@@ -149,22 +150,19 @@ def _of_init(command: InitProducer) -> list[Right]:
 
 def _of_append(command: Append) -> list[Right]:
     rights = _of_producer(command.producer)
-    groups = [*command.groups, *(offsets.group for offsets in command.offsets)]
-    if groups:
-        rights.append(Right("READ", "GROUP", groups))
-    rights += _of_topics(
-        "WRITE", [*(batch.topic for batch in command.batches), *(tp.topic for tp in command.partitions)]
-    )
-    return rights + _of_offset_topics(command.offsets)
+    if command.groups or command.offsets:
+        rights.append(_right("READ", "GROUP", *{*command.groups, *(offsets.group for offsets in command.offsets)}))
+    topics = {batch.topic for batch in command.batches}
+    if command.partitions:
+        topics.update(tp.topic for tp in command.partitions)
+    if topics:
+        rights.append(_right("WRITE", "TOPIC", *topics))
+    return rights + _of_offset_topics(command.offsets) if command.offsets else rights
 
 
 def _of_end(command: EndTxn) -> list[Right]:
     """The partitions and groups that are in the transaction already were checked when they were added."""
-    rights = _of_producer(command.producer)
-    if command.offsets:
-        rights.append(Right("READ", "GROUP", [offsets.group for offsets in command.offsets]))
-    rights += _of_topics("WRITE", [batch.topic for batch in command.batches])
-    return rights + _of_offset_topics(command.offsets)
+    return _of_append(Append(command.producer, command.batches, command.offsets))
 
 
 def _of_hold(command: HoldTxn) -> list[Right]:
@@ -248,16 +246,18 @@ def read_group(group: str) -> Right:
 def _of_producer(producer: ProducerIdentity) -> list[Right]:
     if producer.transactional_id is None:
         return []
-    return [Right("WRITE", "TRANSACTIONAL_ID", (producer.transactional_id,))]
-
-
-def _of_topics(operation: Operation, topics: Iterable[str]) -> list[Right]:
-    names = dict.fromkeys(topics)
-    return [Right(operation, "TOPIC", names)] if names else []
+    return [_right("WRITE", "TRANSACTIONAL_ID", producer.transactional_id)]
 
 
 def _of_offset_topics(offsets: Iterable[TxnOffsets]) -> list[Right]:
-    return _of_topics("READ", (offset.topic for item in offsets for offset in item.offsets))
+    topics = {offset.topic for item in offsets for offset in item.offsets}
+    return [_right("READ", "TOPIC", *topics)] if topics else []
+
+
+@lru_cache(maxsize=2**12)
+def _right(operation: Operation, resource_type: ResourceType, *names: str) -> Right:
+    """The same right for equal arguments: a producer needs the same ones for each commit."""
+    return Right(operation, resource_type, names)
 
 
 _RIGHTS: dict[type, Callable[[Any], list[Right]]] = {
