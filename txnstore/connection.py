@@ -401,17 +401,21 @@ class Connection:
             AuthorizationError: It lacks one.
         """
         catalog = self.chain
-        authorization = catalog.state.authorization
-        try:
-            check_rights(authorization, self.principal, rights)
-        except AuthorizationError:
-            authorization = catalog.refresh().authorization
-            try:
-                check_rights(authorization, self.principal, rights)
-            except AuthorizationError:
+        if self.refusal(*rights) is not None:
+            catalog.refresh()
+            refusal = self.refusal(*rights)
+            if refusal is not None:
                 catalog.metrics.refusals += 1
-                raise
-        return authorization
+                raise refusal
+        return catalog.state.authorization
+
+    def refusal(self, *rights: Right) -> AuthorizationError | None:
+        """The error for the first of these rights that the principal of this process lacks, as far as is known."""
+        try:
+            check_rights(self.chain.state.authorization, self.principal, rights)
+        except AuthorizationError as error:
+            return error
+        return None
 
     def check_storage(self) -> None:
         """Check that the storage creates a name once, unless it was checked. Each chain does it before it writes.

@@ -17,7 +17,13 @@ from functools import partial
 from txnstore.connection import Connection
 from txnstore.core.groups.commands import Heartbeat, LeaveGroup
 from txnstore.core.groups.model import Member
-from txnstore.errors import FencedInstanceError, StorageError, TxnStoreError, UnknownMemberError
+from txnstore.errors import (
+    FencedInstanceError,
+    GroupAuthorizationError,
+    StorageError,
+    TxnStoreError,
+    UnknownMemberError,
+)
 from txnstore.threads import Timer
 
 _LOG = logging.getLogger("txnstore.consumer")
@@ -217,7 +223,7 @@ class MemberLease:
         try:
             self.connection.submit(LeaveGroup(self.group, self.member_id, self.instance_id))
             _LOG.info("group left", extra={"group": self.group, "member_id": self.member_id})
-        except (StorageError, FencedInstanceError) as error:
+        except (StorageError, FencedInstanceError, GroupAuthorizationError) as error:
             _LOG.warning(
                 "group not left, the lease will run out: %s", error, extra={"group": self.group, "error": str(error)}
             )

@@ -243,7 +243,8 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
 
     It is plain ``CREATE VIEW … read_parquet([…])`` over absolute paths or ``s3://`` URLs (for which DuckDB needs its
     httpfs extension and credentials). The views name files: emit them again after new commits, and before a vacuum
-    deletes what a compaction replaced. A topic with segments that DuckDB cannot read is left out, with a comment.
+    deletes what a compaction replaced. A topic with segments that DuckDB cannot read, or that the
+    principal may not read, is left out, with a comment.
 
     Args:
         connection: The connection to the store.
@@ -257,7 +258,7 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
     from txnstore.sql.emit import emit
 
     level = check_choice("isolation", isolation, Isolation)
-    return emit(connection.objects, _snapshot(connection, snapshot, level), level)
+    return emit(connection, _snapshot(connection, snapshot, level), level)
 
 
 def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, named_in: str | None = None) -> Snapshot:

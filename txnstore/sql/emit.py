@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Isolation
@@ -16,15 +18,19 @@ from txnstore.sql.views import topic_select, view_names, visible_slices
 from txnstore.storage.base import ObjectStore
 
 
-def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
+def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> str:
     """Write one ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
-    root = _root(objects)
+    root = _root(connection.objects)
     view = snapshot.view
     names = view_names(view)
     heads = [chain.sequence for chain in view.states]
     moment = f"entry {heads[0]}" if len(heads) == 1 else f"the entries {', '.join(map(str, heads))} of its chains"
     parts = [f"-- The topics of {root} as of {moment}, {isolation}."]
     for topic in view.sorted_topics():
+        refusal = connection.refusal(read_topics([topic.name]))
+        if refusal is not None:
+            parts.append(f"-- {quote(topic.name)} is left out: {refusal}")
+            continue
         slices = visible_slices(topic, view, isolation)
         unreadable = _unreadable(slices)
         if unreadable is not None:

@@ -19,7 +19,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
@@ -70,10 +70,9 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
     Returns:
         The plan. Equal visible segments give the same text.
     """
-    try:
-        connection.check_rights(read_topics([topic.name]))
-    except AuthorizationError as error:
-        return _refused(topic, error)
+    refusal = connection.refusal(read_topics([topic.name]))
+    if refusal is not None:
+        return _refused(topic, refusal)
     paths: list[str] = []
 
     def locate(segment: Segment) -> str:

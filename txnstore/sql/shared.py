@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
@@ -150,7 +151,7 @@ class _TopicView:
     Attributes:
         schema: The quoted name of its schema.
         size: The number of its characters.
-        seen: The parts of the state that it shows.
+        seen: The parts of the state that it shows, and whether the principal may read the topic.
     """
 
     schema: str
@@ -241,7 +242,8 @@ class _Database:
         key = (view_name, isolation)
         if key not in self._current:
             assert self._view is not None
-            seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
+            readable = connection.refusal(read_topics([topic.name])) is None
+            seen = (topic, readable, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
                 current = self._plan(connection, view_name, topic, isolation, seen)
