@@ -17,9 +17,10 @@ from txnstore.compactor.repair.planned import PlannedObjects
 from txnstore.compactor.repair.segments import altered_segments, lost_segments
 from txnstore.compactor.verify.verify import verify
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.errors import CorruptionError, InvalidConfigError, TxnStoreError
 from txnstore.phrases import counted
 from txnstore.storage.base import Claim
 from txnstore.storage.probe import probe_once
@@ -104,8 +105,11 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
         ReadOnlyError: The store was opened read-only.
         UnsafeStorageError: The storage lets a name be created twice.
         CorruptionError: ``store.json`` exists by now.
+        ClusterAuthorizationError: The principal has no right to maintain the store. Not checked in a store that does
+            not open without the repairs, whose rules nobody can read.
     """
     check_writable(connection.read_only, connection.url, "nothing in it can be repaired")
+    _check_rights(connection)
     probe_once(connection.objects, connection.runtime.new_id)
     for item in plan.repairs:
         for key, data in item.writes:
@@ -117,6 +121,14 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
                 msg = f"{key} was created by another process meanwhile: look at the plan again"
                 raise CorruptionError(msg)
         _LOG.warning("repaired", extra={"key": item.key, "error": item.damage})
+
+
+def _check_rights(connection: Connection) -> None:
+    try:
+        connection.load()
+    except TxnStoreError:
+        return  # That is what is to be repaired.
+    connection.check_rights(CLUSTER_ACTION)
 
 
 def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepairs]:

@@ -19,6 +19,7 @@ from txnstore.admin.descriptions import (
 from txnstore.chain.tail import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinator.coordinator import Coordinator
+from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.blocked import blocked_partitions, known_transaction
 from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
@@ -261,7 +262,8 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     """Abort the open transaction of a producer in a partition; returns whether there was one (ADM-05).
 
     If its coordinator knows the transaction, the whole transaction is ended. Else an abort marker is written to this
-    partition only; if its epoch is the current one of its transactional id, that producer is fenced first.
+    partition only, which needs the right CLUSTER_ACTION; if its epoch is the current one of its transactional id, that
+    producer is fenced first.
     """
     view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
     log = _log(view, tp)
@@ -270,6 +272,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     txn = view.owner(producer_id)
     if txn is not None and tp in txn.partitions:
         return _abort(coordinator, txn)
+    connection.check_rights(CLUSTER_ACTION)  # No decision leads to the marker.
     name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
     if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
         # The marker takes the next epoch: this epoch must not append to the partition any more.

@@ -448,13 +448,21 @@ class Chain:
     def authorization(self) -> Authorization:
         """The authorization of the store as far as this process knows it, and at least as this chain follows from it.
 
-        One chain follows from a change of the rules by an entry of its own (``FollowAuthorization``), so whoever
-        commits after that entry has read the change. Without rules it costs nothing.
+        Another chain than 0 follows from a change of the rules by an entry of its own (``FollowAuthorization``), so
+        whoever commits after that entry has read the change. Without rules it costs nothing.
+
+        Raises:
+            CorruptionError: The entry of chain 0 that this chain follows from is lost: which rules hold is not known.
         """
-        catalog = self._siblings[CATALOG]
-        if catalog is not self and is_in_use(self.state):
-            return catalog.refresh(self.state.seen.get(CATALOG, 0)).authorization
-        return catalog.state.authorization
+        catalog, state = self._siblings[CATALOG], self.state
+        if catalog is self or not is_in_use(state):
+            return catalog.state.authorization
+        needed = state.seen.get(CATALOG, 0)
+        known = catalog.refresh(needed)
+        if known.sequence < needed:
+            missing, dependent = self._keys.entry(CATALOG, needed), self._keys.entry(self.number, state.sequence)
+            raise CorruptionError(f"{missing} is missing, but {dependent}, or an entry before it, follows from it")
+        return known.authorization
 
     def _is_refused_by_old(self, rules: Authorization, waiters: Sequence[QueuedCommand]) -> bool:
         """Whether a command lacks a right by these rules, and chain 0 has newer ones. A GET only if one lacks it."""

@@ -19,6 +19,7 @@ from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from txnstore import errors
 from txnstore.chain.payload import decode_entry
+from txnstore.compactor import plan_repairs, repair
 from txnstore.core.authorization.model import CLUSTER, Acl, ChangeAcls, Operation, ResourceType
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
@@ -482,3 +483,46 @@ def test_the_shop_of_three_chains_uses_all_of_them() -> None:
     led = {chain_of_partition(TopicPartition("out", number), 3) for number in range(4)}
     assert led == {0, 1, 2}
     assert {chain_of_transactional_id("a", 3), chain_of_transactional_id("a-1", 3), chain_of_group("g", 3)} != {0}
+
+
+def test_a_lost_change_of_the_rules_stops_the_chains_that_follow_from_it() -> None:
+    """Which rules hold is not known then; a process that has older ones must not go on with these."""
+    shop = Shop(2)
+    with shop.stack:
+        shop.admin.acls.create(ALICES)
+        alice = shop.as_(ALICE)
+        tp = next(TopicPartition("out", n) for n in range(4) if chain_of_partition(TopicPartition("out", n), 2) == 1)
+        first, second = alice.producer(linger=None), alice.producer(linger=None)
+        first.send("out", b"x", partition=tp.partition).result()
+        shop.admin.acls.delete(allow(ALICE, "WRITE", "TOPIC", "out"))
+        key = keys.entry(0, connection_of(shop.admin).chains[0].state.sequence)
+        lost = shop.objects.get(key)
+        shop.objects.delete([key])
+        with pytest.raises(errors.CorruptionError, match="is missing"):
+            first.send("out", b"y", partition=tp.partition).result()
+        shop.objects.put(key, lost)
+        with pytest.raises(errors.TopicAuthorizationError):
+            second.send("out", b"z", partition=tp.partition).result()
+        second.close()
+        assert [row["value"] for row in shop.admin.scan("out").to_table().to_pylist()] == [b"x"]
+
+
+def test_a_marker_by_hand_and_a_repair_need_cluster_action(shop: Shop) -> None:
+    shop.admin.acls.create(ALICES)
+    with shop.as_(ALICE).producer("a") as producer:
+        producer.begin_transaction()
+        producer.send("out", b"x", partition=0)
+        producer.flush()
+        bob, before = shop.as_(BOB), shop.heads()
+        with pytest.raises(errors.AuthorizationError):
+            bob.abort_transaction("a")
+        with pytest.raises(errors.AuthorizationError):
+            bob.abort_hanging("out", 0, producer.producer_id)
+        assert shop.heads() == before
+        shop.objects.delete([item.key for item in shop.objects.list("chains/latest")])
+        plan = plan_repairs(connection_of(shop.as_(BOB)))
+        with pytest.raises(errors.ClusterAuthorizationError):
+            repair(connection_of(shop.as_(BOB)), plan)
+        shop.admin.acls.create(allow(BOB, "CLUSTER_ACTION", "CLUSTER", CLUSTER))
+        assert bob.abort_hanging("out", 0, producer.producer_id)
+        repair(connection_of(shop.as_(BOB)), plan)

@@ -138,8 +138,11 @@ class _Index:
 
     def __init__(self, acls: Collection[Acl]) -> None:
         self.by_pattern: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
-        for acl in sorted(acls):  # So that an explanation names the same rule in each process.
+        for acl in acls:
             self.by_pattern.setdefault((acl.resource_type, acl.pattern_type, acl.resource_name), []).append(acl)
+        for rules in self.by_pattern.values():
+            if len(rules) > 1:
+                rules.sort()  # So that an explanation names the same rule in each process.
         lengths: dict[ResourceType, set[int]] = {}
         for kind, pattern, name in self.by_pattern:
             if pattern == "PREFIXED":
