@@ -9,7 +9,7 @@ import importlib
 import sys
 
 NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "beginning", "sizing", "chains", "sql",
-         "fresh", "settle", "merge", "clean", "spark", "microbatches", "transports", "starting")  # fmt: skip
+         "fresh", "settle", "merge", "clean", "spark", "microbatches", "transports", "starting", "rights")  # fmt: skip
 OTHERS = ("day", "optimize")
 
 

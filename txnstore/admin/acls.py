@@ -21,7 +21,6 @@ from txnstore.core.authorization.model import (
     ResourceType,
 )
 from txnstore.core.authorization.rules import Authorization, Verdict
-from txnstore.core.model import items_of
 from txnstore.errors import InvalidConfigError
 from txnstore.validation import check_bool, check_choice, check_names
 
@@ -121,7 +120,7 @@ class Acls:
             check_choice("resource_type", resource_type, get_args(ResourceType))
         return [
             acl
-            for acl in sorted(acl for acl, _ in items_of(self._authorization().acls))
+            for acl in self._authorization().sorted_acls
             if principal in (None, acl.principal)
             and resource_type in (None, acl.resource_type)
             and (resource_name is None or _is_for(acl, resource_name, matching=matching))

@@ -526,3 +526,31 @@ def test_a_marker_by_hand_and_a_repair_need_cluster_action(shop: Shop) -> None:
         shop.admin.acls.create(allow(BOB, "CLUSTER_ACTION", "CLUSTER", CLUSTER))
         assert bob.abort_hanging("out", 0, producer.producer_id)
         repair(connection_of(shop.as_(BOB)), plan)
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_checking_rights_makes_no_request_more(chains: int) -> None:
+    """The same work, in a store with rules and in one without; the rules were there before it began."""
+    counted = []
+    for enabled in (False, True):
+        shop = Shop(chains)
+        with shop.stack:
+            shop.admin.acls.create([*ALICES, allow(ALICE, "READ", "TOPIC", "out")])
+            if not enabled:
+                shop.admin.acls.disable()
+            alice = shop.as_(ALICE)
+            counts = connection_of(alice).counts
+            counts.reset()
+            with alice.producer("a") as producer:
+                for _ in range(5):
+                    with producer.transaction():
+                        for number in range(4):
+                            producer.send("out", b"x", partition=number)
+                        producer.send_offsets({TopicPartition("in", 0): 0}, "g")
+            with alice.consumer(["out"], "g") as consumer:
+                consumer.poll()
+                consumer.commit()
+            alice.scan("out").to_table()
+            total = counts.snapshot()
+            counted.append((total.get, total.puts, total.list, total.stat, total.delete))
+    assert counted[0] == counted[1]

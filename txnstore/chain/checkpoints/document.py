@@ -205,7 +205,7 @@ def _authorization_document(authorization: Authorization) -> AuthorizationDocume
         AuthorizationDocument,
         authorization,
         super_users=sorted(authorization.super_users),
-        acls=[acl for acl, _ in sorted_items(authorization.acls)],
+        acls=authorization.sorted_acls,
     )
 
 

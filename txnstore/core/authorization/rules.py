@@ -60,6 +60,11 @@ class Authorization:
     acls: Map[Acl, None] = field(default_factory=Map)
 
     @cached_property
+    def sorted_acls(self) -> list[Acl]:
+        """The rules, sorted: each checkpoint has them."""
+        return sorted(acl for acl, _ in items_of(self.acls))
+
+    @cached_property
     def _index(self) -> _Index:
         return _Index([acl for acl, _ in items_of(self.acls)])
 
