@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from txnstore._version import __version__
+from txnstore.cli.commands.acl import acl
 from txnstore.cli.commands.consume import consume
 from txnstore.cli.commands.doctor import doctor
 from txnstore.cli.commands.group import group
@@ -74,7 +75,7 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
+    acl, init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
     recover, checkpoint, log, metrics,
 ):  # fmt: skip
     root.add_command(command)

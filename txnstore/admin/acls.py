@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from txnstore.admin.policies import Provider, StoragePolicy, storage_policy
+from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
 from txnstore.core.authorization.changes import check_acl, check_principal
 from txnstore.core.authorization.model import (
@@ -133,6 +135,26 @@ class Acls:
         _principal(principal)
         check_acl(Acl(principal, "ALLOW", *_checked(operation, resource_type), resource_name))
         return self._authorization().explain(principal, operation, resource_type, resource_name)
+
+    def policy(self, principal: str, provider: Provider = "aws") -> StoragePolicy:
+        """What a principal may do with the objects of the store, as a policy for the bucket: all that the rules need.
+
+        Rules bind the processes that check them; the policy binds every other one, too. It can be printed before the
+        store checks its rules.
+
+        Args:
+            principal: The principal.
+            provider: ``aws``, or ``minio``, whose policies have no condition that lets entries only be created.
+
+        Raises:
+            InvalidConfigError: The store is in no bucket, or the principal has no right to anything.
+        """
+        _principal(principal)
+        check_choice("provider", provider, get_args(Provider))
+        state = self._connection.chain.refresh()
+        topics = {name: TopicConfig.from_mapping(topic.config).inline_bytes for name, topic in items_of(state.topics)}
+        where = self._connection.store_id, topics, self._connection.url
+        return storage_policy(state.authorization, principal, *where, provider)
 
     def _change(self, command: ChangeAuthorization) -> AuthorizationSettings:
         authorization: Authorization = self._connection.submit(command)

@@ -1,0 +1,39 @@
+"""``acl policy``: the rules of a principal as a policy for the storage."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+
+
+@click.command()
+@click.argument("principal")
+@click.option(
+    "--provider",
+    type=click.Choice(["aws", "minio"]),
+    default="aws",
+    show_default=True,
+    help="Whose policies: those of MinIO have no condition under which entries can only be created.",
+)
+@shared_options()
+@pass_app
+def policy(app: App, principal: str, provider: str) -> None:
+    """Print the policy that lets PRINCIPAL do with the bucket what the rules need, and nothing else.
+
+    Standard output is the policy: `txnstore acl policy User:billing > billing.json`. What it cannot do is printed to
+    standard error. With --json: one object with the policy, its principal and these notes.
+    """
+    with app.operations() as store:
+        printed = store.acls.policy(principal, "minio" if provider == "minio" else "aws")
+    if app.out.as_json:
+        app.out.record(
+            {"principal": printed.principal, "provider": printed.provider, "policy": printed.document,
+             "notes": list(printed.notes)}
+        )  # fmt: skip
+        return
+    app.out.line(json.dumps(printed.document, indent=2))
+    for note in printed.notes:
+        app.out.note(f"note: {note}")

@@ -1,0 +1,95 @@
+"""Which resources a principal may use, as patterns of names: for a storage, which knows no rules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from txnstore.core.authorization.model import ANY_NAME, EVERYONE, Acl, Operation, Permission, ResourceType
+from txnstore.core.authorization.rules import Authorization
+from txnstore.core.model import items_of
+
+
+class Pattern(NamedTuple):
+    """Names: one, or with ``prefixed`` all that begin with it."""
+
+    name: str
+    prefixed: bool = False
+
+    def matches(self, name: str) -> bool:
+        """Whether this name is one of them."""
+        return name.startswith(self.name) if self.prefixed else name == self.name
+
+    def covers(self, other: Pattern) -> bool:
+        """Whether all names of another pattern are among these."""
+        return self.matches(other.name) and (self.prefixed or not other.prefixed)
+
+
+class Patterns(NamedTuple):
+    """The names of the resources that a principal may use: the allowed ones without the denied ones, each sorted."""
+
+    allowed: tuple[Pattern, ...]
+    denied: tuple[Pattern, ...] = ()
+
+    def allow(self, name: str) -> bool:
+        """Whether this name is allowed."""
+        return any(pattern.matches(name) for pattern in self.allowed) and not any(
+            pattern.matches(name) for pattern in self.denied
+        )
+
+
+#: All names.
+EVERY_NAME = Pattern("", prefixed=True)
+
+
+def patterns_of(
+    authorization: Authorization,
+    principal: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    names: Iterable[str],
+) -> Patterns:
+    """The resources with which a principal may do this, as few patterns as possible.
+
+    Args:
+        authorization: The authorization of the store.
+        principal: The principal.
+        operation: An operation that no rule for another one implies, such as READ and WRITE.
+        resource_type: The type of the resources.
+        names: The names of those that exist: no pattern can say that no rule is for a resource (``allow_if_no_acl``).
+    """
+    if authorization.mode == "off" or principal in authorization.super_users:
+        return Patterns((EVERY_NAME,))
+    mine = [
+        acl
+        for acl, _ in items_of(authorization.acls)
+        if acl.resource_type == resource_type
+        and acl.principal in (principal, EVERYONE)
+        and acl.operation in (operation, "ALL")
+    ]
+    denied = _with_permission(mine, "DENY")
+    explained = (
+        (name, authorization.explain(principal, operation, resource_type, name))
+        for name in (names if authorization.allow_if_no_acl else ())
+    )
+    free = {Pattern(name) for name, verdict in explained if verdict.reason == "no rule for the resource"}
+    allowed = {
+        pattern for pattern in _with_permission(mine, "ALLOW") | free if not any(no.covers(pattern) for no in denied)
+    }
+    denied = {no for no in denied if any(pattern.covers(no) for pattern in allowed)}
+    return Patterns(_fewest(allowed), _fewest(denied))
+
+
+def _with_permission(acls: Iterable[Acl], permission: Permission) -> set[Pattern]:
+    return {_pattern(acl) for acl in acls if acl.permission == permission}
+
+
+def _pattern(acl: Acl) -> Pattern:
+    if acl.pattern_type == "LITERAL" and acl.resource_name == ANY_NAME:
+        return EVERY_NAME
+    return Pattern(acl.resource_name, acl.pattern_type == "PREFIXED")
+
+
+def _fewest(patterns: Collection[Pattern]) -> tuple[Pattern, ...]:
+    """The patterns that no other one of them covers."""
+    return tuple(sorted(one for one in patterns if not any(other != one and other.covers(one) for other in patterns)))
