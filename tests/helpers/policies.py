@@ -14,7 +14,7 @@ from tests.helpers.connections import connection_of
 from txnstore.admin.policies import StoragePolicy
 from txnstore.chain import keys
 from txnstore.core.authorization.model import CLUSTER, Acl, Operation, ResourceType
-from txnstore.errors import ObjectNotFoundError, StorageRefusedError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.store import Store
 
@@ -129,7 +129,8 @@ class Teams:
         objects: Callable[[StoragePolicy], ObjectStore],
         open_store: Callable[..., Store],
     ) -> None:
-        self.admin, self.policy, self._objects, self._open = admin, policy, objects, open_store
+        self.admin, self.print, self._objects, self._open = admin, policy, objects, open_store
+        self._policies: dict[str, StoragePolicy] = {}
         self.keys = connection_of(admin).keys
         for name in ("orders", "billing.invoices", "secret"):
             admin.create_topic(name, partitions=2, config={"inline.bytes": 0})
@@ -139,6 +140,10 @@ class Teams:
         for name in ("orders", "secret"):
             with admin.producer() as producer:
                 producer.send(name, b"%s of the admin" % name.encode(), partition=0).result()
+
+    def policy(self, principal: str) -> StoragePolicy:
+        """The policy of a principal, as it was printed when it was needed first."""
+        return self._policies.setdefault(principal, self.print(principal))
 
     def objects(self, principal: str) -> ObjectStore:
         """The objects of the store, as a program of this principal reaches them without the library's checks."""
@@ -248,6 +253,29 @@ class PolicyCases:
         assert is_refused(objects.delete, ["_probe/x"])
         with pytest.raises(StorageRefusedError):
             teams.open(REPORTS, as_=ADMIN).create_topic("new")
+
+    def test_what_a_producer_can_do_that_lies(self, teams: Teams) -> None:
+        """It writes rules and offsets in the name of another one, and stops the store; other segments stay hidden."""
+        orders = txnstore.TopicPartition("orders", 0)
+        with teams.open(BILLING, as_=ADMIN) as liar:
+            liar.acls.create(allow(BILLING, "READ", "TOPIC", "secret"))
+            with liar.producer(transactional_id="foreign") as producer:
+                producer.begin_transaction()
+                producer.send_offsets({orders: 1}, "foreign")
+                producer.commit_transaction()
+        assert teams.admin.acls.explain(BILLING, "READ", "TOPIC", "secret").allowed, "forged"
+        assert [position.offset for position in teams.admin.group("foreign").positions] == [1]
+        with teams.open(BILLING, read_only=True) as store, pytest.raises(StorageRefusedError):
+            store.scan("secret").to_table()
+        assert "topics/secret/*" in str(teams.print(BILLING).document), "a new print follows the forged rule"
+        head = connection_of(teams.admin).chain.refresh().sequence
+        junk = teams.keys.entry(0, head + 1)
+        assert teams.objects(BILLING).put_if_absent(junk, b"junk")
+        with pytest.raises(CorruptionError, match=junk):
+            teams.admin.topics()
+        connection_of(teams.admin).objects.delete([junk])
+        with teams.open(ADMIN) as store:
+            assert store.create_topic("stopped").name == "stopped"
 
     def test_small_commits_are_not_hidden_and_the_policy_says_so(self, teams: Teams) -> None:
         """The reader of one topic finds the records of another one in an entry."""

@@ -203,9 +203,9 @@ def _notes(
         return
     if _commits(authorization, principal):
         yield (
-            "Who may create entries may write events of any topic, group and transactional id, in the name of any "
-            "principal, or stop the store with an object that is no entry. This policy limits accidents and what else "
-            "it can reach; give it only to programs that you trust with the whole store."
+            "Who may create entries may write any event, also of foreign topics, groups, transactional ids and rules, "
+            "in the name of any principal, or stop the store with an object that is no entry. This policy limits "
+            "accidents, and what else it can reach: give it only to programs that you trust with what the store says."
         )
         if provider == "minio":
             yield (

@@ -135,7 +135,7 @@ def test_the_policy_of_a_producer() -> None:
     expected[2].pop("Condition")
     assert minio.document["Statement"] == expected
     assert [note for note in minio.notes if "can be overwritten" in note]
-    assert [note for note in minio.notes if "trust with the whole store" in note]
+    assert [note for note in minio.notes if "trust with what the store says" in note]
 
 
 def test_a_reader_may_write_nothing() -> None:
