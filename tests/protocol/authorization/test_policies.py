@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create, create_on, open_on
 
 ROOT = "s3://bucket/events"
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "permissions.md"
 ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -36,10 +40,10 @@ class TestPolicies(PolicyCases):
     """On a storage in memory that enforces the policies of AWS."""
 
     @pytest.fixture
-    def teams(self) -> Iterator[Teams]:
+    def teams(self, chains: int) -> Iterator[Teams]:
         objects = _Bucket()
         with ExitStack() as stack:
-            admin = stack.enter_context(create_on(objects, principal=ADMIN))
+            admin = stack.enter_context(create_on(objects, chains, principal=ADMIN))
 
             def policed(policy: StoragePolicy) -> PolicedStore:
                 return PolicedStore(objects, policy.document, "bucket", "events")
@@ -136,6 +140,15 @@ def test_the_policy_of_a_producer() -> None:
     assert minio.document["Statement"] == expected
     assert [note for note in minio.notes if "can be overwritten" in note]
     assert [note for note in minio.notes if "trust with what the store says" in note]
+
+
+def test_the_policies_of_the_page_are_those_that_are_printed() -> None:
+    """The rules of the page are :data:`RULES`."""
+    text = PAGE.read_text(encoding="utf-8")
+    shown = [json.loads(block) for block in re.findall(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    printed = [_printed(*RULES, principal=principal).document for principal in (REPORTS, BILLING, OPERATOR)]
+    assert shown[:-1] == json.loads(json.dumps(printed).replace(ID, "STORE-ID"))
+    assert shown[-1]["Effect"] == "Deny", "of the bucket"
 
 
 def test_a_reader_may_write_nothing() -> None:
