@@ -31,7 +31,9 @@ from txnstore.cli.commands.topic import topic
 from txnstore.cli.commands.txn import txn
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo.command import demo
+from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.errors import (
+    AuthorizationError,
     FencedInstanceError,
     GroupNotFoundError,
     IllegalGenerationError,
@@ -75,8 +77,8 @@ def root() -> None:
 
 
 for command in (
-    acl, init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
-    recover, checkpoint, log, metrics,
+    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
+    recover, checkpoint, log, metrics, acl,
 ):  # fmt: skip
     root.add_command(command)
 
@@ -170,7 +172,7 @@ def _failed(app: App, error: Exception) -> int:
         app.out.error(error.format_message())
         return error.exit_code
     if isinstance(error, TxnStoreError | CommandError):
-        app.out.error(str(error), _ADVICE.get(type(error), error.advice))
+        app.out.error(str(error), _advice(error))
         return 1
     if isinstance(error, OSError):
         _drop_output()
@@ -179,6 +181,12 @@ def _failed(app: App, error: Exception) -> int:
         return 1
     app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug for a traceback.")
     return 1
+
+
+def _advice(error: TxnStoreError | CommandError) -> str:
+    if isinstance(error, AuthorizationError) and error.principal == ANONYMOUS:
+        return f"Nobody is named who asks: add --principal, or set TXNSTORE_PRINCIPAL. {error.advice}"
+    return _ADVICE.get(type(error), error.advice)
 
 
 def _drop_output() -> None:

@@ -12,7 +12,8 @@ import click
 
 from txnstore.cli.logs import printed_logs
 from txnstore.cli.output import Output
-from txnstore.cli.values import parse_json
+from txnstore.cli.values import Principal, parse_json
+from txnstore.errors import InvalidConfigError
 from txnstore.phrases import size
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class App:
     """The shared options of one invocation."""
 
     url: str | None = None
+    principal: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     debug: bool = False
     out: Output = field(default_factory=Output)
@@ -59,13 +61,27 @@ class App:
             raise click.UsageError(msg)
         return url
 
+    def who(self) -> str:
+        """The principal that asks: ``--principal``, else that of the environment, else nobody.
+
+        Raises:
+            click.UsageError: The one of the environment is none.
+        """
+        from txnstore.connection import PRINCIPAL, principal_of
+
+        try:
+            return principal_of(self.principal)
+        except InvalidConfigError as error:
+            msg = f"{PRINCIPAL}: {error}"
+            raise click.UsageError(msg) from None
+
     def open(self, *, read_only: bool = False) -> Store:
         """Open the store."""
         from txnstore.store import open_on
 
-        objects = self.objects()
+        who, objects = self.who(), self.objects()
         with self.progress("opening the store"):
-            return open_on(objects, read_only=read_only)
+            return open_on(objects, read_only=read_only, principal=who)
 
     def connect(self) -> Connection:
         """Connect to the chosen store, read-only, and load it: for commands that show parts of it."""
@@ -87,15 +103,15 @@ class App:
         from txnstore.connection import open_to_read
         from txnstore.store import Store
 
-        objects = self.objects()
+        who, objects = self.who(), self.objects()
         with self.progress("opening the store"):
-            return Store(open_to_read(objects))
+            return Store(open_to_read(objects, who))
 
     def unloaded(self, *, read_only: bool = True) -> Connection:
         """A connection through which nothing was read yet: the store may be too damaged to open."""
         from txnstore.connection import Connection
 
-        return Connection(self.objects(), read_only=read_only)
+        return Connection(self.objects(), read_only=read_only, principal=self.who())
 
     @contextmanager
     def progress(self, activity: str) -> Iterator[None]:
@@ -141,8 +157,13 @@ class NounGroup(click.Group):
 pass_app = click.make_pass_decorator(App, ensure=True)
 
 
-def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
-    """The options that may be given before or after the command. Only the help of the root command shows them."""
+def shared_options(*, hidden: bool = True, principal: bool = True) -> Callable[[F], F]:
+    """The options that may be given before or after the command. Only the help of the root command shows them.
+
+    Args:
+        hidden: Whether the help leaves them out.
+        principal: Whether ``--principal`` is one of them: after a command about rules it names whom they are for.
+    """
     options = [
         click.option(
             "--store", metavar="URL", expose_value=False, hidden=hidden, callback=_set_store,
@@ -162,6 +183,13 @@ def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
             help="Show log records, and the traceback of an error.",
         ),
     ]  # fmt: skip
+    if principal:
+        who = click.option(
+            "--principal", "asking", type=Principal(), metavar="User:NAME", expose_value=False, hidden=hidden,
+            callback=_set_principal,
+            help="Who asks, such as User:billing, in a store that checks rights. Default: $TXNSTORE_PRINCIPAL.",
+        )  # fmt: skip
+        options.insert(1, who)
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -174,6 +202,11 @@ def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
 def _set_store(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.ensure_object(App).url = value
+
+
+def _set_principal(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).principal = value
 
 
 def _set_storage_options(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> None:

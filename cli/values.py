@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from txnstore.core.authorization.model import Operation
 from txnstore.errors import InvalidConfigError
 from txnstore.times import parse_time
 from txnstore.validation import is_unicode
@@ -61,6 +62,34 @@ class Size(click.ParamType[int]):
             self.fail(f"{value!r} is not a size: write 512MB, 1GiB or a number of bytes", param, ctx)
         power: int = "BKMGT".index((match[2] or "B").upper())
         return int(match[1]) << 10 * power
+
+
+class Principal(click.ParamType[str]):
+    """A principal: ``User:`` and a name."""
+
+    name = "principal"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from txnstore.core.authorization.changes import check_principal
+
+        try:
+            check_principal(str(value))
+        except InvalidConfigError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class AclOperation(click.ParamType[str]):
+    """An operation of a rule in Kafka's words: ``ALTER_CONFIGS``, in any case, or as in its tools ``AlterConfigs``."""
+
+    name = "operation"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        names: dict[str, str] = {name.replace("_", ""): name for name in get_args(Operation)}
+        word = str(value).upper().replace("_", "").replace("-", "")
+        if word not in names:
+            self.fail(f"{value!r} is not an operation: they are {', '.join(names.values())}", param, ctx)
+        return names[word]
 
 
 def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:

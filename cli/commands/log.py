@@ -9,12 +9,15 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import instant
+from txnstore.cli.values import Principal
 
 if TYPE_CHECKING:
     from txnstore.chain.codec import Entry
     from txnstore.connection import Connection
 
 
+#: How many entries are read at once in the search for those of a principal.
+_WINDOW = 256
 _CHAIN = click.option("--chain", type=click.IntRange(min=0), help="The number of the chain, from 0. Default: all.")
 
 
@@ -28,24 +31,52 @@ def log() -> None:
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The number of entries."
 )
 @click.option("--before", type=click.IntRange(min=1), help="Only entries with a lower number.")
+@click.option(
+    "--by",
+    type=Principal(),
+    metavar="User:NAME",
+    help="Only entries with an event that this principal asked for, in a store that checks rights.",
+)
 @_CHAIN
 @shared_options()
 @pass_app
-def show(app: App, limit: int, before: int | None, chain: int | None) -> None:
-    """Show the newest entries, of all chains or of one: what happened, in one line each."""
+def show(app: App, limit: int, before: int | None, by: str | None, chain: int | None) -> None:
+    """Show the newest entries, of all chains or of one: what happened, in one line each.
+
+    With --by, older entries are read until there are enough: one request per entry.
+    """
     with app.connect() as connection:
         chosen = [_one(connection, chain)] if chain is not None or before is not None else range(len(connection.chains))
         states = connection.view(refresh=False).states
-        places = []
-        for number in chosen:
-            last, first = states[number].sequence, connection.chains[number].boundaries.last().sequence
-            end = min(last, before - 1) if before is not None else last
-            places += [(number, sequence) for sequence in range(max(first + 1, end - limit + 1), end + 1)]
-        entries = list(connection.pool.map(lambda place: (place[0], _read(connection, *place)), places))
+        heads = {number: states[number].sequence for number in chosen}
+        lasts = heads if before is None else {number: min(head, before - 1) for number, head in heads.items()}
+        with app.progress("reading entries"):
+            entries = _newest(connection, lasts, limit, by)
         several = len(connection.chains) > 1
     entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
-    columns = [*(["chain"] if several else []), "entry", "timestamp", "events"]
-    app.out.rows([_summary(*item) for item in entries[-limit:]], columns, empty="There are no such entries")
+    rows = [_summary(*item) for item in entries[-limit:]]
+    asked = ["principals"] if any(row["principals"] is not None for row in rows) else []
+    columns = [*(["chain"] if several else []), "entry", "timestamp", "events", *asked]
+    app.out.rows(rows, columns, empty="There are no such entries")
+
+
+def _newest(connection: Connection, lasts: dict[int, int], limit: int, by: str | None) -> list[tuple[int, Entry]]:
+    """The newest entries of each chain up to its last one given, at least ``limit`` if there are as many.
+
+    With ``by``, those of this principal; older ones are read until there are enough.
+    """
+    firsts = {number: connection.chains[number].boundaries.last().sequence for number in lasts}
+    chosen: dict[int, list[Entry]] = {number: [] for number in lasts}
+    count, lasts = limit if by is None else _WINDOW, dict(lasts)
+    while wanting := [number for number in lasts if lasts[number] > firsts[number] and len(chosen[number]) < limit]:
+        ranges = {number: range(lasts[number], max(firsts[number], lasts[number] - count), -1) for number in wanting}
+        places = [(number, sequence) for number, sequences in ranges.items() for sequence in sequences]
+        contents = connection.pool.map(lambda place: _read(connection, *place), places)
+        for (number, _), content in zip(places, contents, strict=True):
+            if by is None or by in dict(content.principals or ()):
+                chosen[number].append(content)
+        lasts.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
+    return [(number, content) for number, contents in chosen.items() for content in contents]
 
 
 @log.command()
@@ -57,6 +88,7 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
+    from txnstore.core.history import askers
     from txnstore.core.state import UnknownEvent
 
     with app.connect() as connection:
@@ -65,8 +97,16 @@ def entry(app: App, number: int, chain: int | None) -> None:
     if app.out.as_json:
         app.out.record({"chain": chain, **content.model_dump(mode="json")})
         return
-    app.out.record({key: value for key, value in _summary(chain, content).items() if key != "events"})
-    for event in content.model_dump(mode="json")["events"]:
+    summary = _summary(chain, content)
+    asked = summary.pop("principals")
+    del summary["events"]
+    app.out.record(summary if asked is None else {**summary, "principals": asked})
+    shown = asked[0] if asked and len(asked) == 1 else None
+    dumped = content.model_dump(mode="json")["events"]
+    for event, principal in zip(dumped, askers(content.principals), strict=False):
+        if principal != shown:
+            app.out.line(f"By {principal}:")
+            shown = principal
         name = event.pop("type")
         if name == UnknownEvent.__name__:
             app.out.line(f"{event['name']}  (of a later release; it changes nothing here)")
@@ -115,5 +155,6 @@ def _summary(chain: int, content: Entry) -> dict[str, Any]:
         "timestamp": instant(content.timestamp),
         "entry_id": content.entry_id,
         "writer_id": content.writer_id,
+        "principals": None if content.principals is None else list(dict(content.principals)),
         "events": ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items()),
     }

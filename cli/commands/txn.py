@@ -100,7 +100,8 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
         start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
         with app.progress("reading entries"):
             steps = store.transaction_history(transactional_id, limit, start)
-    app.out.rows(map(_step, steps.steps), _STEP_COLUMNS, empty="No steps in these entries")
+    asked = ["principal"] if any(step.principal is not None for step in steps.steps) else []
+    app.out.rows(map(_step, steps.steps), [*_STEP_COLUMNS, *asked], empty="No steps in these entries")
     if steps.limited:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
     elif since is None and any(steps.deleted):

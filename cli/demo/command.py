@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,6 +63,7 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txnstore-demo-")))
         # The demo ignores the environment variable: it could name a store with other data.
         url, options = (app.url, app.storage_options) if app.url is not None else (str(folder / "store"), {})
+        stack.enter_context(_as_principal(app.who()))
         store = stack.enter_context(txnstore.create(url, storage_options=options or None, exist_ok=True))
         taken = {topic.name for topic in store.topics()} & {FLIGHTS, DELAYS}
         if taken:
@@ -76,3 +78,19 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
             app.out.note(
                 "\nThe store is deleted now. To keep one and explore it: txnstore demo --keep, or make demo KEEP=1"
             )
+
+
+@contextmanager
+def _as_principal(name: str) -> Iterator[None]:
+    """In its block this process, its jobs and Spark's workers ask as this principal."""
+    from txnstore.connection import PRINCIPAL
+
+    before = os.environ.get(PRINCIPAL)
+    os.environ[PRINCIPAL] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PRINCIPAL]
+        else:
+            os.environ[PRINCIPAL] = before

@@ -232,7 +232,7 @@ def transaction_history(
             cut.discard(place[0])  # The limit has left out older entries only.
             continue
         entry = entry_and_size[0]
-        happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events)
+        happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events, entry.principals)
         chains.setdefault(place[0], []).append(happened)
     steps = steps_of(transactional_id, chains)
     if not steps:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, repeat
+from operator import itemgetter
 
 from txnstore.core.events import Event
 from txnstore.core.expiration import TransactionalIdExpired
@@ -23,13 +25,14 @@ from txnstore.core.transactions.events import (
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An entry of a chain with the fields that a history needs. ``timestamp`` is in ms."""
+    """An entry of a chain with the fields that a history needs. ``timestamp`` is in ms; ``principals``: who asked."""
 
     chain: int
     sequence: int
     timestamp: int
     writer_id: str
     events: Sequence[Event]
+    principals: Sequence[tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class TransactionStep:
         epoch: The epoch of the transaction; of INIT the granted one, of FENCED the newest one that is refused.
         partitions: The partitions that the step concerns.
         groups: The groups that the step concerns.
+        principal: Who asked for it; None: the store did not check rights then.
     """
 
     step: str
@@ -58,6 +62,14 @@ class TransactionStep:
     epoch: int
     partitions: tuple[TopicPartition, ...] = ()
     groups: tuple[str, ...] = ()
+    principal: str | None = None
+
+
+def askers(principals: Sequence[tuple[str, int]] | None) -> Iterator[str | None]:
+    """Who asked for each event of an entry, in order; without end, None where the entry does not say it."""
+    for principal, events in principals or ():
+        yield from repeat(principal, events)
+    yield from repeat(None)
 
 
 def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) -> list[TransactionStep]:
@@ -123,9 +135,16 @@ class _StepBuilder:
         self._current: tuple[int, int] | None = None
 
     def steps(self, entry: Happened) -> Iterator[TransactionStep]:
-        """The steps in an entry; neighbouring markers of one transaction are one step."""
+        """The steps in an entry, each with who asked for it."""
+        asked = zip(askers(entry.principals), entry.events, strict=False)
+        for principal, run in groupby(asked, itemgetter(0)):
+            for step in self._steps_of_run(entry, [event for _, event in run]):
+                yield replace(step, principal=principal)
+
+    def _steps_of_run(self, entry: Happened, events: Sequence[Event]) -> Iterator[TransactionStep]:
+        """The steps of some events of an entry; neighbouring markers of one transaction are one step."""
         markers: list[MarkerWritten | GroupMarkerWritten] = []
-        for event in entry.events:
+        for event in events:
             if isinstance(event, MarkerWritten | GroupMarkerWritten):
                 if event.producer_id in self._producer_ids:
                     if markers and _kind(markers[-1]) != _kind(event):

@@ -37,6 +37,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("bytes", pa.int64()),
             ("events", pa.int64()),
             ("event_types", pa.map_(pa.string(), pa.int64())),
+            ("principals", pa.list_(pa.string())),
         ],
     ),
     "compactions": pa.schema(
@@ -126,6 +127,7 @@ class EntryHistory:
             yield (
                 item.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, item.size,
                 len(entry.events), sorted(types.items()),
+                None if entry.principals is None else list(dict(entry.principals)),
             )  # fmt: skip
 
     def _compaction_rows(self) -> Iterator[Row]:

@@ -7,15 +7,17 @@ Offset ranges are half-open: ``[base_offset, limit_offset)``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
 from typing import Any
 
 import pyarrow as pa
 
+from txnstore.core.authorization.rules import NO_AUTHORIZATION
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.model import Batch, Partition, next_sequence
 from txnstore.core.log.visibility import aborted_batches, count_records, is_open
-from txnstore.core.model import NO_PRODUCER, TopicPartition
-from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
+from txnstore.core.routing import CATALOG, chain_of_transactional_id
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
 from txnstore.segment.schema import TIMESTAMP, schema_from_text
@@ -154,6 +156,23 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("first_offset", pa.int64()),
             ("last_offset", pa.int64()),
             ("last_stable_offset", pa.int64()),
+        ],
+    ),
+    "acls": pa.schema(
+        [
+            ("principal", pa.string()),
+            ("permission", pa.string()),
+            ("operation", pa.string()),
+            ("resource_type", pa.string()),
+            ("resource_name", pa.string()),
+            ("pattern_type", pa.string()),
+        ],
+    ),
+    "authorization": pa.schema(
+        [
+            ("mode", pa.string()),
+            ("super_users", pa.list_(pa.string())),
+            ("allow_if_no_acl", pa.bool_()),
         ],
     ),
 }
@@ -313,6 +332,18 @@ def _aborted_rows(view: View) -> Iterator[Row]:
             yield (*tp, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
 
 
+def _acl_rows(view: View) -> Iterator[Row]:
+    for acl, _ in sorted_items(view.states[CATALOG].authorization.acls):
+        yield astuple(acl)
+
+
+def _authorization_rows(view: View) -> Iterator[Row]:
+    """How the store checks rights: one row, or none if it never had rules."""
+    authorization = view.states[CATALOG].authorization
+    if authorization != NO_AUTHORIZATION:
+        yield authorization.mode, sorted(authorization.super_users), authorization.allow_if_no_acl
+
+
 _ROWS: dict[str, Callable[[View], Iterator[Row]]] = {
     "topics": _topic_rows,
     "partitions": _partition_rows,
@@ -323,4 +354,6 @@ _ROWS: dict[str, Callable[[View], Iterator[Row]]] = {
     "groups": _group_rows,
     "members": _member_rows,
     "aborted": _aborted_rows,
+    "acls": _acl_rows,
+    "authorization": _authorization_rows,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.sqlstore import abort, fill, rows, values
 from txnstore.chain.tail import newest
+from txnstore.core.authorization.model import Acl
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.errors import StorageError
@@ -249,3 +251,26 @@ def test_storage_that_is_away_is_an_error_of_ours() -> None:
         with pytest.raises(StorageError):
             read_table(connection_of(store), "SELECT max(value) FROM orders")
         assert store.sql("SELECT count(*) FROM txn.topics").fetchall() == [(1,)]
+
+
+def test_the_rules_of_a_snapshot_are_those_of_then(store: Store) -> None:
+    """The tables are empty, not missing, where a store never had rules; ``off`` is a row once it had."""
+    before = store.snapshot()
+    acl = Acl("User:a", "ALLOW", "READ", "TOPIC", "or", "PREFIXED")
+    store.acls.enable(["User:b", store.principal], allow_if_no_acl=True)
+    store.acls.create([acl, Acl("User:*", "DENY", "ALL", "GROUP", "*")])
+    with store.duckdb() as con:
+        assert values(con, "SELECT principal FROM txn.acls") == ["User:*", "User:a"]
+        assert rows(con, "SELECT * FROM txn.acls WHERE principal = 'User:a'") == [asdict(acl)]
+        expected = {"mode": "declared", "super_users": ["User:ANONYMOUS", "User:b"], "allow_if_no_acl": True}
+        assert rows(con, "SELECT * FROM txn.authorization") == [expected]
+        assert values(con, "SELECT principals FROM txn.entries WHERE event_types['AclCreated'] = 2") == [
+            ["User:ANONYMOUS"]
+        ]
+    with store.duckdb(snapshot=before) as con:
+        for name in ("acls", "authorization"):
+            assert values(con, f"SELECT count(*) FROM txn.{name}") == [0]
+    store.acls.disable()
+    with store.duckdb() as con:
+        assert values(con, "SELECT mode FROM txn.authorization") == ["off"]
+        assert values(con, "SELECT count(*) FROM txn.acls") == [2]
