@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txnstore.compactor.doctor.authorization import authorization_findings
 from txnstore.compactor.doctor.debt import chain_findings, group_findings, segment_findings, transaction_findings
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.doctor.storage import storage_findings
@@ -34,6 +35,8 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     - identity: whether there are chains of other stores.
     - chains: the hints, and the checkpoints of the history, which are read: their damage and their distance; damaged
       boundaries, missing entries, and missing or truncated objects with records in use.
+    - authorization, if the store has rules: chains that do not follow from the last change; who may change the rules,
+      and write checkpoints; rules without effect.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
@@ -69,7 +72,10 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
         return
     before = [*_identity(connection), *_soundness(connection)]
     yield from before
-    yield from chain_findings(connection, view)
+    chains = [*chain_findings(connection, view)]
+    yield from chains
+    overdue = any(item.name in ("hint", "checkpoint") and item.severity is Severity.WARN for item in chains)
+    yield from authorization_findings(connection, view, overdue=overdue)
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)

@@ -291,6 +291,8 @@ class ChainVerifier:
         self._compare_with_hint(sequence, digest)
         self._older = self._older or entry.version <= version2.VERSION
         self._check_payload(key, entry, data)
+        if entry.principals is not None:
+            self._check_principals(key, entry, [events for _, events in entry.principals])
         if entry.sequence != sequence:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None
@@ -301,6 +303,13 @@ class ChainVerifier:
         if self._state is not None:
             self._fold(key, entry, digest, self._state)
         self._previous = digest
+
+    def _check_principals(self, key: str, entry: Entry, counts: list[int]) -> None:
+        """Check that an entry says of each event who asked for it. It is advice for people: no state depends on it."""
+        if sum(counts) != len(entry.events) or min(counts, default=1) < 1:
+            listed = ", ".join(f"{principal} for {events:,}" for principal, events in entry.principals or ())
+            message = f"it has {len(entry.events):,} events, and says that asked: {listed or 'nobody'}"
+            self._report("principals_add_up", key, message)
 
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
         if entry.timestamp < before.timestamp:

@@ -76,6 +76,7 @@ _OF_OBJECTS = (
     ("objects-intact", "entry_intact", "entries"),
     ("objects-intact", "payload_intact", "entries"),
     ("objects-intact", "entry_fits", "entries"),
+    ("objects-intact", "principals_add_up", "entries"),
     ("objects-intact", "entry_time", "entries"),
     ("objects-intact", "hash_chain", "entries"),
     ("objects-intact", "history_unchanged", "entries"),

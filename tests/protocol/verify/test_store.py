@@ -191,6 +191,27 @@ def test_decreasing_timestamp_is_named(store: Store) -> None:
     assert ("entry_time", keys.entry(0, 4)) in _violations(_fresh(store).verify())
 
 
+@pytest.mark.parametrize(
+    ("principals", "says"),
+    [
+        ([("User:a", 1), ("User:b", 7)], "User:a for 1, User:b for 7"),
+        ([("User:a", 9), ("User:b", -8)], "User:a for 9, User:b for -8"),
+        ([], "nobody"),
+    ],
+)
+def test_principals_that_do_not_add_up_are_named(store: Store, principals: list[tuple[str, int]], says: str) -> None:
+    """It is advice for people: the entry is folded all the same, and readers do not look at it."""
+    events = len(_entry(store, 3).events)
+    _rewrite(store, 3, _entry(store, 3).model_copy(update={"principals": [("User:a", events)]}))
+    sound = _violations(_fresh(store).verify())
+    assert "principals_add_up" not in dict(sound)
+    _rewrite(store, 3, _entry(store, 3).model_copy(update={"principals": principals}))
+    report = _fresh(store).verify()
+    (violation,) = [item for item in report.violations if item.name == "principals_add_up"]
+    assert (violation.subject, says in violation.message) == (keys.entry(0, 3), True)
+    assert [name for name, _ in _violations(report) if name != "principals_add_up"] == [name for name, _ in sound]
+
+
 # Rules of the protocol ------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,145 @@
+"""Looks at how a store checks rights: who may change the rules and write checkpoints, and rules without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txnstore.chain.past import Past
+from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.connection import Connection
+from txnstore.core.authorization.changes import is_in_use
+from txnstore.core.authorization.model import ANY_NAME, CLUSTER, EVERYONE, Acl, Operation
+from txnstore.core.authorization.rules import Authorization
+from txnstore.core.model import items_of
+from txnstore.core.routing import CATALOG
+from txnstore.core.state import State
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, SnapshotExpiredError
+from txnstore.phrases import counted, some
+
+
+def authorization_findings(connection: Connection, view: View, *, overdue: bool) -> Iterator[Finding]:
+    """How the store checks rights; nothing for a store that never had rules.
+
+    Args:
+        connection: The connection to the store.
+        view: The newest states.
+        overdue: Whether a chain lacks a recent checkpoint.
+    """
+    catalog = view.states[CATALOG]
+    authorization = catalog.authorization
+    if not is_in_use(catalog):
+        return
+    if behind := _behind(connection, catalog, view):
+        message = (
+            f"a change of the rules has stopped half way: who writes to chain {some(map(str, behind))} may not "
+            "know it. "
+            "Repeat it; to add a rule that exists does the same"
+        )
+        yield _finding("follows", Severity.WARN, message, "txnstore acl add")
+    acls = sorted(acl for acl, _ in items_of(authorization.acls))
+    size = f"{counted(len(acls), 'rule')}, {counted(len(authorization.super_users), 'super user')}"
+    if authorization.mode == "off":
+        yield _finding("mode", Severity.NOTE, f"rights are not checked; {size} are kept", "txnstore acl show")
+        return
+    yield _finding("mode", Severity.OK, f"rights are checked, by {size}")
+    yield from _roles(authorization, acls, overdue=overdue)
+    yield from _without_effect(authorization, acls, view)
+
+
+def _finding(name: str, severity: Severity, message: str, command: str = "") -> Finding:
+    return Finding("authorization", name, severity, message, command)
+
+
+def _behind(connection: Connection, catalog: State, view: View) -> list[int]:
+    """The chains to which processes may commit that have not read the newest rules.
+
+    Requests only if a chain follows from an earlier entry than the newest one: to look up the rules of that one.
+    """
+    behind = []
+    others = [state for state in view.states if state.chain != CATALOG]
+    for state in sorted(others, key=lambda state: (is_in_use(state), state.seen.get(CATALOG, 0))):
+        if is_in_use(state) and _are_newest(connection, catalog, state.seen.get(CATALOG, 0)):
+            break  # So are those of the chains that follow from a later entry.
+        behind.append(state.chain)
+    return sorted(behind)
+
+
+def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
+    """Whether the rules after an entry of chain 0 are the newest ones."""
+    past = Past(connection.objects, connection.keys, catalog, connection.pool, connection.chains[CATALOG].boundaries)
+    try:
+        return sequence >= catalog.sequence or past.at(sequence).authorization == catalog.authorization
+    except (CorruptionError, SnapshotExpiredError):
+        return True  # The rules of then are deleted, so nothing is known; damage is a finding of its own.
+
+
+# Roles ----------------------------------------------------------------------------------------------------------------
+
+
+def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> Iterator[Finding]:
+    """Whether somebody may change the rules, and write checkpoints."""
+    if not authorization.super_users and not _has_somebody(authorization, acls, "ALTER"):
+        message = "nobody may change the rules: there is no super user, and no rule allows ALTER on the cluster"
+        yield _finding("administrators", Severity.BAD, message)
+    if not _has_somebody(authorization, acls, "CLUSTER_ACTION"):
+        message = "no rule allows CLUSTER_ACTION, so only super users compact, vacuum, and write checkpoints"
+        severity = Severity.WARN if overdue else Severity.NOTE
+        command = "txnstore acl add --principal User:NAME --allow CLUSTER_ACTION --cluster"
+        yield _finding("maintainers", severity, message, command)
+
+
+def _has_somebody(authorization: Authorization, acls: list[Acl], operation: Operation) -> bool:
+    """Whether anyone besides super users has a right to the cluster."""
+    somebody = {EVERYONE, *(acl.principal for acl in acls)} - authorization.super_users
+    return any(authorization.allows(principal, operation, "CLUSTER", CLUSTER) for principal in somebody)
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+def _without_effect(authorization: Authorization, acls: list[Acl], view: View) -> Iterator[Finding]:
+    """The rules that change no answer, or none today."""
+    denials: dict[str, list[Acl]] = {}
+    for acl in acls:
+        if acl.permission == "DENY":
+            denials.setdefault(acl.principal, []).append(acl)
+    denied = [
+        acl
+        for acl in acls
+        if acl.permission == "ALLOW"
+        and any(_takes(deny, acl) for who in {acl.principal, EVERYONE} for deny in denials.get(who, ()))
+    ]
+    if denied:
+        message = f"{counted(len(denied), 'rule')} without effect, because another one denies the same: {_some(denied)}"
+        yield _finding("denied", Severity.NOTE, message, "txnstore acl list")
+    above = [acl for acl in acls if acl.principal in authorization.super_users]
+    if above:
+        message = (
+            f"{counted(len(above), 'rule')} without effect, for super users, who may do everything: {_some(above)}"
+        )
+        severity = Severity.WARN if any(acl.permission == "DENY" for acl in above) else Severity.NOTE
+        yield _finding("super-users", severity, message, "txnstore acl list")
+    absent = sorted({acl.resource_name for acl in acls if _names_a_topic(acl)} - set(view.topics))
+    if absent:
+        message = f"rules for {counted(len(absent), 'topic')} that {'do' if len(absent) > 1 else 'does'} not exist: "
+        yield _finding("topics", Severity.NOTE, message + some(map(repr, absent)), "txnstore acl list")
+
+
+def _takes(deny: Acl, allow: Acl) -> bool:
+    """Whether a rule that denies is for all that one that allows is for."""
+    if deny.resource_type != allow.resource_type or deny.operation not in (allow.operation, "ALL"):
+        return False
+    if deny.pattern_type == "PREFIXED":
+        return allow.resource_name.startswith(deny.resource_name)
+    if deny.resource_name == ANY_NAME:
+        return True
+    return (deny.pattern_type, deny.resource_name) == (allow.pattern_type, allow.resource_name)
+
+
+def _names_a_topic(acl: Acl) -> bool:
+    return acl.resource_type == "TOPIC" and acl.pattern_type == "LITERAL" and acl.resource_name != ANY_NAME
+
+
+def _some(acls: list[Acl]) -> str:
+    return some(map(str, acls), 2)
