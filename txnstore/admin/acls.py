@@ -23,6 +23,7 @@ from txnstore.core.authorization.model import (
     ResourceType,
 )
 from txnstore.core.authorization.rules import Authorization, Verdict
+from txnstore.core.model import items_of
 from txnstore.errors import InvalidConfigError
 from txnstore.validation import check_bool, check_choice, check_names
 
