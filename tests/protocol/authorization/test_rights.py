@@ -138,6 +138,7 @@ def test_auth_01_auth_02_each_right_is_needed_and_all_are_enough(
         assert ALICE in str(refused)
         assert missing[0] in str(refused)
         if other is not None:
+            assert f"nor to {other[0]} on" in str(refused)
             assert not isinstance(outcome(command, holding(*rest, other)), AuthorizationError)
     assert not isinstance(outcome(command, holding(*rights)), AuthorizationError)
 

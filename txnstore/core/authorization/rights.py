@@ -125,6 +125,9 @@ def refusal(principal: str, right: Right) -> AuthorizationError:
     else:
         what = f"{word}{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}"
     msg = f"{principal} has no right to {right.operation} on {what}"
+    if right.or_else is not None:
+        operation, kind, _ = right.or_else
+        msg += f", nor to {operation} on {'the cluster' if kind == 'CLUSTER' else f'any {WORDS[kind]}'}"
     return _ERRORS[right.resource_type](msg, principal, right.operation, names)
 
 
