@@ -10,7 +10,7 @@ from functools import partial
 from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import unknown_if_partial
-from txnstore.core.authorization.rights import CLUSTER_ACTION
+from txnstore.core.authorization.rights import CLUSTER_ACTION, delete_records_of
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.log.model import Partition
@@ -140,6 +140,8 @@ def delete_records(
         connection.check_writable("no records of it can be deleted")
     if not starts:
         return {}
+    if not dry_run:  # The chains check, too, but each only its own partitions: one may have deleted its records then.
+        connection.check_rights(delete_records_of(tp.topic for tp in starts))
     view = connection.view()
     logs = [log for tp in starts for log in (view.find_partition(tp), view.log(tp)) if log is not None]
     blocking = {producer_id for log in logs for producer_id in log.open_txns}

@@ -302,6 +302,20 @@ def test_topics_need_their_rights_and_a_refused_deletion_closes_nothing(shop: Sh
     alice.delete_topic("out")
 
 
+def test_deleted_records_of_several_topics_are_refused_as_a_whole(shop: Shop) -> None:
+    """Also if they are in several chains, each of which checks its own. A broker deletes what is allowed."""
+    with shop.admin.producer() as producer:
+        for topic in ("in", "out"):
+            producer.send(topic, b"x", partition=0)
+    shop.admin.acls.create(allow(ALICE, "DELETE", "TOPIC", "in"))
+    alice = shop.as_(ALICE)
+    with pytest.raises(errors.TopicAuthorizationError) as raised:
+        alice.delete_records({TopicPartition("in", 0): 1, TopicPartition("out", 0): 1})
+    assert raised.value.resources == ("out",)
+    assert [shop.admin.scan(topic).to_table().num_rows for topic in ("in", "out")] == [1, 1]
+    assert alice.delete_records({TopicPartition("in", 0): 1})
+
+
 def test_readers_need_their_topics_and_groups(shop: Shop) -> None:
     shop.admin.acls.create(ALICES)
     alice = shop.as_(ALICE)

@@ -212,7 +212,7 @@ def _of_delete_topic(command: DeleteTopic | CloseTopic) -> list[Right]:
 
 
 def _of_delete_records(command: DeleteRecords) -> list[Right]:
-    return [Right("DELETE", "TOPIC", [item.tp.topic for item in command.deletions], or_else=_OR_CLUSTER_ACTION)]
+    return [delete_records_of(item.tp.topic for item in command.deletions)]
 
 
 def _of_maintenance(_: Command) -> list[Right]:
@@ -239,6 +239,11 @@ def write_topics(topics: Iterable[str]) -> Right:
 def read_topics(topics: Iterable[str]) -> Right:
     """The right to read these topics."""
     return Right("READ", "TOPIC", tuple(dict.fromkeys(topics)))
+
+
+def delete_records_of(topics: Iterable[str]) -> Right:
+    """The right to delete records of these topics."""
+    return Right("DELETE", "TOPIC", tuple(dict.fromkeys(topics)), or_else=_OR_CLUSTER_ACTION)
 
 
 def read_group(group: str) -> Right:
