@@ -217,7 +217,7 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
 		'$(BIN)/python' -m pytest -q --tb=native --hypothesis-seed=$$seed tests/protocol/harness/test_differential.py \
 		tests/protocol/harness/test_differential_consumers.py tests/protocol/harness/test_differential_churn.py \
-		tests/protocol/harness/test_differential_cleaning.py
+		tests/protocol/harness/test_differential_cleaning.py tests/protocol/harness/test_differential_authorization.py
 
 # The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
 LIBS := build/kafka/libs

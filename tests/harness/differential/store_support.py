@@ -17,8 +17,10 @@ from txnstore.producer.futures import RecordFuture
 
 #: Kafka's names of the error classes; a class without a counterpart is not listed and keeps its name.
 KAFKA_NAMES = {
+    "ClusterAuthorizationError": "CLUSTER_AUTHORIZATION_FAILED",
     "ConcurrentTransactionsError": "CONCURRENT_TRANSACTIONS",
     "FencedInstanceError": "FENCED_INSTANCE_ID",
+    "GroupAuthorizationError": "GROUP_AUTHORIZATION_FAILED",
     "IllegalGenerationError": "ILLEGAL_GENERATION",
     "InvalidPidMappingError": "INVALID_PRODUCER_ID_MAPPING",
     "InvalidProducerEpochError": "INVALID_PRODUCER_EPOCH",
@@ -31,8 +33,10 @@ KAFKA_NAMES = {
     "PolicyViolationError": "POLICY_VIOLATION",
     "ProducerClosedError": "PRODUCER_CLOSED",
     "ProducerFencedError": "PRODUCER_FENCED",
+    "TopicAuthorizationError": "TOPIC_AUTHORIZATION_FAILED",
     "TopicExistsError": "TOPIC_ALREADY_EXISTS",
     "UnknownMemberError": "UNKNOWN_MEMBER_ID",
+    "TransactionalIdAuthorizationError": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     "TransactionalIdNotFound": "TRANSACTIONAL_ID_NOT_FOUND",
     "UnknownTopicOrPartitionError": "UNKNOWN_TOPIC_OR_PARTITION",
     "UnstableOffsetCommitError": "UNSTABLE_OFFSET_COMMIT",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 #: no client id.
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
 
 def release_of(jars: Path) -> str:
     """``4.4.0``: the Kafka release of a folder with jars, from their names. Raises ``ValueError`` if there is none."""
@@ -55,15 +57,28 @@ def release_of(jars: Path) -> str:
     return files[0]
 
 
-class Cluster:
-    """A broker on 127.0.0.1 with a new folder; ``jars`` is the ``libs`` folder of a Kafka release."""
+def credentials(user: str) -> dict[str, str]:
+    """The settings of a client that connects to :attr:`Cluster.users_address` as ``User:<user>``."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{_PLAIN} username="{user}" password="{user}";',
+    }
 
-    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None) -> None:
+
+class Cluster:
+    """A broker on 127.0.0.1 with a new folder; ``jars`` is the ``libs`` folder of a Kafka release.
+
+    With ``users`` it has another listener, on which a client is the user that it names, with its name as the password;
+    on the first one, and for the broker itself, everyone is ``User:ANONYMOUS``.
+    """
+
+    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None, users: Sequence[str] = ()) -> None:
         self._jars = jars
         self.version = release_of(jars)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self._port, controller = _free_ports(2)
-        self.address = f"127.0.0.1:{self._port}"
+        self._port, controller, users_port = _free_ports(3)
+        self.address, self.users_address = f"127.0.0.1:{self._port}", f"127.0.0.1:{users_port}"
         self.data = self._folder / "data"
         lines = {
             **SETTINGS,
@@ -73,6 +88,15 @@ class Cluster:
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(self.data),
         }
+        if users:
+            named = "".join(f' user_{user}="{user}"' for user in users)
+            lines |= {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.users.plain.sasl.jaas.config": f"{_PLAIN}{named};",
+                "listeners": f"{lines['listeners']},USERS://{self.users_address}",
+                "advertised.listeners": f"{lines['advertised.listeners']},USERS://{self.users_address}",
+            }
         self._config = self._folder / "server.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         try:

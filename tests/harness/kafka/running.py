@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -25,10 +25,10 @@ TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
 class RunningBroker:
     """A broker, the Java virtual machine of its clients, and the clients that every observation needs."""
 
-    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None, users: Sequence[str] = ()) -> None:
         self.histories = 0
         with ExitStack() as started:
-            self.cluster = Cluster(jars, settings)
+            self.cluster = Cluster(jars, settings, users)
             started.callback(self.cluster.close)
             self.machine = VirtualMachine(jars)
             started.callback(self.machine.close)
