@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import warnings
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.harness.authorization.history import USERS
 from tests.harness.authorization.on_broker import OnBroker, broker_settings
 from tests.harness.authorization.on_store import OnStore
 from tests.harness.kafka.running import RunningBroker
+from txnstore import BlockedReadWarning
 
 
 def main() -> int:
@@ -24,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="the number of histories")
     parser.add_argument("--length", type=int, default=40, help="the steps of each")
     options = parser.parse_args()
+    warnings.simplefilter("ignore", BlockedReadWarning)
     logging.getLogger("txnstore").setLevel(logging.CRITICAL)  # What a history refuses and forgets is its purpose.
     seeds = range(options.first, options.first + options.seeds)
     failures, totals, undone = 0, Run(), 0
@@ -46,8 +49,10 @@ def main() -> int:
                     totals.steps += run.steps
                     totals.refusals += run.refusals
                     totals.allowed += run.allowed
+                    totals.named += run.named
                     undone += count
     sys.stdout.write(f"{len(seeds)} histories, {failures} differ; {totals.steps} steps, {_shown(totals.refusals)}\n")
+    sys.stdout.write(f"refused resources named by: {_shown(totals.named)}\n")
     sys.stdout.write(f"allowed: {_shown(totals.allowed)}; partly done and undone by the comparison: {undone}\n")
     return 1 if failures else 0
 

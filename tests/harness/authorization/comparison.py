@@ -38,11 +38,13 @@ class Run:
         steps: How many steps it had.
         refusals: How often which error was raised, by operation and error.
         allowed: How often the sides differed as docs/kafka-differences.md says, by the reason.
+        named: How often another side, too, named resources that were refused, by the side.
     """
 
     steps: int = 0
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     allowed: Counter[str] = field(default_factory=Counter)
+    named: Counter[str] = field(default_factory=Counter)
 
 
 def run_history(seed: int, reference: OnStore, others: Mapping[str, Side], length: int = 40) -> Run:
@@ -76,6 +78,7 @@ def run_history(seed: int, reference: OnStore, others: Mapping[str, Side], lengt
                 forgotten = forgotten or other.get("state") != answer.get("state")
             elif (mismatch := _mismatch(answer, other, needed)) is not None:
                 raise Difference(seed, ops, name, f"{mismatch}: {other} instead of {answer}; missing {needed}")
+            run.named[name] += bool(answer["refused"] and other["refused"])
             seen.append((name, side.observe()))
         opened = history.open_of(op.get("producer", ""))
         history.learn(op, answer, visible)

@@ -127,20 +127,21 @@ class OnBroker:
         return str(self._machine.field(manager, "currentState").name())
 
     def _named(self, exception: Any) -> dict[str, Any]:
-        """Kafka's name of the first exception of the causes that has one, and the resources that it names."""
-        errors, cause = self._machine.kafka.common.protocol.Errors, exception
+        """Kafka's name of the first exception of the causes that has one, and the resources that they name."""
+        errors, cause, error = self._machine.kafka.common.protocol.Errors, exception, str(exception.toString())
+        refused, named = list[str](), False
         while cause is not None:
-            kind, refused = str(cause.getClass().getSimpleName()), []
+            kind, text = str(cause.getClass().getSimpleName()), str(cause.getMessage())
             name = CLIENT_ERRORS.get(kind) or str(errors.forException(cause).name())
-            name = next((value for end, value in MESSAGES.items() if str(cause.getMessage()).endswith(end)), name)
+            name = next((value for end, value in MESSAGES.items() if text.endswith(end)), name)
+            if not named and name != "UNKNOWN_SERVER_ERROR":
+                error, named = name, True
             if kind == "TopicAuthorizationException":
-                refused = [str(topic) for topic in cause.unauthorizedTopics()]
+                refused += [str(topic) for topic in cause.unauthorizedTopics()]
             elif kind == "GroupAuthorizationException" and cause.groupId() is not None:
-                refused = [str(cause.groupId())]
-            if name != "UNKNOWN_SERVER_ERROR":
-                return {"error": name, "refused": sorted(item.removeprefix(self._prefix) for item in refused)}
+                refused.append(str(cause.groupId()))
             cause = cause.getCause()
-        return {"error": str(exception.toString()), "refused": []}
+        return {"error": error, "refused": sorted({item.removeprefix(self._prefix) for item in refused})}
 
     def _wait_until_quiet(self) -> None:
         """Wait until no end of a transaction is in progress (DIF-08)."""
