@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.harness.simulation.ranges import one, quiet
-from tests.harness.simulation.settings import Settings, settings_of
+from tests.harness.simulation.settings import Settings, settings_of, under_rules
 from tests.harness.simulation.shrink import shrink
 from tests.harness.simulation.simulation import Run, simulate
 from txnstore.core.routing import MAX_CHAINS
@@ -42,12 +42,13 @@ def show(run: Run, *, trace: bool) -> None:
         print(f"ANOMALY {anomaly}")
 
 
-def many(first: int, count: int, chains: int | None, jobs: int) -> int:
+def many(first: int, count: int, chains: int | None, jobs: int, *, rules: bool) -> int:
     """Run a range of seeds; print a summary, and the failing ones after shrinking. Returns the number of failures."""
     failed: list[int] = []
     requests, mishaps, operations = 0, Counter[str](), Counter[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for result in pool.map(functools.partial(one, chains=chains), range(first, first + count), chunksize=10):
+        run = functools.partial(one, chains=chains, rules=rules)
+        for result in pool.map(run, range(first, first + count), chunksize=10):
             requests += result.requests
             mishaps.update(result.mishaps)
             operations.update(result.operations)
@@ -59,8 +60,13 @@ def many(first: int, count: int, chains: int | None, jobs: int) -> int:
     print("operations:", ", ".join(f"{name} {number:,}" for name, number in sorted(operations.items())))
     for seed in sorted(failed)[:_SHRUNK]:
         print(f"\nseed {seed}, as small as it gets:")
-        show(shrink(settings_of(seed, chains)), trace=False)
+        show(shrink(_drawn(seed, chains, rules=rules)), trace=False)
     return len(failed)
+
+
+def _drawn(seed: int, chains: int | None, *, rules: bool) -> Settings:
+    settings = settings_of(seed, chains)
+    return under_rules(settings) if rules else settings
 
 
 def _settings(text: str) -> Settings:
@@ -88,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="the number of seeds to run (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--chains", type=_chains, help="the number of chains (default: drawn from the seed)")
+    parser.add_argument(
+        "--rules", action="store_true", help="check rights in each run, by rules that change under load"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():
@@ -96,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.seed is None and options.settings is None:
-        return int(many(options.first, options.seeds, options.chains, options.jobs) > 0)
-    settings = options.settings or settings_of(options.seed, options.chains)
+        return int(many(options.first, options.seeds, options.chains, options.jobs, rules=options.rules) > 0)
+    settings = options.settings or _drawn(options.seed, options.chains, rules=options.rules)
     run = shrink(settings) if options.shrink else simulate(settings)
     show(run, trace=options.trace)
     return int(bool(run.anomalies))

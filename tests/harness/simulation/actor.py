@@ -8,7 +8,13 @@ from typing import TypeVar
 
 from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.world import Process, World
-from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError, TxnStoreError
+from txnstore.errors import (
+    AuthorizationError,
+    CorruptionError,
+    StorageError,
+    StoreNotFoundError,
+    TxnStoreError,
+)
 from txnstore.testing.faults import SimulatedCrash
 
 T = TypeVar("T")
@@ -44,8 +50,8 @@ class Actor(ABC):
                 self.live(process)
                 if self.rng.random() < 0.5:
                     process.storage.crash()  # It ends without waiting for its work in the background.
-            except (SimulatedCrash, Interrupted, CorruptionError, StoreNotFoundError) as error:
-                if isinstance(error, TxnStoreError) and not self.world.explains(error):
+            except (SimulatedCrash, Interrupted, AuthorizationError, CorruptionError, StoreNotFoundError) as error:
+                if isinstance(error, TxnStoreError) and not (self.world.explains(error) or self.is_refusal(error)):
                     raise
                 if process is not None:
                     process.storage.crash()
@@ -92,6 +98,10 @@ class Actor(ABC):
                 self.pause(500)
         return call()
 
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a right is missing, which each call may find under rules; the rulebook judges the cause."""
+        return self.world.rulebook is not None and isinstance(error, AuthorizationError)
+
     def check_fresh(self, process: Process, heads: Mapping[int, int]) -> None:
         """Report a chain that its process has read to the end without the entries that existed before that."""
         for chain in process.store._connection.chains:
@@ -110,5 +120,7 @@ class Actor(ABC):
         if self.world.explains(error):
             process.storage.crash()
             raise SimulatedCrash(f"{process.name} ends: {error}") from error
+        if self.is_refusal(error):
+            return
         if not isinstance(error, (StorageError, *expected)) or isinstance(error, CorruptionError):
             self.unexpected(process, step, error)

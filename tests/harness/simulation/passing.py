@@ -16,6 +16,7 @@ from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from txnstore.core.routing import CATALOG
 from txnstore.errors import (
+    AuthorizationError,
     OutOfOrderSequenceError,
     TopicExistsError,
     TxnStoreError,
@@ -95,6 +96,7 @@ class Stray(PlainProducer):
 
     topic = PASSING
     refusals = (*PlainProducer.refusals, *_LOST_TOPIC)
+    refusals_of_deleted = (AuthorizationError,)
 
     def _partition(self) -> int:
         return partition(self.world, self.rng)

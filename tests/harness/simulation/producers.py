@@ -8,6 +8,7 @@ from tests.harness.simulation.runtime import TaskExecutor
 from tests.harness.simulation.transacting import Known, TransactionalActor
 from tests.harness.simulation.world import SIDE, SOURCE, Process
 from txnstore.errors import (
+    AuthorizationError,
     CorruptionError,
     ProducerFencedError,
     StorageError,
@@ -88,6 +89,8 @@ class PlainProducer(Actor):
 
     topic = SOURCE
     refusals: tuple[type[TxnStoreError], ...] = (ProducerFencedError, UploadExpiredError)
+    #: The errors of a repeated batch after which the first attempt may be in a topic that was deleted.
+    refusals_of_deleted: tuple[type[TxnStoreError], ...] = ()
 
     def live(self, process: Process) -> None:
         try:
@@ -133,7 +136,8 @@ class PlainProducer(Actor):
             offsets = [future.result().offset for future in futures]
             history.ok(process.name, [("send", key, pair) for pair in zip(offsets, values, strict=True)])
             return True
-        lost = unknown and isinstance(error, UnknownTopicOrPartitionError)  # The topic was deleted since, with its log.
+        # The topic was deleted since, with its log. Who has lost the right to it is not told that it is unknown.
+        lost = unknown and isinstance(error, (UnknownTopicOrPartitionError, *self.refusals_of_deleted))
         if lost or isinstance(error, (UnknownOutcomeError, Interrupted)) or not futures[0].done():
             history.info(process.name, error)
             return False
@@ -160,6 +164,6 @@ class Threads(Actor):
 def _live(actor: Actor, process: Process) -> None:
     try:
         actor.live(actor.renamed(process))
-    except (SimulatedCrash, CorruptionError):
+    except (SimulatedCrash, AuthorizationError, CorruptionError):
         actor.world.history.crashed(actor.client)
         raise

@@ -15,6 +15,7 @@ from tests.harness.simulation.world import SIDE, SOURCE, TARGET, Copied, Process
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.errors import (
+    AuthorizationError,
     CorruptionError,
     SnapshotExpiredError,
     StorageError,
@@ -195,15 +196,20 @@ class Scanner(Actor):
     def _snapshot(self, process: Process) -> None:
         history, store = self.world.history, process.store
         history.invoke(process.name, "snapshot")
-        heads = dict(self.world.bucket.heads)
+        heads, rulebook = dict(self.world.bucket.heads), self.world.rulebook
+        since = rulebook.now() if rulebook is not None else 0
         try:
             content = look(store)
-        except (StorageError, SnapshotExpiredError, CorruptionError) as error:
+        except (StorageError, SnapshotExpiredError, CorruptionError, AuthorizationError) as error:
+            if isinstance(error, AuthorizationError) and not self.is_refusal(error):
+                raise
             if isinstance(error, CorruptionError) and not self.world.explains(error):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
             return
         self.check_fresh(process, heads)
+        if rulebook is not None:
+            rulebook.may_read(process.principal, TOPICS, since)
         history.ok(process.name, content)
 
 

@@ -59,6 +59,8 @@ LOSERS = ("lose:b/1",)
 OPERATORS = ("operate:p/1",)
 #: They flush batches of many partitions, which share segments.
 SPREADERS = ("spread:s/2", "spread:s/3")
+#: They change the rules of the store, which all processes are checked by.
+ADMINISTRATORS = ("admin:x/1", "admin:x/2")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -144,6 +146,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += OPERATORS
     if random.Random(f"spreaders/{seed}").random() < 0.4:
         actors += SPREADERS
+    if random.Random(f"administrators/{seed}").random() < 0.3:
+        actors += ADMINISTRATORS
     mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,
@@ -170,3 +174,9 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0
     return replace(settings, hidden=hidden)
+
+
+def under_rules(settings: Settings) -> Settings:
+    """The same with administrators."""
+    others = tuple(actor for actor in settings.actors if actor not in ADMINISTRATORS)
+    return replace(settings, actors=(*others, *ADMINISTRATORS))

@@ -10,10 +10,10 @@ from tests.harness.simulation.world import World
 from txnstore.compactor.settle import settling
 from txnstore.connection import OpenParts
 from txnstore.core.state import State
-from txnstore.errors import StorageError, StoreNotFoundError
+from txnstore.errors import AuthorizationError, StorageError, StoreNotFoundError
 
-#: Storages fail, and a store is deleted; that a replacement is refused is no failure.
-_EXPECTED = (StorageError, StoreNotFoundError)
+#: Storages fail, a store is deleted, and a right is taken away; that a replacement is refused is no failure.
+_EXPECTED = (StorageError, StoreNotFoundError, AuthorizationError)
 
 
 @contextmanager

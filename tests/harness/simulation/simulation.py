@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tests.harness.short_history import short_history
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.administering import Administrator
 from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
@@ -27,6 +28,7 @@ from tests.harness.simulation.producers import PlainProducer, Threads, Transacti
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
+from tests.harness.simulation.rulebook import refusals_judged
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.settling import settling_watched
 from tests.harness.simulation.sharing import Sharer, shared
@@ -67,6 +69,7 @@ _KINDS: dict[str, type[Actor]] = {
     "lose": Loser,
     "operate": Operator,
     "spread": Spreader,
+    "admin": Administrator,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -96,6 +99,7 @@ def simulate(settings: Settings) -> Run:
         reading_parts(settings.parts),
         short_history(settings.lease_ms),
         settling_watched(world),
+        refusals_judged(world.rulebook),
     ):
         try:
             for name in settings.actors:
@@ -126,6 +130,8 @@ def _look(world: World) -> Iterator[str]:
         journal = read_journal(world.bucket.archive, world.settings.chains)
         yield from journal.anomalies
         yield from world.bucket.anomalies
+        if world.rulebook is not None:
+            yield from world.rulebook.strange_entries(world.settings.chains)
         history = world.history.operations
         yield from checks.outcomes(history, journal)
         yield from checks.fences(history, journal)

@@ -116,6 +116,9 @@ class Bucket(MemoryStore):
         self.power_losses = 0
         self._unsynced = Unsynced()
         self._syncs = True
+        #: Called with the name and the bytes of each new entry, and when a loss of power has taken entries back.
+        self.entered: Callable[[str, bytes], object] = lambda *_: None
+        self.receded: Callable[[], object] = bool
         #: All versions of each hint.
         self.hints: dict[str, list[bytes]] = {}
         #: The objects that were lost, and not put back yet.
@@ -129,6 +132,7 @@ class Bucket(MemoryStore):
             self.heads[keys.chain_number(key) or 0] = sequence or 0
             self.archive[key] = data
             self.created[key] = self.now_ms()
+            self.entered(key, data)
         self._changed(key, None, changed=created, is_entry=is_entry)
         return created
 
@@ -206,6 +210,7 @@ class Bucket(MemoryStore):
         for chain in {keys.chain_number(key) or 0 for key, change in changes.items() if change.is_entry}:
             remaining = (key for key in self.archive if keys.chain_number(key) == chain)
             self.heads[chain] = max((keys.entry_sequence(key) or 0 for key in remaining), default=0)
+        self.receded()
         return changes
 
     def _may_go(self, key: str) -> bool:
@@ -262,6 +267,8 @@ class SimulatedStorage:
         self.sync_failed: Callable[[], object] = bool
         #: Gets the keys that were answered with garbage.
         self.garbled: set[str] = set()
+        #: Called with the name of each object that the process is about to write, other than an entry.
+        self.wrote: Callable[[str], object] = bool
         self._outage_until = 0
         self._outage_prefix = ""
         self._no_sync_until = 0
@@ -297,9 +304,11 @@ class SimulatedStorage:
         return self._read("now_ms", "", self.bucket.now_ms)
 
     def put(self, key: str, data: bytes) -> None:
+        self.wrote(key)
         self._write("put", key, lambda: self.bucket.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.wrote(key)
         if self.holes is not None:
             self.holes.offered(key)
         return self.creates.create(

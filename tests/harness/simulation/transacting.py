@@ -10,12 +10,14 @@ from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.recorder import Txn
 from tests.harness.simulation.world import Process
 from txnstore.errors import (
+    AuthorizationError,
     ConcurrentTransactionsError,
     IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     ProducerFencedError,
     StorageError,
+    TransactionalIdAuthorizationError,
     TxnStoreError,
     UnknownMemberError,
     UnknownOutcomeError,
@@ -66,7 +68,9 @@ class TransactionalActor(Actor):
                 producer = self.open(process, transactional_id)
             except (UnknownOutcomeError, Interrupted) as error:
                 history.info(process.name, error)
-            except (StorageError, ConcurrentTransactionsError) as error:
+            except (StorageError, ConcurrentTransactionsError, AuthorizationError) as error:
+                if isinstance(error, AuthorizationError) and not self.is_refusal(error):
+                    raise
                 history.fail(process.name, error)
             else:
                 granted = {"producer_id": producer.producer_id, "epoch": producer.epoch}
@@ -137,6 +141,8 @@ class TransactionalActor(Actor):
                 self.pause(2_000)
                 continue
             except TxnStoreError as error:
+                if isinstance(error, AuthorizationError) and not isinstance(error, TransactionalIdAuthorizationError):
+                    self.unexpected(process, "abort", error)  # It needs no right to topics and groups.
                 self.check_expected(process, "abort", error, self.refusals)
                 self.usable = False
             return Known.ABORTED, why

@@ -10,6 +10,7 @@ from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.holes import Holes
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
+from tests.harness.simulation.rulebook import ROOT, USERS, Rulebook, everything
 from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_runtime
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
@@ -41,6 +42,11 @@ class Process:
     name: str
     store: Store
     storage: SimulatedStorage
+
+    @property
+    def principal(self) -> str:
+        """Who asks for what it does."""
+        return self.store.principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +98,18 @@ class World:
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
+        #: None in a run without administrators.
+        self.rulebook: Rulebook | None = None
+        if any(name.startswith("admin:") for name in settings.actors):
+            self.rulebook = Rulebook(self.bucket, self.anomalies)
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
             keyed = (KEYED,) if any(name.startswith("keys:") for name in settings.actors) else ()
             for topic in (SOURCE, SIDE, TARGET, *passing, *keyed):
                 self.create_topic(store, topic)
+            if self.rulebook is not None and self.rng("rules").random() < 0.7:
+                store.acls.create(everything())
+                store.acls.enable(ROOT)
 
     @property
     def partitions(self) -> list[str]:
@@ -137,13 +150,19 @@ class World:
         rng = self.rng(name)
         runtime = simulated_runtime(self.scheduler, rng, lambda: EPOCH_MS + self.scheduler.now)
         if create:
-            return create_on(self.bucket, self.settings.chains, runtime=runtime)
-        store = Store(Connection(bucket or self.bucket, runtime=runtime))
+            return create_on(self.bucket, self.settings.chains, principal=ROOT, runtime=runtime)
+        store = Store(Connection(bucket or self.bucket, runtime=runtime, principal=ROOT))
         store._connection.load()
         return store
 
-    def process(self, actor: str, bucket: Bucket | None = None, kind: type[Runtime] = FixedRuntime) -> Process:
-        """A new process of an actor. Raises what opening its store raises."""
+    def process(
+        self,
+        actor: str,
+        bucket: Bucket | None = None,
+        kind: type[Runtime] = FixedRuntime,
+        principal: str | None = None,
+    ) -> Process:
+        """A new process of an actor. Raises what opening its store raises. ``principal``: None for one of the users."""
         name = self._incarnation(actor)
         rng = self.rng(name)
         settings = self.settings
@@ -155,11 +174,14 @@ class World:
             storage.holes = Holes(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
         storage.sync_failed = self.power.sync_failed
         storage.garbled = self.garbled
+        who = principal or self.rng(f"{name}/principal").choice(USERS)
+        if self.rulebook is not None and bucket is None:
+            storage.wrote = partial(self.rulebook.wrote, who, self.rulebook.now())
         self.power.storages.append(storage)
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
         runtime = simulated_runtime(self.scheduler, rng, clock, kind)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
-        store = Store(Connection(objects, runtime=runtime))
+        store = Store(Connection(objects, runtime=runtime, principal=who))
         process = Process(name, store, storage)
         for chain in store._connection.load():
             chain._checkpoint_every = settings.checkpoint_every
