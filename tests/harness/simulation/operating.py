@@ -16,6 +16,7 @@ from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.storage import OPERATED, Step
 from tests.harness.simulation.world import SOURCE, Process, World
 from tests.helpers import keys
+from txnstore.chain.identity import CONFIRM_MS
 from txnstore.errors import CorruptionError
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
@@ -82,6 +83,8 @@ class Operator(Actor):
         bucket.place({keys.STORE: self._other[keys.STORE]})
         self._wait()
         bucket.place({keys.STORE: before})
+        # A process that has just read it would use the chains that the next mistake puts there.
+        self.world.scheduler.sleep(CONFIRM_MS + 1)
 
     def _lose_document(self) -> None:
         """``store.json`` is lost, and he creates the store again; then he restores it."""
