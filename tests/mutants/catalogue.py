@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_cleans import CLEANS
@@ -362,5 +363,6 @@ MUTANTS = (
         *TURNS,
         *UPGRADE,
         *POWER,
+        *AUTHORIZATION,
     ),
 )
