@@ -16,6 +16,13 @@ from txnstore.store import Store
 #: How many copies of a record may exist, by the type of the operation that sent it.
 _WANTED = {"ok": {1}, "fail": {0}, "info": {0, 1}}
 Pairs = list[tuple[int, int]]
+#: The errors after which a producer takes its transaction for not committed.
+_FENCED = (
+    "ProducerFenced",
+    "TransactionalIdAuthorization",
+    "TopicAuthorization",
+    "GroupAuthorization",
+)
 
 
 def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
@@ -41,7 +48,10 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
 
 
 def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """TV2-02: a committed transaction is answered with *fenced* only if a newer instance was initialised meanwhile."""
+    """TV2-02: a committed transaction is answered with *fenced* only if a newer instance was initialised meanwhile.
+
+    So is a refusal for a missing right: the repetition of a commit is answered, whatever rights are left.
+    """
     operations = list(history)
     names: dict[str, str] = {}
     begun: dict[str, int] = {}
@@ -60,7 +70,7 @@ def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
         if (
             operation.f != "txn"
             or operation.type not in ("fail", "info")
-            or not (operation.error or "").startswith("ProducerFenced")
+            or not (operation.error or "").startswith(_FENCED)
         ):
             continue
         values = [micro[2] for micro in operation.value if micro[0] == "send"]
