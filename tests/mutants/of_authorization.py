@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.harness.simulation import Mishap
 from tests.harness.simulation.settings import ADMINISTRATORS
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
@@ -40,6 +41,8 @@ _UNDER_RULES: Mapping[str, Any] = {
     "operations": 8,
     "pace_ms": 300,
 }
+#: Calls whose outcome is unknown, and that are repeated when the right to them is gone.
+_WRITERS = ("producer:a/1", "producer:b/1", "plain:p/1", "plain:p/2", *ADMINISTRATORS)
 
 
 def _unchecked(name: str, function: Any, old: str, new: str = "return []", test: str = _EACH) -> Mutant:
@@ -586,9 +589,19 @@ _SIMULATED_FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
      "$state.authorization.acls", 1),
     ("an entry does not say who asked", Drafts.decide, "$principals if $checked else None", "None", 3),
 )  # fmt: skip
-SIMULATED = tuple(
-    Mutant(f"{name} (simulated)", function, old, new, chains=chains, mishaps=(), settings=_UNDER_RULES)
-    for name, function, old, new, chains in _SIMULATED_FAULTS
+SIMULATED = (
+    *(
+        Mutant(f"{name} (simulated)", function, old, new, chains=chains, mishaps=(), settings=_UNDER_RULES)
+        for name, function, old, new, chains in _SIMULATED_FAULTS
+    ),
+    Mutant(
+        "a repetition of what is committed is refused (simulated)",
+        deciding._repetition,
+        "if not isinstance($command, Append | EndTxn):",
+        "if True:",
+        mishaps=(Mishap.OUTAGE, Mishap.LOST),
+        settings={**_UNDER_RULES, "actors": _WRITERS, "operations": 12, "rate": 0.1, "interrupts": 0.2},
+    ),
 )
 
 AUTHORIZATION = (*TABLE, *EVALUATION, *CHAINS, *CLIENTS, *CHANGES, *SIMULATED)
