@@ -69,8 +69,10 @@ class TransactionalActor(Actor):
             except (UnknownOutcomeError, Interrupted) as error:
                 history.info(process.name, error)
             except (StorageError, ConcurrentTransactionsError, AuthorizationError) as error:
-                if isinstance(error, AuthorizationError) and not self.is_refusal(error):
-                    raise
+                if isinstance(error, AuthorizationError):
+                    if not self.is_refusal(error):
+                        raise
+                    self.left -= 1  # Else it would never end when nobody gives the right back.
                 history.fail(process.name, error)
             else:
                 granted = {"producer_id": producer.producer_id, "epoch": producer.epoch}
