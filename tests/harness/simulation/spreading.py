@@ -6,6 +6,7 @@ from tests.harness.simulation.actor import PATIENCE, Actor
 from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.world import SIDE, SOURCE, Process
 from txnstore.errors import (
+    CorruptionError,
     ProducerFencedError,
     StorageError,
     StoreNotFoundError,
@@ -16,6 +17,9 @@ from txnstore.errors import (
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
 
+#: What says nothing of the parts of chains that had written theirs before: after the refusal of another part they are
+#: submitted again, and then a process may find its chain damaged, or ``store.json`` misplaced.
+_NO_ANSWER = (UnknownOutcomeError, Interrupted, StoreNotFoundError, CorruptionError)
 #: What was sent to a partition: the values and their futures, by the client that the history has for the partition.
 _Sent = dict[str, tuple[str, list[int], list[RecordFuture]]]
 
@@ -102,8 +106,7 @@ class Spreader(Actor):
             offsets = [future.result().offset for future in futures]
             history.ok(client, [("send", key, pair) for pair in zip(offsets, values, strict=True)])
             return True
-        # A store whose store.json was misplaced says nothing of the parts in chains that had written theirs before.
-        if not done or unknown or isinstance(error, (UnknownOutcomeError, Interrupted, StoreNotFoundError)):
+        if not done or unknown or isinstance(error, _NO_ANSWER):
             history.info(client, error)
             return False
         history.fail(client, error)
