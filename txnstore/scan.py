@@ -77,6 +77,8 @@ class Scan:
         self._connection = connection
         view = check_snapshot(snapshot, connection.keys.store_id).view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
+        if snapshot is not None:
+            connection.refresh_rules()
         connection.check_rights(read_topics([topic]))
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)

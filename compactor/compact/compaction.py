@@ -172,6 +172,7 @@ class _Compaction:
         if not dry_run:
             connection.check_writable("it cannot be compacted")  # Before anything is uploaded.
             connection.check_rights(CLUSTER_ACTION)
+            connection.chains.save_if_overdue()
         topics = [view.find_topic(name)] if name is not None else view.sorted_topics()
         if not dry_run and connection.unblock(_open_producers(view, topics)):
             view = connection.view(refresh=False)

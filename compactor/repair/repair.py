@@ -20,7 +20,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, InvalidConfigError, TxnStoreError
+from txnstore.errors import CorruptionError, InvalidConfigError, StoreError
 from txnstore.phrases import counted
 from txnstore.storage.base import Claim
 from txnstore.storage.probe import probe_once
@@ -126,7 +126,7 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
 def _check_rights(connection: Connection) -> None:
     try:
         connection.load()
-    except TxnStoreError:
+    except StoreError:
         return  # That is what is to be repaired.
     connection.check_rights(CLUSTER_ACTION)
 

@@ -235,6 +235,8 @@ class _Vacuum:
         if not dry_run:
             connection.check_rights(CLUSTER_ACTION)
         _check(connection, force=force)
+        if not dry_run:
+            connection.chains.save_if_overdue()
         segments = _pages(connection.objects)
         first_page = next(segments)
         past = histories(connection, self._now, history_ms)

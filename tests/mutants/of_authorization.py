@@ -13,10 +13,12 @@ from txnstore.chain.checkpoints import document as head_document
 from txnstore.chain.group_commit import Drafts, add_principal
 from txnstore.compactor.compact import rounds as compact_rounds
 from txnstore.compactor.compact.compaction import _Compaction
+from txnstore.compactor.repair import repair as repairs
 from txnstore.compactor.retention import retain
 from txnstore.compactor.vacuum.vacuum import _Vacuum
 from txnstore.connection import Connection
 from txnstore.consumer.consumer import Consumer
+from txnstore.coordinator import copies
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core import decide as deciding
 from txnstore.core.authorization import changes, rights, rules
@@ -34,6 +36,7 @@ _PROPERTIES = "protocol/authorization/test_properties.py::"
 _COVERED = _PROPERTIES + "test_events_need_no_right_that_their_command_did_not_check"
 _ENTRIES = "protocol/authorization/test_entries.py::"
 _EARLY = "protocol/authorization/test_early_checks.py::"
+_SEAMS = "protocol/authorization/test_seams.py::"
 _MAINTENANCE = _STORES + "test_maintenance_needs_cluster_action_before_it_writes_anything"
 #: Producers and maintenance of several principals under rules that change all the time.
 _UNDER_RULES: Mapping[str, Any] = {
@@ -144,8 +147,7 @@ TABLE = (
     _unchecked(
         "the deletion of records",
         rights._of_delete_records,
-        'return [Right("DELETE", "TOPIC", [$item.tp.topic for $item in $command.deletions], '
-        "or_else=_OR_CLUSTER_ACTION)]",
+        "return [delete_records_of($item.tp.topic for $item in $command.deletions)]",
     ),
     _unchecked("maintenance", rights._of_maintenance, "return [CLUSTER_ACTION]"),
     _unchecked("a change of the rules", rights._of_authorization, "return [ALTER_CLUSTER]"),
@@ -312,9 +314,79 @@ CHAINS = (
         test=_STORES + "test_auth_01_without_a_right_to_the_id_no_producer_is_made",
     ),
     Mutant(
+        "a lost change of the rules is taken for none",
+        Chain.authorization,
+        "if $known.sequence < $needed:",
+        "if False:",
+        test=_STORES + "test_a_lost_change_of_the_rules_stops_the_chains_that_follow_from_it",
+    ),
+    Mutant(
+        "a topic is closed before the right to delete it is checked",
+        copies.delete_topic,
+        "check_command($catalog.state.authorization, $chains.principal, $command, None)",
+        "pass",
+        test=_SEAMS + "test_a_refused_deletion_closes_no_chain",
+    ),
+    Mutant(
+        "a deletion that is refused half way has changed nothing",
+        copies.unknown_if_partial,
+        "isinstance($error, StorageError | AuthorizationError)",
+        "isinstance($error, StorageError)",
+        test=_SEAMS + "test_a_deletion_that_loses_its_right_half_way_has_an_unknown_outcome",
+    ),
+    Mutant(
+        "a checkpoint is due at its own entry only",
+        Chain._is_checkpoint_due,
+        "$due = $due or $state.sequence - self._saved_until >= $every",
+        "pass",
+        test=_SEAMS + "test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not",
+    ),
+    Mutant(
+        "a checkpoint of another process is not counted",
+        Chain._record,
+        "if any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
+        "if False:",
+        test=_SEAMS + "test_processes_that_may_maintain_write_one_checkpoint_together",
+    ),
+    Mutant(
+        "every writer counts as one that has written a checkpoint",
+        Chain._record,
+        "if any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
+        "if True:",
+        test=_SEAMS + "test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not",
+    ),
+    Mutant(
+        "a check returns rules that it did not check",
+        Connection.check_rights,
+        "return $authorization",
+        "return $catalog.state.authorization",
+        test=_SEAMS + "test_a_check_returns_the_rules_that_it_checked",
+    ),
+    Mutant(
+        "a preparation follows into other chains only with the right",
+        rights._of_hold,
+        "if $command.after is None else []",
+        "",
+        test=_EACH,
+    ),
+    Mutant(
+        "a pinned scan is checked by the rules that were known",
+        Scan.__init__,
+        "if $snapshot is not None:\n            $connection.refresh_rules()",
+        "",
+        test=_SEAMS + "test_pinned_reads_are_checked_by_the_newest_rules",
+    ),
+    Mutant(
+        "a repair is not checked after a failed request",
+        repairs._check_rights,
+        "except StoreError:",
+        "except TxnStoreError:",
+        test=_SEAMS + "test_a_repair_is_refused_if_the_rules_cannot_be_read_now",
+    ),
+    Mutant(
         "a repetition of what is committed is refused",
         deciding._repetition,
-        "if not isinstance($command, Append | EndTxn):",
+        "if not isinstance($command, Append | EndTxn | HoldTxn):",
         "if True:",
         test=_RIGHTS + "test_a_repetition_of_what_is_committed_is_answered_also_without_the_right",
     ),
@@ -412,8 +484,7 @@ CHAINS = (
     Mutant(
         "everyone writes checkpoints",
         Chain._may_maintain,
-        "return self._siblings[CATALOG].state.authorization"
-        '.allows(self._principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)',
+        'return self._siblings[CATALOG].state.authorization.allows($principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)',
         "return True",
         test=_STORES + "test_checkpoints_are_written_by_those_who_may_maintain_the_store",
     ),
@@ -478,8 +549,8 @@ CLIENTS = (
     Mutant(
         "a view in SQL may read any topic",
         planning.plan_topic,
-        "$connection.check_rights(read_topics([$topic.name]))",
-        "pass",
+        "if $refusal is not None:",
+        "if False:",
         test=_EARLY + "test_views_of_topics_without_the_right_to_read_them_raise_when_they_are_read",
     ),
     Mutant(
@@ -564,8 +635,7 @@ _SIMULATED_FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
     ("what was refused is committed", deciding._repetition, "return None if $decision.events else $decision",
      "return $decision", 1),
     ("another chain uses the rules that its process knew", Chain.authorization,
-     "return $catalog.refresh(self.state.seen.get(CATALOG, 0)).authorization",
-     "return $catalog.state.authorization", 3),
+     "if $catalog is self or not is_in_use($state):", "if True:", 3),
     ("a refusal by old rules counts", Chain._is_refused_by_old,
      "return self._siblings[CATALOG].refresh().authorization != $rules", "return False", 3),
     ("another chain does not follow from a change", Coordinator._change_authorization,
@@ -597,7 +667,7 @@ SIMULATED = (
     Mutant(
         "a repetition of what is committed is refused (simulated)",
         deciding._repetition,
-        "if not isinstance($command, Append | EndTxn):",
+        "if not isinstance($command, Append | EndTxn | HoldTxn):",
         "if True:",
         mishaps=(Mishap.OUTAGE, Mishap.LOST),
         settings={**_UNDER_RULES, "actors": _WRITERS, "operations": 12, "rate": 0.1, "interrupts": 0.2},

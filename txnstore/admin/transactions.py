@@ -263,7 +263,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
 
     If its coordinator knows the transaction, the whole transaction is ended. Else an abort marker is written to this
     partition only, which needs the right CLUSTER_ACTION; if its epoch is the current one of its transactional id, that
-    producer is fenced first.
+    producer is fenced first, which needs WRITE on the id.
     """
     view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
     log = _log(view, tp)

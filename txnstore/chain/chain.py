@@ -34,7 +34,7 @@ from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoints.checkpoint import Saved, interval
 from txnstore.chain.checkpoints.index import FAN
 from txnstore.chain.checkpoints.saver import Saver
-from txnstore.chain.codec import WRITE_FEATURES, check, check_features
+from txnstore.chain.codec import WRITE_FEATURES, Entry, check, check_features
 from txnstore.chain.group_commit import Attempt, Drafts, Leader, QueuedCommand, error_of, is_unwritten, take
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
@@ -129,7 +129,7 @@ class Chain:
         self._turns = Turns(writer_id)
         #: Up to where entries may be deleted.
         self.boundaries = Boundaries(objects, keys, number, runtime, pool)
-        self._tail = Tail(objects, keys, number, pool, self._turns.record, self.boundaries)
+        self._tail = Tail(objects, keys, number, pool, self._record, self.boundaries)
         self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
         #: Its edges change under `_publishing`, together with `state`.
         self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, self._durable_state, background)
@@ -146,6 +146,10 @@ class Chain:
         #: The wall clock in ms before the newest look at the head that found no later entry, or before the PUT of the
         #: newest own entry; None before the first look. Readers and the committing thread assign it without a lock.
         self._head_read_at: int | None = None
+        #: The newest entry with a checkpoint, as far as this process can tell. Where rights are checked it may be far
+        #: behind: those who write most may have no right to write one. Assigned without a lock: a lost update costs a
+        #: checkpoint more.
+        self._saved_until = 0
         #: The entry whose PUT was begun and whose outcome this process does not know; else None. Under `_head`.
         #: Invariant: while it is set, no other bytes are offered to any slot.
         self._undecided: Attempt | None = None
@@ -192,6 +196,7 @@ class Chain:
         with self._publishing:
             if saved is not None and saved.state.sequence > self.state.sequence:
                 self._saver.begin_with(saved)
+                self._saved_until = max(self._saved_until, saved.state.sequence)
                 self.state = saved.state
 
     def _or_begin_again(self, step: Callable[[], object]) -> bool:
@@ -328,9 +333,8 @@ class Chain:
                     following = self._leader
                 leader.has_offered(0)
                 leader.let_go_first(following)
-        if checkpoint_due is not None and self._may_maintain():
-            self._saver.save_later(checkpoint_due)
-            self._on_checkpoint(checkpoint_due)
+        if checkpoint_due is not None:
+            self._save_later(checkpoint_due)
         return waiter.answer()
 
     def _commit_round(self, own: QueuedCommand, leader: Leader) -> State | None:
@@ -440,8 +444,7 @@ class Chain:
         for waiter in waiters:
             self.metrics.refusals += isinstance(waiter.error, AuthorizationError)
             waiter.done = True
-        every = interval(attempt.state, self._checkpoint_every)
-        return attempt.state if attempt.entry.events and attempt.entry.sequence % every == 0 else None
+        return attempt.state if attempt.entry.events and self._is_checkpoint_due(attempt.state) else None
 
     # Authorization ----------------------------------------------------------------------------------------------------
 
@@ -470,9 +473,9 @@ class Chain:
             return False
         return self._siblings[CATALOG].refresh().authorization != rules
 
-    def _may_maintain(self) -> bool:
-        """Whether this process writes checkpoints, which readers believe: its principal has ClusterAction."""
-        return self._siblings[CATALOG].state.authorization.allows(self._principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)
+    def _may_maintain(self, principal: str) -> bool:
+        """Whether a principal writes checkpoints, which readers believe: it has ClusterAction."""
+        return self._siblings[CATALOG].state.authorization.allows(principal, "CLUSTER_ACTION", "CLUSTER", CLUSTER)
 
     def _log_step(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
         """Log a step of a commit; costs next to nothing if the level is off."""
@@ -584,6 +587,39 @@ class Chain:
         self._runtime.backoff(tries)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def _record(self, entry: Entry, state: State) -> None:
+        """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint."""
+        self._turns.record(entry.sequence, entry.writer_id)
+        if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:
+            return
+        if any(self._may_maintain(principal) for principal, _ in entry.principals):
+            self._saved_until = max(self._saved_until, entry.sequence)
+
+    def _is_checkpoint_due(self, state: State) -> bool:
+        """Whether this process writes a checkpoint of the state after its entry: that of each ``interval`` entries.
+
+        Where rights are checked, also if the interval has passed without one: the process that wrote the entry at which
+        it was due had no right to write one.
+        """
+        every = interval(state, self._checkpoint_every)
+        due = state.sequence % every == 0
+        if self._siblings[CATALOG].state.authorization.mode != "off":
+            due = due or state.sequence - self._saved_until >= every
+        return due and self._may_maintain(self._principal)
+
+    def _save_later(self, state: State) -> None:
+        """Write a checkpoint in the background, and do what is done beside one."""
+        self._saved_until = max(self._saved_until, state.sequence)
+        self._saver.save_later(state)
+        self._on_checkpoint(state)
+
+    def save_if_overdue(self) -> None:
+        """Write a checkpoint in the background if those who write to the chain have no right to, and one is due."""
+        state = self.state
+        is_checked = self._siblings[CATALOG].state.authorization.mode != "off"
+        if is_checked and state.sequence > self._saved_until and self._is_checkpoint_due(state):
+            self._save_later(state)
 
     def checkpoint(self) -> int:
         """Write a checkpoint of the state at the head; returns its sequence number. An empty chain (0) needs none."""

@@ -61,6 +61,7 @@ class Chains:
     ) -> None:
         self._objects = objects
         self.keys = keys
+        self.principal = principal
         self.identity = Identity(objects, keys, runtime, requests)
         self._requests = requests
         self._workers = workers or [requests] * count
@@ -152,6 +153,11 @@ class Chains:
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
+
+    def save_if_overdue(self) -> None:
+        """Write the checkpoints that those who write most have no right to write; for a process that maintains."""
+        for chain in self._chains:
+            chain.save_if_overdue()
 
     def boundaries(self) -> list[int]:
         """The entry of the last boundary of each chain; 0 without one."""

@@ -87,7 +87,7 @@ class Tail:
         keys: The keys of the store.
         number: The number of the chain.
         pool: Runs concurrent requests.
-        on_entry: Called with the number and the writer of each entry that is folded.
+        on_entry: Called with each entry that is folded, and the state after it.
         boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.
     """
 
@@ -97,7 +97,7 @@ class Tail:
         keys: Keys,
         number: int,
         pool: Executor,
-        on_entry: Callable[[int, str], None] | None = None,
+        on_entry: Callable[[Entry, State], None] | None = None,
         boundaries: Boundaries | None = None,
     ) -> None:
         self._objects = objects
@@ -228,11 +228,11 @@ def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> Corr
 
 
 def fold(
-    keys: Keys, number: int, state: State, data: bytes, on_entry: Callable[[int, str], None] | None = None
+    keys: Keys, number: int, state: State, data: bytes, on_entry: Callable[[Entry, State], None] | None = None
 ) -> State:
     """The state after the entry that follows ``state`` in chain ``number``.
 
-    ``on_entry``: called with the number and the writer of the entry.
+    ``on_entry``: called with the entry and the state after it.
 
     Raises:
         CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
@@ -252,5 +252,5 @@ def fold(
         msg = f"{key} contains an event that is invalid in the state before it: {reason(error)}"
         raise CorruptionError(msg) from error
     if on_entry is not None:
-        on_entry(entry.sequence, entry.writer_id)
+        on_entry(entry, state)
     return replace(state, entry_hash=entry_hash(data))

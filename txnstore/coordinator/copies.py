@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from txnstore.chain.chains import Chains
+from txnstore.core.authorization.rights import check_command
 from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.model import items_of
@@ -16,6 +17,7 @@ from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import (
+    AuthorizationError,
     StorageError,
     TopicAuthorizationError,
     TopicChangedError,
@@ -75,6 +77,7 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
     Raises:
         UnknownTopicOrPartitionError: The topic does not exist.
         TopicChangedError: The topic does not have the revision of the command.
+        TopicAuthorizationError: The principal has no right to delete it; no chain has closed it.
         UnknownOutcomeError: Some chains have closed the topic, and it may not be deleted.
     """
     catalog = chains[CATALOG]
@@ -89,6 +92,8 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
         if command.revision not in {None, topic.revision}:
             msg = f"topic {topic.name!r} was changed concurrently with its deletion"
             raise TopicChangedError(msg)
+        # At the head of chain 0, before the first chain closes it.
+        check_command(catalog.state.authorization, chains.principal, command, None)
         try:
             _delete(chains, topic)
         except TopicChangedError:
@@ -110,7 +115,7 @@ def _delete(chains: Chains, topic: CatalogTopic) -> None:
     after = tuple((number, chains[number].state.sequence) for number in sorted(others))
     try:
         chains[CATALOG].submit(DeleteTopic(topic.name, topic.revision, after))
-    except StorageError as error:
+    except (StorageError, AuthorizationError) as error:
         raise unknown_if_partial(error, happened=bool(closed)) from error
 
 
@@ -124,16 +129,17 @@ def half_deleted(view: View) -> list[CatalogTopic]:
 
 
 def finish_deletions(chains: Chains, view: View) -> int:
-    """Delete the topics whose deletion has begun; returns their number."""
-    topics = half_deleted(view)
-    for topic in topics:
+    """Delete the topics whose deletion has begun, and which this process may delete; returns their number."""
+    deleted = 0
+    for topic in half_deleted(view):
         try:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
+            deleted += 1
         except (TopicChangedError, UnknownTopicOrPartitionError):
             _LOG.info("the topic of an abandoned deletion was changed or deleted", extra={"topic": topic.name})
         except TopicAuthorizationError as error:
             _LOG.warning("an abandoned deletion is left to others: %s", error, extra={"topic": topic.name})
-    return len(topics)
+    return deleted
 
 
 def has_stale_copies(view: View) -> bool:
@@ -175,8 +181,13 @@ def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], 
 def unknown_if_partial(error: Exception, *, happened: bool) -> Exception:
     """The error to raise for ``error``: a storage error becomes an unknown outcome if a part of the command is stored.
 
-    A :class:`StorageError` means that nothing was written, which is not true then.
+    A :class:`StorageError` means that nothing was written, which is not true then; and so does a refusal for a right
+    that was taken away between two parts.
     """
-    if not happened or not isinstance(error, StorageError) or isinstance(error, UnknownOutcomeError):
+    if (
+        not happened
+        or not isinstance(error, StorageError | AuthorizationError)
+        or isinstance(error, UnknownOutcomeError)
+    ):
         return error
     return UnknownOutcomeError(f"a part of the command is stored, the rest is not: {error}")

@@ -112,7 +112,7 @@ def _repetition(state: State, command: Command, principal: str) -> Decision | No
     The answer to that attempt was lost, and the producer has lost its right since. A refusal would mean that nothing
     was written.
     """
-    if not isinstance(command, Append | EndTxn):
+    if not isinstance(command, Append | EndTxn | HoldTxn):
         return None
     try:
         decision = _by_rule(state, command, principal)

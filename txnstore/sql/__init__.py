@@ -267,6 +267,8 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
     pinned = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
+    if pinned is not None:
+        connection.refresh_rules()
     view = connection.view() if pinned is None else pinned.view
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked(view, named_in)

@@ -14,12 +14,11 @@ from weakref import ref
 import pyarrow as pa
 
 from txnstore.connection import Connection
-from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
@@ -56,7 +55,13 @@ class TopicPlan:
         return len(self.select) + SLICE_BYTES * sum(len(file.slices) for file in self.fresh.values())
 
 
-def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolation: Isolation) -> TopicPlan:
+def plan_topic(
+    connection: Connection,
+    topic: CatalogTopic,
+    view: View,
+    isolation: Isolation,
+    refusal: AuthorizationError | None,
+) -> TopicPlan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
     A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
@@ -66,11 +71,11 @@ def plan_topic(connection: Connection, topic: CatalogTopic, view: View, isolatio
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
+        refusal: Why the principal may not read the topic; None if it may.
 
     Returns:
         The plan. Equal visible segments give the same text.
     """
-    refusal = connection.refusal(read_topics([topic.name]))
     if refusal is not None:
         return _refused(topic, refusal)
     paths: list[str] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, ref
 
 from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.read.expired import judged
@@ -134,7 +135,8 @@ class Session:
         plan = _SnapshotPlan()
         names = view_names(view)
         for topic in view.sorted_topics():
-            topic_plan = plan_topic(self.connection, topic, view, self.isolation)
+            refusal = self.connection.refusal(read_topics([topic.name]))
+            topic_plan = plan_topic(self.connection, topic, view, self.isolation, refusal)
             plan.views[quote(names[topic.name])] = topic_plan.select
             plan.segments.extend(topic_plan.paths)
             plan.tables.update(topic_plan.fresh)

@@ -25,6 +25,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
 from txnstore.core.view import View
+from txnstore.errors import AuthorizationError
 from txnstore.sql.access import Access, open_database
 from txnstore.sql.content import ContentCache
 from txnstore.sql.filesystem import SegmentFileSystem
@@ -242,11 +243,11 @@ class _Database:
         key = (view_name, isolation)
         if key not in self._current:
             assert self._view is not None
-            readable = connection.refusal(read_topics([topic.name])) is None
-            seen = (topic, readable, *(partition for _, partition in self._view.partitions_of(topic.name)))
+            refusal = connection.refusal(read_topics([topic.name]))
+            seen = (topic, refusal is None, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                current = self._plan(connection, view_name, topic, isolation, seen)
+                current = self._plan(connection, view_name, topic, isolation, seen, refusal)
                 self._live += current.size - (0 if newest is None else newest.size)
                 newest = self._newest[key] = current
             self._current[key] = newest.schema
@@ -259,10 +260,11 @@ class _Database:
         topic: CatalogTopic,
         isolation: Isolation,
         seen: tuple[object, ...],
+        refusal: AuthorizationError | None,
     ) -> _TopicView:
         assert self._view is not None
         self._work.planned += 1
-        plan = plan_topic(connection, topic, self._view, isolation)
+        plan = plan_topic(connection, topic, self._view, isolation, refusal)
         if plan.refused is not None:
             self.files.refuse(*plan.refused)
         self.files.keep(plan.fresh)

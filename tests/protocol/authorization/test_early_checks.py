@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from tests.protocol.authorization.test_stores import ALICE, ALICES, BOB, Shop, allow
+from tests.helpers.shop import ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.protocol.authorization.test_stores import ADMIN, ALICE, ALICES, BOB, Shop, allow
+from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import Producer, errors
 from txnstore.core.authorization.model import CLUSTER, Acl, Operation, ResourceType
 from txnstore.core.model import TopicPartition

@@ -74,6 +74,7 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (EndTxn(ID, Outcome.ABORT), {WRITE_ID: None}),
     (EndTxn(ID, Outcome.COMMIT, (batch(),), (OFFSETS,)), {WRITE_ID: None, READ_G: None, WRITE_T: None, READ_IN: None}),
     (HoldTxn(ID), {WRITE_ID: None}),
+    (HoldTxn(ID, after=(1, 1)), {}),
     (AbortTxn("id"), {WRITE_ID: ACTION}),
     (CommitOffsets(OFFSETS), {READ_G: None, READ_IN: None}),
     (ResetOffsets(OFFSETS), {READ_G: None, READ_IN: None}),
@@ -84,6 +85,8 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (CreateTopic(TOPIC), {("CREATE", "TOPIC", "t"): ("CREATE", "CLUSTER", CLUSTER)}),
     (AlterTopic(replace(TOPIC, partitions=3), 0), {("ALTER", "TOPIC", "t"): None}),
     (AlterTopic(replace(TOPIC, schema="other"), 0), {("ALTER", "TOPIC", "t"): None}),
+    (AlterTopic(replace(TOPIC, key="other"), 0), {("ALTER", "TOPIC", "t"): None}),
+    (AlterTopic(replace(TOPIC, version=1), 0), {}),
     (AlterTopic(replace(TOPIC, config={"retention.ms": "1"}), 0), {("ALTER_CONFIGS", "TOPIC", "t"): None}),
     (
         AlterTopic(replace(TOPIC, partitions=3, config={"retention.ms": "1"}), 0),
@@ -202,3 +205,13 @@ def test_a_repetition_of_what_is_committed_is_answered_also_without_the_right() 
     assert (repeated.events, repeated.result.appended[0].base_offset) == ((), ended.appended[0].base_offset)
     with pytest.raises(errors.TransactionalIdAuthorizationError):
         decide(begin_entry(state, world.now), replace(end, producer=ended.producer), ALICE)
+
+
+def test_a_repetition_of_a_preparation_is_answered_also_without_the_right() -> None:
+    world = World()
+    client = world.client("id")
+    client.send()
+    hold = HoldTxn(ProducerIdentity(client.producer_id, client.epoch, "id"))
+    world.do(hold)
+    state = begin_entry(replace(world.state, authorization=holding()), world.now)
+    assert decide(state, hold, ALICE).events == ()

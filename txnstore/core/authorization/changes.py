@@ -93,14 +93,14 @@ def _check_not_locked_out(draft: Draft) -> None:
 # What a rule may say --------------------------------------------------------------------------------------------------
 
 
-def check_principal(principal: str) -> None:
+def check_principal(principal: object) -> None:
     """Check the form of a principal: ``User:`` and a name, as Kafka's ``KafkaPrincipal``.
 
     Raises:
         InvalidConfigError: It has another form.
     """
-    kind, separator, name = principal.partition(":")
-    if kind != "User" or not separator or not name:
+    kind, separator, name = principal.partition(":") if isinstance(principal, str) else ("", "", "")
+    if not isinstance(principal, str) or kind != "User" or not separator or not name:
         msg = f"a principal is 'User:' and a name, such as 'User:billing', not {principal!r}"
         raise InvalidConfigError(msg)
     _check_name("a principal", principal)
@@ -127,9 +127,9 @@ def check_acl(acl: Acl) -> None:
         raise InvalidConfigError(msg)
 
 
-def _check_name(what: str, name: str) -> None:
-    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        msg = f"{what} must have 1 to {MAX_NAME} printable characters, not {name[:100]!r}"
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        msg = f"{what} must have 1 to {MAX_NAME} printable characters, not {name!r:.100}"
         raise InvalidConfigError(msg)
 
 

@@ -8,6 +8,7 @@ process may do it, and no process can decide otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -169,7 +170,8 @@ def _of_end(command: EndTxn) -> list[Right]:
 
 
 def _of_hold(command: HoldTxn) -> list[Right]:
-    return _of_producer(command.producer)
+    """In other chains than the coordinator's, which has prepared the transaction, it follows from that."""
+    return _of_producer(command.producer) if command.after is None else []
 
 
 def _of_abort(command: AbortTxn) -> list[Right]:
@@ -199,7 +201,7 @@ def _of_alter_topic(command: AlterTopic, before: CatalogTopic | None) -> list[Ri
     """Settings need another right than partitions and columns, as with Kafka's AlterConfigs and CreatePartitions."""
     after = command.topic
     rights = []
-    if before is None or (before.partitions, before.schema) != (after.partitions, after.schema):
+    if before is None or replace(before, config=after.config, version=after.version, revision=after.revision) != after:
         rights.append(Right("ALTER", "TOPIC", (after.name,)))
     if before is None or before.config != after.config:
         rights.append(Right("ALTER_CONFIGS", "TOPIC", (after.name,)))
@@ -234,6 +236,11 @@ def _none(_: Command) -> list[Right]:
 def write_topics(topics: Iterable[str]) -> Right:
     """The right to write to these topics."""
     return Right("WRITE", "TOPIC", tuple(dict.fromkeys(topics)))
+
+
+def write_id(transactional_id: str) -> Right:
+    """The right to write as a transactional id."""
+    return Right("WRITE", "TRANSACTIONAL_ID", (transactional_id,))
 
 
 def read_topics(topics: Iterable[str]) -> Right:

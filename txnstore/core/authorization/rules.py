@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from txnstore.core.authorization.model import (
     ANY_NAME,
@@ -58,6 +58,10 @@ class Authorization:
     super_users: frozenset[str] = frozenset()
     allow_if_no_acl: bool = False
     acls: Map[Acl, None] = field(default_factory=Map)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without what is derived, which is as large again."""
+        return Authorization, (self.mode, self.super_users, self.allow_if_no_acl, self.acls)
 
     @cached_property
     def sorted_acls(self) -> list[Acl]:

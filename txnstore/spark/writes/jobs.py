@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from txnstore.core.authorization.rights import write_id
 from txnstore.core.commands import Command
 from txnstore.core.log.model import NewBatch, next_sequence
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
@@ -65,7 +66,9 @@ def begin(
     """Begin a job: a named one fences its predecessor, unless its version is committed already."""
     view = connection.view(refresh=False)
     if transactional_id is None:
-        return Job(f"spark-{connection.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=view.timestamp)
+        name = f"spark-{connection.runtime.new_id()}"
+        connection.check_rights(write_id(name))  # Before the tasks upload anything.
+        return Job(name, None, (("job", 0),), topic_ids, begun_at=view.timestamp)
     job = Job(transactional_id, None, versions, topic_ids, begun_at=view.timestamp)
     if is_committed(view, job):
         _LOG.info("this version of the job is already committed; nothing to do", extra=_log_fields(job))
