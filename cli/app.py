@@ -31,9 +31,7 @@ from txnstore.cli.commands.topic import topic
 from txnstore.cli.commands.txn import txn
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo.command import demo
-from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.errors import (
-    AuthorizationError,
     FencedInstanceError,
     GroupNotFoundError,
     IllegalGenerationError,
@@ -184,8 +182,6 @@ def _failed(app: App, error: Exception) -> int:
 
 
 def _advice(error: TxnStoreError | CommandError) -> str:
-    if isinstance(error, AuthorizationError) and error.principal == ANONYMOUS:
-        return f"Nobody is named who asks: add --principal, or set TXNSTORE_PRINCIPAL. {error.advice}"
     return _ADVICE.get(type(error), error.advice)
 
 

@@ -343,6 +343,10 @@ class TransactionalIdAuthorizationError(AuthorizationError):
 
     kafka_code = 53
     fatal = True
+    advice = (
+        "Ask who administers the store; `txnstore acl explain` shows which rule decides. With the right, create the "
+        "producer again."
+    )
 
 
 class TopicAuthorizationError(AuthorizationError):

@@ -135,8 +135,8 @@ def _resource_options(function: F) -> F:
 def _rule_options(function: F) -> F:
     """The options that describe rules."""
     options = [
-        click.option("--principal", type=Principal(), metavar="User:NAME", required=True,
-                     help="Whom the rules are for; User:* is everyone."),
+        click.option("--principal", "principals", type=Principal(), metavar="User:NAME", required=True, multiple=True,
+                     help="Whom the rules are for; User:* is everyone. Repeatable."),
         click.option("--allow", type=AclOperation(), metavar="OPERATION", multiple=True,
                      help="Allow this operation, such as WRITE or ALL; repeatable."),
         click.option("--deny", type=AclOperation(), metavar="OPERATION", multiple=True,
@@ -176,28 +176,31 @@ def add(app: App, /, **options: Any) -> None:
 @yes_option
 @shared_options(principal=False)
 @pass_app
-def remove(app: App, /, everything: bool, yes: bool, **options: Any) -> None:
+def remove(app: App, /, everything: bool, yes: bool, **options: Any) -> int:
     """Remove exactly these rules, all in one entry. Shows them, and asks.
 
-    Who asks is named by --principal before the command, or by TXNSTORE_PRINCIPAL.
+    The exit status is 1 if a described rule did not exist; the others are removed. Who asks is named by --principal
+    before the command, or by TXNSTORE_PRINCIPAL.
     """
-    principal = options["principal"]
-    if everything and any(value for name, value in options.items() if name != "principal"):
+    principals = options["principals"]
+    if everything and any(value for name, value in options.items() if name != "principals"):
         msg = "--all takes no other description of rules"
         raise click.UsageError(msg)
     rules = [] if everything else _rules(**options)
     must_ask = asks("remove rules", yes=yes)
     with app.open() as store:
-        existing = store.acls.list(principal)
+        existing = [rule for principal in dict.fromkeys(principals) for rule in store.acls.list(principal)]
         rules = existing if everything else rules
         if must_ask and (known := [rule for rule in rules if rule in existing]):
             app.out.plan([asdict(rule) for rule in known], _COLUMNS)
-            ask(f"Remove {counted(len(known), 'rule')} of {principal}?")
+            ask(f"Remove {counted(len(known), 'rule')} of {', '.join(principals)}?")
         removed = store.acls.delete(rules)  # Also if there are none: an earlier call may have stopped half way.
     rows = [{**asdict(rule), "removed": rule in removed} for rule in rules]
-    app.out.rows(rows, [*_COLUMNS, "removed"], empty=f"There are no rules for {principal}")
+    app.out.rows(rows, [*_COLUMNS, "removed"], empty=f"There are no rules for {', '.join(principals)}")
     if missing := [rule for rule in rules if rule not in removed]:
-        app.out.warning(f"{counted(len(missing), 'rule')} did not exist, such as: {missing[0]}")
+        app.out.error(f"{counted(len(missing), 'rule')} did not exist, such as: {missing[0]}")
+        return 1
+    return 0
 
 
 @acl.command("list")
@@ -295,7 +298,7 @@ def _resources(
 
 
 def _rules(
-    principal: str,
+    principals: tuple[str, ...],
     allow: tuple[Operation, ...],
     deny: tuple[Operation, ...],
     producer: bool,
@@ -333,8 +336,9 @@ def _rules(
             msg = f"{role} gives no right to a {WORDS[kind]}"
             raise click.UsageError(msg)
         pattern: PatternType = "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL"
-        rules |= {_rule(principal, "ALLOW", operation, (kind, name), pattern): None for operation in allowed}
-        rules |= {_rule(principal, "DENY", operation, (kind, name), pattern): None for operation in deny}
+        for principal in principals:
+            rules |= {_rule(principal, "ALLOW", operation, (kind, name), pattern): None for operation in allowed}
+            rules |= {_rule(principal, "DENY", operation, (kind, name), pattern): None for operation in deny}
     return list(rules)
 
 

@@ -23,16 +23,23 @@ TIME = (
     Mutant(
         "the clocks of writers decide timeouts",
         Ages.is_over,
-        "return $stamp <= self.newest_older_than($state, $length_ms + 1)",
-        "return True",
+        "if $stamp > self.newest_older_than($state, $length_ms + 1):",
+        "if False:",
         test=_CLOCKS + "test_transaction_timeouts_outlive_one_entry_of_a_wrong_clock",
     ),
     Mutant(
         "a process ends nothing that it has watched itself",
         Ages.is_over,
-        "return True",
-        "return False",
+        "if $min_age > $length_ms:",
+        "if False:",
         test=_CLOCKS + "test_a_reader_ends_what_it_has_watched_for_the_whole_timeout",
+    ),
+    Mutant(
+        "the age that the storage has told is forgotten",
+        Ages.is_over,
+        "if $answer.least_ms + $now - $answer.at > $length_ms:",
+        "if False:",
+        test=_CLOCKS + "test_a_lease_that_is_over_stays_over_however_often_it_is_asked",
     ),
     Mutant(
         "the clock of a machine decides about what was read less than a timeout ago",

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from txnstore.admin.policies import Provider, StoragePolicy, storage_policy
 from txnstore.catalog.settings import TopicConfig
 from txnstore.connection import Connection
-from txnstore.core.authorization.changes import check_acl, check_principal
+from txnstore.core.authorization.changes import check_acl, check_principal, check_super_user
 from txnstore.core.authorization.model import (
     CLUSTER,
     Acl,
@@ -70,7 +70,7 @@ class Acls:
         """
         names = [super_users] if isinstance(super_users, str) else check_names("super_users", super_users)
         for name in names:
-            _principal(name)
+            check_super_user(name)
         check_bool("allow_if_no_acl", allow_if_no_acl)
         return self._change(ChangeAuthorization("declared", tuple(names), allow_if_no_acl))
 

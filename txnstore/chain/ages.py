@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.keys import Keys
@@ -82,6 +83,18 @@ class _Marks:
         return min_age, max_age
 
 
+class _Answer(NamedTuple):
+    """What the storage has said of the age of an entry.
+
+    Attributes:
+        at: When it was asked, in monotonic ms.
+        least_ms: The least age that the entry had then, in ms; 0: nothing is known, as long as it has not answered.
+    """
+
+    at: int
+    least_ms: int
+
+
 class Ages:
     """The ages of the entries of all chains, as this process measures them. Thread-safe.
 
@@ -97,15 +110,15 @@ class Ages:
         self._keys = keys
         self._runtime = runtime
         self._boundaries = boundaries
-        #: Guards `_marks` and `_requested_at`, and no request. A thread that holds it takes no other lock.
+        #: Guards `_marks` and `_requested`, and no request. A thread that holds it takes no other lock.
         self._lock = threading.Lock()
         #: By chain, from the first state that was recorded.
         self._marks: dict[int, _Marks] = {}
         #: The modification times of entries by the storage's clock in ms, by chain and number. An entry is never
         #: written again, so threads add to it without a lock; it is cleared when it is full.
         self._modified: dict[tuple[int, int], int] = {}
-        #: When the storage was last asked for the age of an entry, in monotonic ms, by chain and time of the entry.
-        self._requested_at: dict[tuple[int, int], int] = {}
+        #: When the storage was last asked for the age of an entry, by chain and time of the entry, and its answer.
+        self._requested: dict[tuple[int, int], _Answer] = {}
 
     def record(self, states: Iterable[State], read_at: int | None = None) -> None:
         """Record that this process knows these states now. Makes no request.
@@ -143,10 +156,19 @@ class Ages:
             is_future = stamp > wall_clock
             if not is_future and max(wall_clock, state.timestamp) - stamp <= length_ms:
                 return False
-            if not self._may_ask(state.chain, stamp, now, length_ms):
-                return False
+            answer = self._requested.get((state.chain, stamp))
+            if answer is not None:
+                if answer.least_ms + now - answer.at > length_ms:
+                    return True
+                if now - answer.at < length_ms / _ASKS:
+                    return False
+            self._keep_answer(state.chain, stamp, _Answer(now, 0))
         try:
-            return stamp <= self.newest_older_than(state, length_ms + 1)
+            if stamp > self.newest_older_than(state, length_ms + 1):
+                return False
+            with self._lock:
+                self._keep_answer(state.chain, stamp, _Answer(now, length_ms + 1))
+            return True
         except TxnStoreError as error:
             _LOG.warning(
                 "the age of an entry is unknown: %s",
@@ -155,15 +177,11 @@ class Ages:
             )
             return False
 
-    def _may_ask(self, chain: int, stamp: int, now: int, length_ms: int) -> bool:
-        """Whether the storage was not asked about the entry lately; then it counts as asked now. With the lock held."""
-        requested_at = self._requested_at.get((chain, stamp))
-        if requested_at is not None and now - requested_at < length_ms / _ASKS:
-            return False
-        if len(self._requested_at) >= _MOST_TIMES:
-            self._requested_at.clear()
-        self._requested_at[chain, stamp] = now
-        return True
+    def _keep_answer(self, chain: int, stamp: int, answer: _Answer) -> None:
+        """Keep what the storage has said of an entry, so that it is not asked again soon. With the lock held."""
+        if len(self._requested) >= _MOST_TIMES:
+            self._requested.clear()
+        self._requested[chain, stamp] = answer
 
     def newest_older_than(self, state: State, age_ms: int) -> int:
         """The time up to which all entries of the chain are at least ``age_ms`` old by the storage's clock; -1: none.

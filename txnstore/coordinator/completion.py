@@ -17,6 +17,7 @@ from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import CompleteTxn, DecidedTransaction, WriteMarkers
 from txnstore.core.transactions.lookups import decided_of
 from txnstore.errors import (
+    AuthorizationError,
     ConcurrentTransactionsError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -167,8 +168,10 @@ def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises
+        refused = isinstance(error, AuthorizationError)
         _LOG.warning(
-            "background work on a transaction failed; the next command or a recovery repeats it: %s",
+            "background work on a transaction %s: %s",
+            "was refused" if refused else "failed; the next command or a recovery repeats it",
             error,
             extra={"transactional_id": transactional_id, "error": str(error)},
         )

@@ -369,3 +369,16 @@ def test_a_transaction_that_began_at_a_fast_clock_has_no_negative_age(store: Sto
     producer.flush()
     assert _ages(store) == [0]
     producer.abort_transaction()
+
+
+def test_a_lease_that_is_over_stays_over_however_often_it_is_asked(store: Store, clock: ManualClock) -> None:
+    """The storage is not asked again so soon; its answer counts on. Else a reset of offsets was refused for ever."""
+    consumer = right(store, clock).consumer(["t"], "g")
+    consumer.poll()
+    clock.advance(48_000)  # Its process was killed; the session timeout is 45 s.
+    operator = right(store, clock)
+    assert [operator.group("g").state for _ in range(4)] == ["Empty"] * 4
+    clock.advance(1_000)
+    assert operator.group("g").state == "Empty"
+    operator.reset_offsets("g", {T0: 0})
+    operator.delete_group("g")

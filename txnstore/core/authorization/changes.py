@@ -7,6 +7,7 @@ from dataclasses import replace as replace_values
 from txnstore.core.authorization.model import (
     ANY_NAME,
     CLUSTER,
+    EVERYONE,
     OPERATIONS,
     Acl,
     AclCreated,
@@ -21,7 +22,8 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.model import Features
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, Fold, Observed, State, check_observed, replace
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, InvalidTopicError
+from txnstore.validation import check_topic_name
 
 #: The feature of the format that a store with rules requires of its writers, who would not check them otherwise.
 AUTHORIZATION = Features(write=("authorization",))
@@ -34,7 +36,7 @@ def change_authorization(draft: Draft, command: ChangeAuthorization) -> Authoriz
     before = draft.state.authorization
     users = before.super_users if command.super_users is None else frozenset(command.super_users)
     for user in users:
-        check_principal(user)
+        check_super_user(user)
     after = replace_values(
         before,
         mode=before.mode if command.mode is None else command.mode,
@@ -106,6 +108,19 @@ def check_principal(principal: object) -> None:
     _check_name("a principal", principal)
 
 
+def check_super_user(principal: object) -> None:
+    """Check that a principal can be a super user.
+
+    Raises:
+        InvalidConfigError: It is no principal, or everyone, which has a meaning in rules only.
+    """
+    check_principal(principal)
+    if principal == EVERYONE:
+        msg = f"{EVERYONE} is everyone in rules only; a super user is one principal. `allow_if_no_acl` allows all that "
+        msg += "no rule is for"
+        raise InvalidConfigError(msg)
+
+
 def check_acl(acl: Acl) -> None:
     """Check that a rule can have an effect.
 
@@ -122,9 +137,25 @@ def check_acl(acl: Acl) -> None:
     if acl.resource_type == "CLUSTER" and (acl.resource_name, acl.pattern_type) != (CLUSTER, "LITERAL"):
         msg = f"the only resource of the type CLUSTER is {CLUSTER!r}, not {acl.resource_name!r}"
         raise InvalidConfigError(msg)
+    if acl.resource_type == "TOPIC" and acl.resource_name != ANY_NAME:
+        _check_topic_name(acl)
     if acl.pattern_type == "PREFIXED" and acl.resource_name == ANY_NAME:
         msg = "a prefix of '*' is for names that begin with an asterisk; for every name, use the name '*' itself"
         raise InvalidConfigError(msg)
+
+
+def _check_topic_name(acl: Acl) -> None:
+    """Refuse a name that no topic can have: the rule would deny nothing, and look as if it did."""
+    prefixed = acl.pattern_type == "PREFIXED"
+    try:
+        check_topic_name(f"{acl.resource_name}x" if prefixed else acl.resource_name)
+    except InvalidTopicError as error:
+        kind = "begins with" if prefixed else "is named"
+        advice = "; an asterisk within a name is no wildcard: give what the names begin with" * (
+            "*" in acl.resource_name
+        )
+        msg = f"no topic {kind} {acl.resource_name!r}, so the rule would have no effect{advice}"
+        raise InvalidConfigError(msg) from error
 
 
 def _check_name(what: str, name: object) -> None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txnstore.core.authorization.model import (
+    ANONYMOUS,
     CLUSTER,
     WORDS,
     ChangeAcls,
@@ -129,6 +130,8 @@ def refusal(principal: str, right: Right) -> AuthorizationError:
     if right.or_else is not None:
         operation, kind, _ = right.or_else
         msg += f", nor to {operation} on {'the cluster' if kind == 'CLUSTER' else f'any {WORDS[kind]}'}"
+    if principal == ANONYMOUS:
+        msg += ". Nobody is named who asks: give a principal (--principal), or set TXNSTORE_PRINCIPAL"
     return _ERRORS[right.resource_type](msg, principal, right.operation, names)
 
 
