@@ -345,14 +345,21 @@ CHAINS = (
     Mutant(
         "a checkpoint of another process is not counted",
         Chain._record,
-        "if any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
+        "if $is_known and any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
         "if False:",
         test=_SEAMS + "test_processes_that_may_maintain_write_one_checkpoint_together",
     ),
     Mutant(
+        "while chains are loaded every writer counts as one that has written a checkpoint",
+        Chain._record,
+        "if $is_known and any(",
+        "if any(",
+        test=_SEAMS + "test_a_process_that_has_just_opened_the_store_writes_overdue_checkpoints_of_all_chains",
+    ),
+    Mutant(
         "every writer counts as one that has written a checkpoint",
         Chain._record,
-        "if any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
+        "if $is_known and any(self._may_maintain($principal) for $principal, _ in $entry.principals):",
         "if True:",
         test=_SEAMS + "test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not",
     ),

@@ -589,11 +589,15 @@ class Chain:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def _record(self, entry: Entry, state: State) -> None:
-        """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint."""
+        """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint.
+
+        While the chains are loaded, chain 0 may not have the rules yet: then nobody counts as one who may.
+        """
         self._turns.record(entry.sequence, entry.writer_id)
         if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:
             return
-        if any(self._may_maintain(principal) for principal, _ in entry.principals):
+        is_known = self._siblings[CATALOG].state.authorization.mode != "off"
+        if is_known and any(self._may_maintain(principal) for principal, _ in entry.principals):
             self._saved_until = max(self._saved_until, entry.sequence)
 
     def _is_checkpoint_due(self, state: State) -> bool:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers import keys
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.shop import ADMIN, ALICE, ALICES, BOB, Shop, allow
 from txnstore import errors
 from txnstore.chain.chain import CHECKPOINT_EVERY
+from txnstore.chain.chains import Chains
 from txnstore.compactor import plan_repairs, repair
 from txnstore.core.authorization.model import CLUSTER, Acl
 from txnstore.core.authorization.rights import read_topics
@@ -113,6 +115,29 @@ def test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not()
             if call == bob.compact:
                 newcomer = shop.as_(ALICE)
                 assert connection_of(newcomer).counts.snapshot().get < CHECKPOINT_EVERY
+
+
+def test_a_process_that_has_just_opened_the_store_writes_overdue_checkpoints_of_all_chains() -> None:
+    """It reads the chains at once, so it may read their entries before it knows who may write checkpoints."""
+    shop = Shop(3)
+    with shop.stack:
+        shop.admin.acls.create([*ALICES, MAINTAIN])
+        alice = shop.as_(ALICE)
+        with alice.producer("a", linger=None) as producer:
+            for _ in range(CHECKPOINT_EVERY + 20):
+                with producer.transaction():
+                    for number in range(4):
+                        producer.send("out", b"x", partition=number)
+        assert min(shop.heads()) > CHECKPOINT_EVERY
+        assert alice.metrics().checkpoints == 0
+        names = connection_of(shop.admin).keys
+        chains = Chains(shop.objects, names, 3, runtime(shop.clock), InlineExecutor(), principal=BOB)
+        for number in (1, 2, 0):
+            chains[number].load(None)
+        chains.save_if_overdue()
+        assert [chain.metrics.checkpoints for chain in chains] == [1, 1, 1]
+        chains.save_if_overdue()
+        assert [chain.metrics.checkpoints for chain in chains] == [1, 1, 1]
 
 
 def test_processes_that_may_maintain_write_one_checkpoint_together() -> None:
