@@ -8,7 +8,7 @@ from txnstore.chain.past import Past
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.connection import Connection
 from txnstore.core.authorization.changes import is_in_use
-from txnstore.core.authorization.model import ANONYMOUS, ANY_NAME, CLUSTER, EVERYONE, Acl, Operation
+from txnstore.core.authorization.model import ANY_NAME, CLUSTER, EVERYONE, Acl, Operation
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.model import items_of
 from txnstore.core.routing import CATALOG
@@ -82,11 +82,11 @@ def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> I
     if not authorization.super_users and not _has_somebody(authorization, acls, "ALTER"):
         message = "nobody may change the rules: there is no super user, and no rule allows ALTER on the cluster"
         yield _finding("administrators", Severity.BAD, message)
-    if authorization.allows(ANONYMOUS, "ALTER", "CLUSTER", CLUSTER):
+    if authorization.allows(EVERYONE, "ALTER", "CLUSTER", CLUSTER):
         message = "everyone may change the rules and maintain the store: no rule is for the cluster (allow_if_no_acl)"
-        if authorization.explain(ANONYMOUS, "ALTER", "CLUSTER", CLUSTER).acl is not None:
+        if authorization.explain(EVERYONE, "ALTER", "CLUSTER", CLUSTER).acl is not None:
             message = "everyone may change the rules: one allows it to everyone"
-        yield _finding("administrators", Severity.WARN, message, "txnstore acl explain User:ANONYMOUS ALTER --cluster")
+        yield _finding("administrators", Severity.WARN, message, "txnstore acl explain 'User:*' ALTER --cluster")
     if not _has_somebody(authorization, acls, "CLUSTER_ACTION"):
         message = "no rule allows CLUSTER_ACTION, so only super users compact, vacuum, and write checkpoints"
         severity = Severity.WARN if overdue else Severity.NOTE

@@ -148,3 +148,13 @@ def test_the_rules_of_earlier_are_looked_up_once(clock: ManualClock) -> None:
             requests.append(counting.snapshot().requests)
     assert requests[0] == 0, "all chains follow from the head"
     assert 0 < requests[1] <= 12
+
+
+def test_a_store_whose_rules_everyone_may_change_is_a_warning(store: Store) -> None:
+    store.acls.enable(ME, allow_if_no_acl=True)
+    assert "no rule is for the cluster" in _findings(store)["administrators"].message
+    store.acls.create([MAINTAINER])
+    assert "administrators" not in _findings(store)
+    store.acls.create([Acl("User:*", "ALLOW", "ALL", "CLUSTER", CLUSTER)])
+    assert "one allows it to everyone" in _findings(store)["administrators"].message
+    assert _findings(store)["administrators"].severity is Severity.WARN

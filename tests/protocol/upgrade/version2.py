@@ -64,7 +64,10 @@ def answers(store: Store) -> dict[str, Any]:
         "groups": plain(store.groups()),
         "transactions": [_transaction(store, txn.transactional_id) for txn in store.transactions()],
         "producers": {name: [plain(store.producers(name, each)) for each in partitions[name]] for name in names},
-        "history": plain(store.transaction_history("writer").steps),
+        "history": [
+            {name: value for name, value in step.items() if name != "principal"}  # The old release did not know it.
+            for step in plain(store.transaction_history("writer").steps)
+        ],
         "past": [{"entry": moment, "records": _past(store, moment)} for moment in moments],
     }  # fmt: skip
 
