@@ -18,6 +18,7 @@ from txnstore.compactor.retention import retain
 from txnstore.compactor.vacuum.vacuum import _Vacuum
 from txnstore.connection import Connection
 from txnstore.consumer.consumer import Consumer
+from txnstore.consumer.fetcher import Poller
 from txnstore.coordinator import copies
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core import decide as deciding
@@ -322,13 +323,6 @@ CHAINS = (
         test=_STORES + "test_a_lost_change_of_the_rules_stops_the_chains_that_follow_from_it",
     ),
     Mutant(
-        "a topic is closed before the right to delete it is checked",
-        copies.delete_topic,
-        "check_command($catalog.state.authorization, $chains.principal, $command, None)",
-        "pass",
-        test=_SEAMS + "test_a_refused_deletion_closes_no_chain",
-    ),
-    Mutant(
         "a deletion that is refused half way has changed nothing",
         copies.unknown_if_partial,
         "isinstance($error, StorageError | AuthorizationError)",
@@ -509,7 +503,7 @@ CHAINS = (
 CLIENTS = (
     Mutant(
         "a consumer may read any topic",
-        Consumer._check_readable,
+        Poller._check_readable,
         "if self._readable is self._connection.chain.state.authorization:",
         "if True:",
         test=_STORES + "test_a_consumer_that_loses_its_right_stops_with_the_error",
@@ -644,8 +638,6 @@ _SIMULATED_FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
      "return $decision", 1),
     ("another chain uses the rules that its process knew", Chain.authorization,
      "if $catalog is self or not is_in_use($state):", "if True:", 3),
-    ("a refusal by old rules counts", Chain._is_refused_by_old,
-     "return self._siblings[CATALOG].refresh().authorization != $rules", "return False", 3),
     ("another chain does not follow from a change", Coordinator._change_authorization,
      "if is_in_use($catalog.state):", "if False:", 3),
     ("everyone writes checkpoints", Chain.checkpoint,

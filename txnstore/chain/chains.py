@@ -61,7 +61,6 @@ class Chains:
     ) -> None:
         self._objects = objects
         self.keys = keys
-        self.principal = principal
         self.identity = Identity(objects, keys, runtime, requests)
         self._requests = requests
         self._workers = workers or [requests] * count

@@ -24,7 +24,6 @@ from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
 from txnstore.consumer.subscription import AssignedPartition, Positions, Reset, ResetPolicy, parse_reset
 from txnstore.core.authorization.rights import read_group, read_topics
-from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import BlockedPartition
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import Isolation, TopicPartition
@@ -149,12 +148,8 @@ class Consumer:
             connection,
             self._positions,
             check_seconds("poll_interval", poll_interval, above=0),
-            self._check_readable,
             self._shared.follow if self._shared is not None else None,
         )
-        #: The authorization by which it may read its topics and its group; None before the first check, or after other
-        #: topics were chosen.
-        self._readable: Authorization | None = None
         if self.group is not None:
             connection.check_rights(read_group(self.group))
         #: The process that used it last: after a fork the child joins as another member.
@@ -185,7 +180,7 @@ class Consumer:
         if self._positions.topics is None and self._positions.assigned:
             raise InvalidConfigError(_EXCLUSIVE.format("assign", "subscribe"))
         self._connection.check_rights(read_topics(names))
-        self._readable = None
+        self._poller.check_rights_again()
         self._positions.subscribe(self._head(), names)
 
     def unsubscribe(self) -> None:
@@ -219,7 +214,7 @@ class Consumer:
             raise InvalidConfigError(_EXCLUSIVE.format("subscribe", "assign"))
         self._open()
         self._connection.check_rights(read_topics(tp.topic for tp in tps))
-        self._readable = None
+        self._poller.check_rights_again()
         view = self._connection.view(refresh=False)
         if any(view.partition(tp) is None for tp in tps):
             view = self._connection.view()
@@ -423,14 +418,6 @@ class Consumer:
             return polled
         finally:
             lease.end_poll()
-
-    def _check_readable(self) -> None:
-        """Check that the principal may read, unless the rules are still those of the last check."""
-        if self._readable is self._connection.chain.state.authorization:
-            return
-        topics = self._positions.topics or [tp.topic for tp in self._positions.assigned]
-        group = [read_group(self.group)] if self.group is not None else []
-        self._readable = self._connection.check_rights(*group, read_topics(topics))
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over all records, also those that come later: ``for record in consumer``.

@@ -17,6 +17,8 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.subscription import Positions
+from txnstore.core.authorization.rights import read_group, read_topics
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -67,8 +69,6 @@ class Poller:
         connection: The connection to the store.
         positions: The partitions and positions of the consumer.
         longest_pause: The longest pause between two reads of an idle chain, in seconds.
-        check_readable: Raises if the principal may not read a partition, by the newest rules that are known. Called
-            before records are taken: a poll learns of newer rules with the records after them.
         follow: Applies the group's assignment in a view to the positions, and returns the view after that.
     """
 
@@ -77,13 +77,14 @@ class Poller:
         connection: Connection,
         positions: Positions,
         longest_pause: float,
-        check_readable: Callable[[], None],
         follow: Callable[[View], View] | None = None,
     ) -> None:
         # All fields are those of the consumer's thread: a poller has no lock.
         self._connection = connection
         self._positions = positions
-        self._check_readable = check_readable
+        #: The authorization by which the principal may read the topics and the group; None before the first check, or
+        #: after other topics were chosen.
+        self._readable: Authorization | None = None
         self._follow = follow
         #: The longest pause between two reads of an idle chain, and the next one, in seconds. The next one doubles with
         #: each pause, and starts anew when records are returned.
@@ -101,6 +102,22 @@ class Poller:
         self._paused_s = 0.0
         #: The partitions without a position that were logged last.
         self._logged_pending: list[TopicPartition] = []
+
+    def check_rights_again(self) -> None:
+        """Let the next poll check the rights: other topics were chosen."""
+        self._readable = None
+
+    def _check_readable(self) -> None:
+        """Check that the principal may read, unless the rules are still those of the last check.
+
+        Before records are taken: a poll learns of newer rules with the records after them.
+        """
+        if self._readable is self._connection.chain.state.authorization:
+            return
+        positions = self._positions
+        topics = positions.topics or [tp.topic for tp in positions.assigned]
+        group = [read_group(positions.group)] if positions.group is not None else []
+        self._readable = self._connection.check_rights(*group, read_topics(topics))
 
     def end_idle(self) -> None:
         """Let the next poll look at every partition: a call may have changed which they are, or a position."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from txnstore.chain.chains import Chains
-from txnstore.core.authorization.rights import check_command
 from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.model import items_of
@@ -92,8 +91,6 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
         if command.revision not in {None, topic.revision}:
             msg = f"topic {topic.name!r} was changed concurrently with its deletion"
             raise TopicChangedError(msg)
-        # At the head of chain 0, before the first chain closes it.
-        check_command(catalog.state.authorization, chains.principal, command, None)
         try:
             _delete(chains, topic)
         except TopicChangedError:
