@@ -71,7 +71,8 @@ class TestPolicies(PolicyCases):
             producer.send("secret", b"x")
             with pytest.raises(StorageRefusedError, match="topics/secret"):
                 producer.commit_transaction()
-            assert [kind for kind, _ in objects.log] == ["put"]
+            # With several chains, the partition is added to the transaction in the background at the same time.
+            assert [kind for kind, key in objects.log if key.startswith("topics/")] == ["put"]
             producer.abort_transaction()
 
 
