@@ -106,7 +106,7 @@ def repair(connection: Connection, plan: RepairPlan) -> None:
         UnsafeStorageError: The storage lets a name be created twice.
         CorruptionError: ``store.json`` exists by now.
         ClusterAuthorizationError: The principal has no right to maintain the store. Not checked in a store that does
-            not open without the repairs, whose rules nobody can read.
+            not open without the repairs: its rules cannot be read.
     """
     check_writable(connection.read_only, connection.url, "nothing in it can be repaired")
     _check_rights(connection)

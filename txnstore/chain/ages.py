@@ -88,7 +88,7 @@ class _Answer(NamedTuple):
 
     Attributes:
         at: When it was asked, in monotonic ms.
-        least_ms: The least age that the entry had then, in ms; 0: nothing is known, as long as it has not answered.
+        least_ms: The least age that the entry had then, in ms, as far as is known.
     """
 
     at: int
@@ -157,12 +157,12 @@ class Ages:
             if not is_future and max(wall_clock, state.timestamp) - stamp <= length_ms:
                 return False
             answer = self._requested.get((state.chain, stamp))
-            if answer is not None:
-                if answer.least_ms + now - answer.at > length_ms:
-                    return True
-                if now - answer.at < length_ms / _ASKS:
-                    return False
-            self._keep_answer(state.chain, stamp, _Answer(now, 0))
+            least_ms = answer.least_ms + now - answer.at if answer is not None else 0
+            if least_ms > length_ms:
+                return True
+            if answer is not None and now - answer.at < length_ms / _ASKS:
+                return False
+            self._keep_answer(state.chain, stamp, _Answer(now, least_ms))
         try:
             if stamp > self.newest_older_than(state, length_ms + 1):
                 return False
