@@ -19,6 +19,9 @@ LINKED = ["catalog", "cli", "compactor"]
 ENGINES = {"boto3", "botocore", "duckdb", "obstore", "pandas", "pyspark", "s3fs"}
 
 PUBLIC_NAMES = [
+    "Acl",
+    "Acls",
+    "AuthorizationSettings",
     "BlockedPartition",
     "BlockedReadWarning",
     "ChainStatus",
@@ -53,6 +56,7 @@ PUBLIC_NAMES = [
     "Scan",
     "Slice",
     "Snapshot",
+    "StoragePolicy",
     "Store",
     "StoreMetrics",
     "StoreStatus",
@@ -67,6 +71,7 @@ PUBLIC_NAMES = [
     "TransactionStep",
     "TxnState",
     "TxnStoreError",
+    "Verdict",
     "__version__",
     "create",
     "errors",
@@ -158,6 +163,7 @@ def test_store_exposes_exactly_public_names() -> None:
     assert [name for name in dir(txnstore.Store) if not name.startswith("_")] == [
         "abort_hanging",
         "abort_transaction",
+        "acls",
         "alter_topic",
         "checkpoint",
         "close",
@@ -178,6 +184,7 @@ def test_store_exposes_exactly_public_names() -> None:
         "instrument",
         "metrics",
         "offsets",
+        "principal",
         "producer",
         "producers",
         "prometheus",
