@@ -87,10 +87,8 @@ class Offsets:
         self, view: View, tp: TopicPartition, log: Partition, isolation: Isolation
     ) -> OffsetAndTimestamp | None:
         """The first record with the greatest timestamp (KIP-734). In a thread."""
-        greatest = max(
-            (batch.max_timestamp for batch in log.batches.overlapping(log.log_start, log.read_limit(isolation))),
-            default=None,
-        )
+        batches = log.batches.overlapping(log.log_start, log.read_limit(isolation))
+        greatest = max((batch.max_timestamp for batch in batches), default=None)
         if greatest is None:
             return None
         return offset_for_time(self._services.connection.objects, view, tp, isolation, greatest)
@@ -108,9 +106,7 @@ class Offsets:
         topics = [
             {
                 "topic": topic.topic,
-                "partitions": [
-                    self._end_of_epoch(view, topic.topic, partition, peer) for partition in topic.partitions
-                ],
+                "partitions": [self._end_of_epoch(view, topic.topic, each, peer) for each in topic.partitions],
             }
             for topic in request.body.topics
         ]

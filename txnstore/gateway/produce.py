@@ -90,7 +90,7 @@ class Produce:
         parts = [
             (
                 topic,
-                [(partition, await self._stage(request, topic, partition, peer)) for partition in topic.partition_data],
+                [(each, await self._stage(request, topic, each, peer)) for each in topic.partition_data],
             )
             for topic in body.topic_data
         ]
@@ -159,7 +159,7 @@ class Produce:
         return taken
 
     def _prepare(self, taken: Sequence[StagedBatch]) -> dict[int, Exception]:
-        """Convert the records, and inline or upload them; returns the errors of batches by their number. In a thread."""
+        """Convert the records, and inline or upload them; returns the errors by number of the batch. In a thread."""
         rows, refusals = _rows_of(taken)
         groups: dict[tuple[str, int, int], list[int]] = {}
         chains = self._services.connection.view(refresh=False).chains

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 #: Handles a request: the fields of its response; None: it has none; or an awaitable of either, for a request that has
 #: begun and whose successors may begin.
-Handler = Callable[[Request, "Peer"], Awaitable["Fields | None | Awaitable[Fields | None]"]]
+Handler = Callable[[Request, "Peer"], Awaitable["Fields | Awaitable[Fields | None] | None"]]
 
 #: Kafka's ``socket.request.max.bytes``.
 MAX_REQUEST_BYTES = 100 << 20
@@ -166,7 +166,7 @@ class Server:
             _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError) as error:
             _LOG.debug("connection closed", extra={"peer": host, "reason": repr(error)})
-        except Exception:
+        except Exception:  # noqa: BLE001 - The gateway goes on without this connection.
             _LOG.exception("closing the connection of %s after an unexpected error", host, extra={"peer": host})
         finally:
             self.traffic.connections -= 1

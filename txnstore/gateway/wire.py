@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import struct
 import typing
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ PREFIX = struct.Struct(">i")
 #: The fields at the beginning of each request: API, version, correlation id.
 _START = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
-_MILLISECOND = datetime.timedelta(milliseconds=1)
+_MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class MalformedRequestError(Exception):
@@ -176,7 +176,7 @@ def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
         return ErrorCode, ErrorCode.none
     name = getattr(hint, "__name__", "")
     if name.endswith("Timedelta"):
-        return (lambda milliseconds: milliseconds * _MILLISECOND), datetime.timedelta(0)
+        return (lambda milliseconds: milliseconds * _MILLISECOND), dt.timedelta(0)
     if name == "TZAware":
         return _moment, _moment(0)
     if hint is str or issubclass(hint, str):
@@ -188,5 +188,5 @@ def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
     return (lambda item: item), 0
 
 
-def _moment(milliseconds: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(0, datetime.UTC) + milliseconds * _MILLISECOND
+def _moment(milliseconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.UTC) + milliseconds * _MILLISECOND

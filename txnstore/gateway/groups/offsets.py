@@ -95,11 +95,9 @@ class GroupOffsets:
             return {"groups": [self._group(view, each, request.version, peer, stable=stable) for each in body.groups]}
         fields = dict(self._group(view, body, request.version, peer, stable=stable))
         if request.version < 2 and fields["error_code"] is not ErrorCode.none:
+            code = fields["error_code"]
             fields["topics"] = [
-                {
-                    "name": topic.name,
-                    "partitions": [_missing(number, fields["error_code"]) for number in topic.partition_indexes],
-                }
+                {"name": topic.name, "partitions": [_missing(each, code) for each in topic.partition_indexes]}
                 for topic in body.topics or ()
             ]
         return fields
@@ -145,7 +143,7 @@ def committed_topics(
 ) -> list[Fields]:
     """The answer for each partition: its own refusal, else the failure of the commit."""
     following = iter(parts)
-    described = []
+    described: list[Fields] = []
     for topic in topics:
         partitions = []
         for partition in topic.partitions:
