@@ -41,6 +41,11 @@ class Freshness:
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
         self.view = connection.view(refresh=False)
 
+    @property
+    def waiters(self) -> int:
+        """The fetches under way, most of which wait for records."""
+        return self._waiting
+
     async def head(self) -> View:
         """The view at the heads of the chains, read after this call: requests that wait share one look.
 

@@ -81,6 +81,8 @@ class Produce:
         #: The batches that no flush has taken, oldest first.
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
+        #: The flushes, and the batches that they took.
+        self.flushes, self.batches = 0, 0
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of its API."""
@@ -139,6 +141,8 @@ class Produce:
         try:
             while self._staged:
                 taken = self._take()
+                self.flushes += 1
+                self.batches += len(taken)
                 try:
                     refusals = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
