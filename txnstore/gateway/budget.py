@@ -124,9 +124,9 @@ class Room:
         """Whether any request waits."""
         return any(not future.done() for future in self._waiting)
 
-    async def wait(self) -> None:
-        """Wait until the room is not used up."""
-        while self.used >= self._size:
+    async def wait(self, times: int = 1) -> None:
+        """Wait while the room is used up; of its size, or of a multiple for those whose responses are small."""
+        while self.used >= times * self._size:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future

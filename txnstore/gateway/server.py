@@ -343,7 +343,7 @@ class _Connection:
                 held = self._server.budget.hold()  # Its bytes are those of the task now.
                 return
             await self._all_sent()
-            await self._peer.room.wait()
+            await self._peer.room.wait(2)  # A fetch waits on its own: it knows when it reads.
             unknown = None if request is not None else self._counted(self._server.unknown_version(start))
             await self._send(unknown if request is None else await self._handle(request))
             self._slots.release()
