@@ -23,7 +23,7 @@ from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Held, Room
 from txnstore.gateway.errors import code_of, message_of
 from txnstore.gateway.logs import limited_logger
-from txnstore.gateway.stream import CHUNK, Stream
+from txnstore.gateway.stream import AHEAD, CHUNK, Stream
 from txnstore.gateway.wire import (
     PREFIX,
     START_SIZE,
@@ -364,10 +364,10 @@ class _Connection:
         self._is_reading = True
         if not START_SIZE <= size <= MAX_REQUEST_BYTES:
             raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
-        first = await self._read(min(size, CHUNK), held)
+        first = await self._read(min(size, AHEAD), held)  # Small requests are in memory whatever else is.
         start = read_start(first)
         self._server.check_start(start, size, self._peer)
-        if size > CHUNK or start.api == Api.PRODUCE:
+        if size > AHEAD or start.api == Api.PRODUCE:
             await held.add(len(first))
         if size == len(first):
             return start, first

@@ -9,7 +9,7 @@ from typing import cast
 #: The bytes that a read may ask for.
 CHUNK = 64 << 10
 #: The bytes that are received before anybody asks for them: what a client that floods the gateway has in its memory.
-_AHEAD = 16 << 10
+AHEAD = 16 << 10
 #: The bytes that are handed to the transport at a time.
 _SLICE = 256 << 10
 
@@ -49,12 +49,12 @@ class Stream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to receive: no more than is asked for, or a little ahead of that."""
-        return self._scratch[: max(min(max(self._wanted, _AHEAD) - len(self._received), CHUNK), 1)]
+        return self._scratch[: max(min(max(self._wanted, AHEAD) - len(self._received), CHUNK), 1)]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         self._received += self._scratch[:nbytes]
-        if len(self._received) >= max(self._wanted, _AHEAD) and not self._is_paused:
+        if len(self._received) >= max(self._wanted, AHEAD) and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
         if len(self._received) >= self._wanted:
@@ -105,7 +105,7 @@ class Stream(asyncio.BufferedProtocol):
             raise asyncio.IncompleteReadError(bytes(self._received), size)
         data = bytes(memoryview(self._received)[:size])
         del self._received[:size]
-        if len(self._received) < _AHEAD:
+        if len(self._received) < AHEAD:
             self._resume()
         return data
 

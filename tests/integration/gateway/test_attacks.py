@@ -8,7 +8,7 @@ import struct
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 from tests.helpers.gateway import (
     Client,
     GatewayProcess,
-    decode_response,
     fetch_fields,
     produce_fields,
     record_batch,
@@ -120,10 +119,8 @@ def test_thousands_of_requests_in_one_go_are_answered_in_order(gateway: GatewayP
         while len(answers) < len(expected):
             assert time.monotonic() < deadline  # noqa: TID251
             if sent < len(data):
-                try:
+                with suppress(BlockingIOError):
                     sent += client.socket.send(data[sent : sent + 65536])
-                except BlockingIOError:
-                    pass
             try:
                 part = client.socket.recv(1 << 16)
                 assert part, "closed"
@@ -249,6 +246,5 @@ def test_clients_that_read_nothing_take_a_bounded_part_of_the_memory(gateway: Ga
             start = other.ask(Api.FETCH, 4, fetch_fields("t", 0, max_bytes=MB))
             assert start.responses[0].partitions[0].error_code == 0
         wait_until(lambda: metric(gateway, "gateway_unsent_bytes") <= 300 * MB)
-        print("rss", before // MB, gateway.resident_bytes // MB, metric(gateway, "gateway_unsent_bytes") / MB)
         assert gateway.resident_bytes - before < 800 * MB
     wait_until(lambda: metric(gateway, "gateway_unsent_bytes") == 0)
