@@ -27,7 +27,15 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
 from txnstore.core.log.visibility import visible
 from txnstore.core.maintenance import ReplaceSegments
-from txnstore.core.model import NO_PRODUCER, Isolation, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import (
+    NO_FEATURES,
+    NO_PRODUCER,
+    Features,
+    Isolation,
+    Outcome,
+    ProducerIdentity,
+    TopicPartition,
+)
 from txnstore.core.routes import with_expired
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
@@ -59,6 +67,8 @@ class World:
         #: Commands name the expired members themselves.
         self.blind = False
         self.entries: list[tuple[int, tuple[Event, ...]]] = []
+        #: The features that entries require, by the time of the entry.
+        self.requires: dict[int, Features] = {}
         self._segments = 0
         #: The offsets of the rows of the segments that a compaction made.
         self.rows: dict[str, tuple[int, ...]] = {}
@@ -71,6 +81,7 @@ class World:
         self.now += 1
         decision = decide(begin_entry(self.state, self.now), self._watched(command))
         if decision.events:
+            self.requires[self.now] = decision.state.requires.without(self.state.requires)
             self._enter(decision.events)
             assert self.state == decision.state
         return decision.result
@@ -108,7 +119,7 @@ class World:
         """The fold of all entries from the first one."""
         state = self.start
         for now, events in self.entries:
-            state = begin_entry(state, now)
+            state = begin_entry(state, now, self.requires.get(now, NO_FEATURES))
             for event in events:
                 state = evolve(state, event)
         return state

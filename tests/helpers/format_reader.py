@@ -126,6 +126,7 @@ def new_partition(revision: int) -> Json:
         "aborted": [],
         "clean_until": 0,
         "revision": revision,
+        "session_windows": {},
         "batches": {},
     }
 
@@ -254,6 +255,7 @@ def _txn_prepared(state: State, event: Json) -> None:
     if txn is not None:  # A reader that folds only what readers need has no transactions.
         txn |= {"state": f"PREPARE_{event['outcome']}", "updated_at": state.timestamp}
         txn |= {name: event[name] for name in ("next_producer_id", "next_epoch")}
+        txn["session_epoch"] = -1
         grant(state, event["next_producer_id"])
 
 
@@ -388,6 +390,7 @@ def _producer_initialized(state: State, event: Json) -> None:
         "started_at": None,
         "updated_at": state.timestamp,
         "versions": before["versions"] if before is not None else {},
+        "session_epoch": -1,
     }
     state.transactional_ids[event["producer_id"]] = name
 
@@ -412,6 +415,20 @@ def _txn_held(state: State, event: Json) -> None:
         raise_fence(state, event["producer_id"], event["epoch"], held=True)
     else:
         state.transactions[event["transactional_id"]] |= {"held": event["epoch"], "updated_at": state.timestamp}
+
+
+@needed(WRITERS, "SessionContinued")
+def _session_continued(state: State, event: Json) -> None:
+    producer_id, session_epoch = event["producer_id"], event["session_epoch"]
+    for tp in event["partitions"]:
+        log = state.partitions[tuple(tp)]
+        kept, current = log["session_windows"].get(producer_id), log["producers"].get(producer_id)
+        window = kept["batches"] if kept is not None and kept["session_epoch"] == session_epoch else []
+        if current is not None and current["epoch"] == event["epoch"]:
+            window = [*window, *current["batches"]]
+        log["session_windows"][producer_id] = {"session_epoch": session_epoch, "batches": window[-5:]}
+    if not state.is_foreign(producer_id):
+        state.transactions[event["transactional_id"]]["session_epoch"] = session_epoch
 
 
 @needed(WRITERS, "ProducerFenced")
@@ -502,6 +519,7 @@ def _group_rebalanced(state: State, event: Json) -> None:
 def _producers_expired(state: State, event: Json) -> None:
     for producer_id in event["producer_ids"]:
         del state.log(event)["producers"][producer_id]
+        state.log(event)["session_windows"].pop(producer_id, None)
 
 
 @needed(WRITERS, "FencesExpired")
@@ -600,7 +618,8 @@ def _texts(values: Json) -> Json:
 
 def _partition_head(tp: Tp, log: Json) -> Json:
     same = {name: value for name, value in log.items() if name != "batches"}
-    return {**same, "tp": list(tp), "producers": _texts(log["producers"]), "open_txns": _texts(log["open_txns"])}
+    texts = {name: _texts(log[name]) for name in ("producers", "open_txns", "session_windows")}
+    return {**same, "tp": list(tp), **texts}
 
 
 def _group_head(name: str, group: Json) -> Json:
@@ -626,11 +645,12 @@ def state_of(head: Json, batches: dict[Tp, dict[int, Json]]) -> State:
             **{name: value for name, value in log.items() if name != "tp"},
             "producers": _numbers(log["producers"]),
             "open_txns": _numbers(log["open_txns"]),
+            "session_windows": _numbers(log.get("session_windows", {})),
             "batches": batches.get(tuple(log["tp"]), {}),
         }
         for log in head["partitions"]
     }
-    state.transactions = {txn["transactional_id"]: txn for txn in head["transactions"]}
+    state.transactions = {txn["transactional_id"]: {"session_epoch": -1, **txn} for txn in head["transactions"]}
     state.decided = decided_in(state.transactions)
     state.groups = {
         group["name"]: {
@@ -826,6 +846,11 @@ class Chain:
         for name in ("version", "checksum", "index"):
             folded[name] = head[name]
         # As JSON: a list and a tuple, a text and a number as a name are the same there.
+        # A writer may leave out members of sessions that have their defaults.
+        for log in head["partitions"]:
+            log.setdefault("session_windows", {})
+        for txn in head["transactions"]:
+            txn.setdefault("session_epoch", -1)
         for name in {*folded, *head}:
             assert _same(folded.get(name)) == _same(head.get(name)), f"{key}: {name}"
         batches = {tp: log["batches"] for tp, log in state.partitions.items() if log["batches"]}

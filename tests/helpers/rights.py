@@ -40,6 +40,7 @@ from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
     ProducerInitialized,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -55,7 +56,7 @@ Need = tuple[Named, ...]
 ACTION: Named = ("CLUSTER_ACTION", "CLUSTER", CLUSTER)
 ALTER: Named = ("ALTER", "CLUSTER", CLUSTER)
 #: What follows from other events, whoever writes it.
-_CONSEQUENCES = (Observed, MarkerWritten, GroupMarkerWritten, TxnCompleted, ProducerFenced)
+_CONSEQUENCES = (Observed, SessionContinued, MarkerWritten, GroupMarkerWritten, TxnCompleted, ProducerFenced)
 _MAINTENANCE = (
     SegmentsReplaced,
     ObjectsDropped,

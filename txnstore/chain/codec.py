@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -35,13 +35,14 @@ from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
+from txnstore.core.transactions.sessions import SESSIONS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
 FORMAT_VERSION = 3
 #: The features of the format that this release has. A chain may require others, of later releases.
 READ_FEATURES: frozenset[str] = frozenset()
-WRITE_FEATURES = frozenset(AUTHORIZATION.write)
+WRITE_FEATURES = frozenset((*AUTHORIZATION.write, *SESSIONS.write))
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
@@ -51,6 +52,10 @@ _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 
 #: A number of an object as a whole. JSON has no limit; more than 64 bits are damage, which no later step could store.
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+#: Names of members, or members with those of the objects in their lists, as pydantic takes them.
+Unwritten: TypeAlias = set[str] | dict[str, Any]
 
 
 class Stored(BaseModel):
@@ -70,7 +75,7 @@ class Stored(BaseModel):
         """The JSON without what only later releases know."""
         return document
 
-    def unwritten(self) -> set[str]:
+    def unwritten(self) -> Unwritten:
         """The members that are not written, because they have their default: older documents lack them, too."""
         return set()
 

@@ -23,6 +23,7 @@ from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
     ProducerInitialized,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -43,6 +44,7 @@ Event = (
     | TxnHeld
     | ProducerFenced
     | TxnPrepared
+    | SessionContinued
     | MarkerWritten
     | GroupMarkerWritten
     | VersionRecorded

@@ -123,6 +123,7 @@ def _partitions_of(command: Command) -> Iterator[TopicPartition]:
     match command:
         case Append() | EndTxn():
             yield from (batch.tp for batch in command.batches)
+            yield from command.partitions if isinstance(command, Append) else ()
             yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
         case CommitOffsets() | ResetOffsets():
             yield from (item.tp for item in command.offsets.offsets)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
 from txnstore.chain import version2
-from txnstore.chain.codec import Int64, Stored
+from txnstore.chain.codec import Int64, Stored, Unwritten
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState, SessionWindow
 from txnstore.core.model import (
     NO_FEATURES,
+    NO_PRODUCER,
     EntrySpan,
     Features,
     Fence,
@@ -41,6 +42,7 @@ class PartitionDocument:
     aborted: list[AbortedTxn]
     clean_until: int = 0
     revision: int = 0
+    session_windows: dict[int, SessionWindow] = field(default_factory=dict)
 
 
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
@@ -66,6 +68,7 @@ class TransactionDocument:
     started_at: int | None
     updated_at: int
     versions: dict[str, int]
+    session_epoch: int = NO_PRODUCER
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,16 @@ class HeadDocument(Stored):
     authorization: AuthorizationDocument | None = None
     index: list[Int64]
 
-    def unwritten(self) -> set[str]:
-        return {"authorization"} if self.authorization is None else set()
+    def unwritten(self) -> Unwritten:
+        """Nor members of sessions, if there are none."""
+        members: dict[str, Any] = {}
+        if self.authorization is None:
+            members["authorization"] = True
+        if not any(item.session_windows for item in self.partitions):
+            members["partitions"] = {"__all__": {"session_windows"}}
+        if all(item.session_epoch == NO_PRODUCER for item in self.transactions):
+            members["transactions"] = {"__all__": {"session_epoch"}}
+        return members
 
     @classmethod
     def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +239,7 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
         producers=_sorted(partition.producers),
         open_txns=_sorted(partition.open_txns),
         aborted=list(partition.aborted),
+        session_windows=_sorted(partition.session_windows),
     )
 
 
@@ -240,6 +252,7 @@ def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
         producers=Map(item.producers),
         open_txns=Map(item.open_txns),
         aborted=tuple(item.aborted),
+        session_windows=Map(item.session_windows),
     )
 
 
@@ -300,7 +313,7 @@ def _group(item: GroupDocument) -> Group:
 
 def _converted(kind: type[D], source: object, **converted: Any) -> D:
     """A ``kind`` with the fields of ``source``, except for those that are stored in another form: ``converted``."""
-    same = {field.name: getattr(source, field.name) for field in fields(kind) if field.name not in converted}
+    same = {item.name: getattr(source, item.name) for item in fields(kind) if item.name not in converted}
     return kind(**same, **converted)
 
 
