@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pending", "committed_at", "metadata"]
+_CLASSIC_COLUMNS = ["member_id", "instance_id", "assigned", "client_id", "client_host"]
 _RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
@@ -37,7 +38,8 @@ def list_groups(app: App) -> None:
         {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
         for item in groups
     ]
-    columns = ["group", "state", "generation", "members", "partitions", "lag"]
+    kind = ["kind"] if any(item.kind != "native" for item in groups) else []
+    columns = ["group", *kind, "state", "generation", "members", "partitions", "lag"]
     app.out.rows(rows, columns, empty="There are no groups. A consumer with a group id creates one")
 
 
@@ -55,7 +57,8 @@ def show(app: App, name: str) -> None:
         app.out.record({**_summary(group), "lag": group.lag, "members": members, "offsets": offsets})
         return
     app.out.record({**_summary(group), "lag": group.lag})
-    app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
+    leases = ["member_id", "instance_id", "assigned", "waits_for", "expires_at"]
+    app.out.rows(members, _CLASSIC_COLUMNS if group.kind == "classic" else leases)
     for member in group.members:
         for holder in member.holders:
             from txnstore.consumer.membership import describe_holder
@@ -134,6 +137,25 @@ def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
         return {}
 
 
+@group.command("remove-members")
+@click.argument("name")
+@yes_option
+@shared_options()
+@pass_app
+def remove_members(app: App, name: str, yes: bool) -> None:
+    """Remove the members of the group NAME that a gateway keeps, if it is gone for ever. Shows the members, and asks.
+
+    Members that are alive join again.
+    """
+    with app.open() as store:
+        group = store.group(name)
+        if asks(f"remove the members of group {name!r}", yes=yes):
+            app.out.plan(_members(group) if group.kind == "classic" else [], _CLASSIC_COLUMNS)
+            ask(f"Remove these members of group {name!r}?")
+        removed = store.remove_members(name)
+    app.out.result(f"{removed} members of group {name!r} are removed", group=name, members=removed)
+
+
 @group.command()
 @click.argument("name")
 @yes_option
@@ -156,6 +178,19 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
         "state": group.state,
         "generation": group.generation,
         "last_transactional_id": group.last_transactional_id,
+        **_classic(group),
+    }
+
+
+def _classic(group: GroupDescription) -> dict[str, Any]:
+    """What only a classic group has."""
+    if group.kind == "native":
+        return {}
+    return {
+        "kind": group.kind,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "stored_at": instant(group.stored_at),
     }
 
 
@@ -169,6 +204,7 @@ def _members(group: GroupDescription) -> list[dict[str, Any]]:
             "waits_for": [str(tp) for tp in member.waits_for],
             "held_by": [holder.member_id for holder in member.holders],
             "expires_at": instant(member.expires_at),
+            **({"client_id": member.client_id, "client_host": member.client_host} if group.kind == "classic" else {}),
         }
         for member in group.members
     ]

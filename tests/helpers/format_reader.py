@@ -106,6 +106,7 @@ class State:
     authorization: Json = field(
         default_factory=lambda: {"mode": "off", "super_users": [], "allow_if_no_acl": False, "acls": []}
     )
+    generations: dict[str, Json] = field(default_factory=dict)
     decided: dict[int, str] = field(default_factory=dict)
 
     def log(self, event: Json) -> Json:
@@ -347,7 +348,16 @@ def _log_start_moved(state: State, event: Json) -> None:
 
 @needed(READERS, "GroupDeleted")
 def _group_deleted(state: State, event: Json) -> None:
-    del state.groups[event["group"]]
+    state.groups.pop(event["group"], None)
+    state.generations.pop(event["group"], None)
+
+
+@needed(READERS, "OffsetsDeleted")
+def _offsets_deleted(state: State, event: Json) -> None:
+    group = state.groups[event["group"]]
+    for offsets in (group["offsets"], *group["pending"].values()):
+        for tp in event["partitions"]:
+            offsets.pop(tuple(tp), None)
 
 
 @needed(READERS, "OffsetsExpired")
@@ -465,6 +475,7 @@ def _member_joined(state: State, event: Json) -> None:
     members = state.groups.setdefault(event["group"], new_group())["members"]
     before = members.get(event["replaces"] or event["member_id"], {"target": [], "held": []})
     members.pop(event["replaces"], None)
+    state.generations.pop(event["group"], None)
     names = ("member_id", "topics", "assignor", "session_timeout_ms", "instance_id")
     members[event["member_id"]] = {
         **{name: event[name] for name in names},
@@ -496,6 +507,17 @@ def _group_rebalanced(state: State, event: Json) -> None:
     group["generation"] = event["generation"]
     for item in event["members"]:
         group["members"][item["member_id"]] |= {"target": item["target"], "held": item["held"]}
+
+
+@needed(WRITERS, "GenerationStored")
+def _generation_stored(state: State, event: Json) -> None:
+    group = state.groups.setdefault(event["group"], new_group())
+    group["generation"] = event["generation"]
+    before = state.generations.get(event["group"])
+    if before is not None and before["members"] and not event["members"]:
+        group["emptied_at"] = state.timestamp
+    names = ("protocol_type", "protocol", "leader", "members")
+    state.generations[event["group"]] = {**{name: event[name] for name in names}, "stored_at": state.timestamp}
 
 
 @needed(WRITERS, "ProducersExpired")
@@ -580,7 +602,9 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
-    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
+    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization", "generations"}
+    if state.generations:
+        named.remove("generations")
     if state.authorization != State(0, 1).authorization:
         named.remove("authorization")
     same = {name: value for name, value in vars(state).items() if name not in named}

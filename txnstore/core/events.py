@@ -8,6 +8,7 @@ from txnstore.core.authorization.model import AclCreated, AclDeleted, Authorizat
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
@@ -15,6 +16,7 @@ from txnstore.core.groups.events import (
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
@@ -56,6 +58,8 @@ Event = (
     | MemberSeen
     | GroupRebalanced
     | GroupDeleted
+    | GenerationStored
+    | OffsetsDeleted
     | ProducersExpired
     | FencesExpired
     | TransactionalIdExpired

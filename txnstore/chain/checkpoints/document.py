@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
+from pydantic import Field
+
 from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.model import CommittedOffset, Group, Member
+from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
 from txnstore.core.model import (
@@ -122,10 +124,12 @@ class HeadDocument(Stored):
     fences: dict[int, Fence]
     requires: Features = NO_FEATURES
     authorization: AuthorizationDocument | None = None
+    #: What gateways have stored of classic groups, by name of the group.
+    generations: dict[str, ClassicGeneration] = Field(default_factory=dict)
     index: list[Int64]
 
     def unwritten(self) -> set[str]:
-        return {"authorization"} if self.authorization is None else set()
+        return {name for name in ("authorization", "generations") if not getattr(self, name)}
 
     @classmethod
     def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +172,7 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         fences=_sorted(state.fences),
         requires=state.requires,
         authorization=_authorization_document(state.authorization),
+        generations={name: group.classic for name, group in sorted_items(state.groups) if group.classic is not None},
         index=index,
     )
 
@@ -186,7 +191,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
-        groups=Map({item.name: _group(item) for item in document.groups}),
+        groups=Map({item.name: _group(item, document.generations.get(item.name)) for item in document.groups}),
         dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
@@ -288,13 +293,14 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument) -> Group:
+def _group(item: GroupDocument, classic: ClassicGeneration | None) -> Group:
     return _converted(
         Group,
         item,
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
         members=Map({member.member_id: member for member in item.members}),
+        classic=classic,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import ClassicMember
 from txnstore.core.model import TopicPartition
 
 #: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
@@ -113,6 +114,45 @@ class DeleteGroup:
     """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
     group: str
+    expired: ExpiredMembers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGeneration:
+    """Store a generation of a classic group; the gateway that coordinates the group asks. Answered with None.
+
+    Attributes:
+        group: The group.
+        expected: The generation that is stored; -1 if there is no group, or it has never had members.
+        generation: The new one, above ``expected``; the same one if static members are replaced.
+        protocol_type: The type of its protocols.
+        protocol: The protocol that the members have agreed on; of no meaning without members.
+        leader: The id of the member that has assigned; of no meaning without members.
+        members: All members; none: the group is empty.
+        replaces: Within a generation: the ids of the members whose static names others have now (KIP-345).
+        expired: The members with leases that are over, of a group that was native.
+    """
+
+    group: str
+    expected: int
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: tuple[ClassicMember, ...]
+    replaces: tuple[str, ...] = ()
+    expired: ExpiredMembers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """Delete committed and pending offsets of a group (KIP-496).
+
+    Answered with the partitions whose offsets stay, because a live member reads their topic: a tuple, sorted.
+    """
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
     expired: ExpiredMembers = ()
 
 

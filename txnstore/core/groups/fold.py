@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.fences import with_fence
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
@@ -14,8 +15,9 @@ from txnstore.core.groups.events import (
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
-from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
+from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member, OffsetAndMetadata
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, TopicPartition
 from txnstore.core.state import Fold, State, is_foreign, replace
 
@@ -41,6 +43,8 @@ def _member_joined(state: State, event: MemberJoined) -> State:
     )
     if event.replaces:
         group = replace(group, members=group.members.discard(event.replaces))
+    if group.classic is not None:
+        group = replace(group, classic=None)
     return _with_group(state, event.group, _with_member(group, member))
 
 
@@ -71,6 +75,21 @@ def _group_deleted(state: State, event: GroupDeleted) -> State:
     return replace(state, groups=state.groups.remove(event.group))
 
 
+def _generation_stored(state: State, event: GenerationStored) -> State:
+    group = state.groups.get(event.group, Group())
+    classic = ClassicGeneration(
+        event.protocol_type, event.protocol, event.leader, tuple(event.members), stored_at=state.timestamp
+    )
+    emptied = bool(group.classic_members) and not event.members
+    group = replace(
+        group,
+        generation=event.generation,
+        classic=classic,
+        emptied_at=state.timestamp if emptied else group.emptied_at,
+    )
+    return _with_group(state, event.group, group)
+
+
 def _with_member(group: Group, member: Member) -> Group:
     return replace(group, members=group.members.insert(member.member_id, member))
 
@@ -97,6 +116,23 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
     return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=commit_position)
+
+
+def _offsets_deleted(state: State, event: OffsetsDeleted) -> State:
+    group = state.groups[event.group]
+    pending = group.pending
+    for producer_id, offsets in group.pending.items():
+        pending = pending.insert(producer_id, _without(offsets, event.partitions))
+    group = replace(group, offsets=_without(group.offsets, event.partitions), pending=pending)
+    return _with_group(state, event.group, group)
+
+
+def _without(
+    offsets: Map[TopicPartition, CommittedOffset], partitions: Iterable[TopicPartition]
+) -> Map[TopicPartition, CommittedOffset]:
+    for tp in partitions:
+        offsets = offsets.discard(tp)
+    return offsets
 
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
@@ -148,7 +184,9 @@ GROUP_FOLDS: dict[type, Fold] = {
     MemberLeft: _member_left,
     MemberSeen: _member_seen,
     GroupRebalanced: _group_rebalanced,
+    GenerationStored: _generation_stored,
     GroupDeleted: _group_deleted,
     OffsetsCommitted: _offsets_committed,
+    OffsetsDeleted: _offsets_deleted,
     GroupMarkerWritten: _group_marker_written,
 }
