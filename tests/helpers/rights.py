@@ -23,6 +23,7 @@ from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated,
 from txnstore.core.events import Event
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
@@ -30,6 +31,7 @@ from txnstore.core.groups.events import (
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
@@ -127,6 +129,11 @@ def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  
             return [(("READ", "GROUP", event.group), ("DELETE", "GROUP", event.group), ACTION)]
         case GroupDeleted():
             return [(("DELETE", "GROUP", event.group), ACTION)]
+        case GenerationStored():
+            return [(("READ", "GROUP", event.group), ACTION)]
+        case OffsetsDeleted():
+            topics = {tp.topic for tp in event.partitions}
+            return [_one("DELETE", "GROUP", event.group), *(_one("READ", "TOPIC", name) for name in sorted(topics))]
         case LogStartMoved():
             return [(("DELETE", "TOPIC", event.topic), ACTION)]
         case AuthorizationChanged() | AclCreated() | AclDeleted():

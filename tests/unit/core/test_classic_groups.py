@@ -285,10 +285,10 @@ def test_a_rebalance_fences_offsets_at_the_end_of_a_transaction(world: World) ->
 
 def test_no_time_ends_the_members_of_a_gateway(world: World) -> None:
     world.do(generation(1, A, expected=-1))
-    world.do(CommitOffsets(commit(1, "a")))
     later = world.now + 2 * OFFSETS_RETENTION_MS
-    assert expired_offsets(group(world), later) == []
     assert not is_dead(group(world), later)
+    world.do(CommitOffsets(commit(1, "a")))
+    assert expired_offsets(group(world), later) == []
     world.now = later
     world.refuse(GroupNotEmptyError, DeleteGroup("g"))
     error = world.refuse(GroupNotEmptyError, ResetOffsets(offsets({T0: 0})))
