@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pending", "committed_at", "metadata"]
-_CLASSIC_COLUMNS = ["member_id", "instance_id", "assigned", "client_id", "client_host"]
+_MEMBER_COLUMNS = {
+    "native": ["member_id", "instance_id", "assigned", "waits_for", "expires_at"],
+    "classic": ["member_id", "instance_id", "assigned", "client_id", "client_host"],
+    "consumer": ["member_id", "instance_id", "assigned", "waits_for"],
+}
 _RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
@@ -57,8 +61,7 @@ def show(app: App, name: str) -> None:
         app.out.record({**_summary(group), "lag": group.lag, "members": members, "offsets": offsets})
         return
     app.out.record({**_summary(group), "lag": group.lag})
-    leases = ["member_id", "instance_id", "assigned", "waits_for", "expires_at"]
-    app.out.rows(members, _CLASSIC_COLUMNS if group.kind == "classic" else leases)
+    app.out.rows(members, _MEMBER_COLUMNS[group.kind])
     for member in group.members:
         for holder in member.holders:
             from txnstore.consumer.membership import describe_holder
@@ -150,7 +153,7 @@ def remove_members(app: App, name: str, yes: bool) -> None:
     with app.open() as store:
         group = store.group(name)
         if asks(f"remove the members of group {name!r}", yes=yes):
-            app.out.plan(_members(group) if group.kind == "classic" else [], _CLASSIC_COLUMNS)
+            app.out.plan(_members(group) if group.kind != "native" else [], _MEMBER_COLUMNS[group.kind])
             ask(f"Remove these members of group {name!r}?")
         removed = store.remove_members(name)
     app.out.result(f"{removed} members of group {name!r} are removed", group=name, members=removed)
@@ -183,9 +186,9 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
 
 
 def _classic(group: GroupDescription) -> dict[str, Any]:
-    """What only a classic group has."""
-    if group.kind == "native":
-        return {}
+    """What only a group of a gateway has."""
+    if group.kind != "classic":
+        return {} if group.kind == "native" else {"kind": group.kind}
     return {
         "kind": group.kind,
         "protocol_type": group.protocol_type,

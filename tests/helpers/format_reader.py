@@ -107,6 +107,7 @@ class State:
         default_factory=lambda: {"mode": "off", "super_users": [], "allow_if_no_acl": False, "acls": []}
     )
     generations: dict[str, Json] = field(default_factory=dict)
+    epochs: dict[str, dict[str, int]] = field(default_factory=dict)
     decided: dict[int, str] = field(default_factory=dict)
 
     def log(self, event: Json) -> Json:
@@ -348,8 +349,8 @@ def _log_start_moved(state: State, event: Json) -> None:
 
 @needed(READERS, "GroupDeleted")
 def _group_deleted(state: State, event: Json) -> None:
-    state.groups.pop(event["group"], None)
-    state.generations.pop(event["group"], None)
+    for by_group in (state.groups, state.generations, state.epochs):
+        by_group.pop(event["group"], None)
 
 
 @needed(READERS, "OffsetsDeleted")
@@ -474,7 +475,10 @@ def _objects_forgotten(state: State, event: Json) -> None:
 def _member_joined(state: State, event: Json) -> None:
     members = state.groups.setdefault(event["group"], new_group())["members"]
     before = members.get(event["replaces"] or event["member_id"], {"target": [], "held": []})
+    if not members:
+        state.epochs.pop(event["group"], None)
     members.pop(event["replaces"], None)
+    state.epochs.get(event["group"], {}).pop(event["replaces"], None)
     state.generations.pop(event["group"], None)
     names = ("member_id", "topics", "assignor", "session_timeout_ms", "instance_id")
     members[event["member_id"]] = {
@@ -497,8 +501,14 @@ def _member_seen(state: State, event: Json) -> None:
 def _member_left(state: State, event: Json) -> None:
     group = state.groups[event["group"]]
     del group["members"][event["member_id"]]
+    state.epochs.get(event["group"], {}).pop(event["member_id"], None)
     if not group["members"]:
         group["emptied_at"] = state.timestamp
+
+
+@needed(WRITERS, "MemberReconciled")
+def _member_reconciled(state: State, event: Json) -> None:
+    state.epochs.setdefault(event["group"], {})[event["member_id"]] = event["epoch"]
 
 
 @needed(WRITERS, "GroupRebalanced")
@@ -516,6 +526,7 @@ def _generation_stored(state: State, event: Json) -> None:
     before = state.generations.get(event["group"])
     if before is not None and before["members"] and not event["members"]:
         group["emptied_at"] = state.timestamp
+    state.epochs.pop(event["group"], None)
     names = ("protocol_type", "protocol", "leader", "members")
     state.generations[event["group"]] = {**{name: event[name] for name in names}, "stored_at": state.timestamp}
 
@@ -602,9 +613,8 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
-    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization", "generations"}
-    if state.generations:
-        named.remove("generations")
+    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
+    named |= {name for name in ("generations", "epochs") if not getattr(state, name)}
     if state.authorization != State(0, 1).authorization:
         named.remove("authorization")
     same = {name: value for name, value in vars(state).items() if name not in named}

@@ -29,6 +29,7 @@ from txnstore.core.groups.events import (
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
     OffsetsDeleted,
@@ -122,7 +123,7 @@ def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  
             if state.transactions[event.transactional_id].timed_from is not None:
                 return []  # Perhaps its timeout has passed.
             return [(*_write_id(event.transactional_id), ACTION)]
-        case MemberJoined() | MemberSeen() | MemberLeft(reason="left"):
+        case MemberJoined() | MemberSeen() | MemberReconciled() | MemberLeft(reason="left"):
             return [_one("READ", "GROUP", event.group)]
         case MemberLeft() | GroupRebalanced():
             # Members whose leases are over leave with whatever is asked of the group.

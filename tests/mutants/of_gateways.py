@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.chain.ages import Ages
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 
 _RULES = "unit/core/test_classic_groups.py::"
+_EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
 
@@ -57,7 +59,7 @@ GATEWAYS = (
     Mutant(
         "a member with a lease joins members of a gateway",
         membership.join,
-        "if $group.classic_members:",
+        "if $group.kind != $command.kind:",
         "if False:",
         test=_RULES + "test_a_group_has_members_of_one_kind",
     ),
@@ -85,14 +87,14 @@ GATEWAYS = (
     Mutant(
         "offsets expire while a gateway keeps members",
         groups_offsets.expired_offsets,
-        "$group.classic_members or ",
+        "$group.has_members_at_gateway or ",
         "",
         test=_RULES + "test_no_time_ends_the_members_of_a_gateway",
     ),
     Mutant(
         "a group expires while a gateway keeps members",
         groups_offsets.is_dead,
-        "$group.classic_members or ",
+        "$group.has_members_at_gateway or ",
         "",
         test=_RULES + "test_no_time_ends_the_members_of_a_gateway",
     ),
@@ -102,6 +104,34 @@ GATEWAYS = (
         "$state.timestamp if $emptied else $group.emptied_at",
         "$group.emptied_at",
         test=_RULES + "test_offsets_expire_a_week_after_the_group_became_empty",
+    ),
+    Mutant(
+        "a lease ends a member of KIP-848",
+        Ages.expired_members,
+        "if $group is not None and $group.has_members_at_gateway:",
+        "if False:",
+        test="protocol/store/test_classic_groups.py::test_members_of_kip_848_have_no_leases",
+    ),
+    Mutant(
+        "a member of KIP-848 is at the newest generation before it has reconciled it",
+        membership._reconcile,
+        "$epoch is None or set($member.held).issubset($member.target)",
+        "True",
+        test=_EPOCHS + "test_off_07_a_member_commits_in_its_epoch_until_it_has_reconciled",
+    ),
+    Mutant(
+        "a commit of an earlier epoch is accepted",
+        membership._generation_of,
+        "$group.epochs.get($member_id, $group.generation)",
+        "min($group.epochs.values())",
+        test=_EPOCHS + "test_a_rebalance_that_takes_nothing_from_a_member_does_not_fence_it_at_once",
+    ),
+    Mutant(
+        "the epoch of a member that left stays",
+        groups_fold._without_epoch,
+        "$group.epochs.discard($member_id)",
+        "$group.epochs",
+        test=_EPOCHS + "test_a_gateway_names_who_is_gone",
     ),
     Mutant(
         "offsets of a topic that is read are deleted",

@@ -33,7 +33,7 @@ from tests.helpers.later import text as later_text
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
 from txnstore.core.authorization.model import Acl
-from txnstore.core.groups.commands import DeleteOffsets, StoreGeneration
+from txnstore.core.groups.commands import DeleteOffsets, Heartbeat, JoinGroup, LeaveGroup, StoreGeneration
 from txnstore.core.groups.model import ClassicMember
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
@@ -672,6 +672,7 @@ def gateways(s: Story) -> None:
     pending.commit_transaction()
     s.step()
     s.process().checkpoint()
+    _reconcile(s)
     for name in ("deleted", "native"):
         connection_of(s.process()).submit(StoreGeneration(name, -1, 1, "connect", "default", "m", (_worker("m"),)))
         connection_of(s.process()).submit(StoreGeneration(name, 1, 2, "connect", None, None, ()))
@@ -681,6 +682,23 @@ def gateways(s: Story) -> None:
     consumer = s.process().consumer(["t"], group="native")
     s.kept.append(consumer)
     consumer.poll()
+    s.step()
+    s.process().checkpoint()
+
+
+def _reconcile(s: Story) -> None:
+    """A group of the kind ``consumer``: a member that joins gets partitions when the other one has released them."""
+    store = connection_of(s.process())
+    store.submit(JoinGroup("c", "one", (("t", 3),), kind="consumer"))
+    s.step()
+    store.submit(JoinGroup("c", "two", (("t", 3),), kind="consumer", instance_id="two"))
+    s.step()
+    s.process().checkpoint()
+    store.submit(Heartbeat("c", "one", (TopicPartition("t", 0), TopicPartition("t", 1))))
+    store.submit(JoinGroup("c", "two-2", (("t", 3),), kind="consumer", instance_id="two"))
+    s.step()
+    s.process().checkpoint()
+    store.submit(LeaveGroup("c", "one"))
     s.step()
     s.process().checkpoint()
 

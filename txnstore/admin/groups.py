@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
-from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, StoreGeneration, TxnOffsets
+from txnstore.core.groups.commands import DeleteGroup, LeaveGroup, ResetOffsets, StoreGeneration, TxnOffsets
 from txnstore.core.groups.consumer_protocol import assigned_partitions, subscribed_topics
 from txnstore.core.groups.membership import holders
 from txnstore.core.groups.model import ClassicMember, Group, GroupKind, Member, OffsetAndMetadata, PartitionHolder
@@ -96,7 +96,8 @@ class GroupDescription:
         members: Its live members.
         positions: Where it has committed, or has members.
         kind: ``native``: its members are consumers of this library. ``classic``: they are Kafka clients, which a
-            gateway keeps; members, state and generation are those that it has stored last.
+            gateway keeps; members, state and generation are those that it has stored last. ``consumer``: a gateway
+            keeps the members, and the chain assigns to them (KIP-848).
         protocol_type: Of a classic group: ``consumer``, ``connect`` or another type.
         protocol: Of a classic group with members: the protocol that they have agreed on, such as ``range``.
         stored_at: Of a classic group: when the generation was stored, in milliseconds since the epoch.
@@ -150,7 +151,7 @@ def delete_group(connection: Connection, name: str) -> None:
 
 
 def remove_members(connection: Connection, name: str) -> int:
-    """Remove the members of a classic group, as if all had left.
+    """Remove the members of a group that a gateway keeps, as if all had left.
 
     For members whose gateways are gone for ever. Those that are alive lose nothing but their membership: their gateway
     is refused its next generation, their commits are refused, and they join again.
@@ -163,11 +164,15 @@ def remove_members(connection: Connection, name: str) -> int:
         IllegalGenerationError: A gateway has stored another generation meanwhile: its members are alive.
     """
     group = _find(connection.view(), check_id("group", name))
-    members = group.classic_members
-    if group.classic is not None and members:
-        protocol_type, generation = group.classic.protocol_type, group.generation
-        connection.submit(StoreGeneration(name, generation, generation + 1, protocol_type, None, None, ()))
-    return len(members)
+    if not group.has_members_at_gateway:
+        return 0
+    if group.classic is None:
+        for member_id in sorted(group.members):
+            connection.submit(LeaveGroup(name, member_id))
+        return len(group.members)
+    protocol_type, generation = group.classic.protocol_type, group.generation
+    connection.submit(StoreGeneration(name, generation, generation + 1, protocol_type, None, None, ()))
+    return len(group.classic_members)
 
 
 def reset_offsets(
@@ -280,7 +285,7 @@ def _member(group: Group, member: Member) -> GroupMember:
         topics=tuple(sorted(member.topics)),
         assigned=member.assigned,
         waits_for=tuple(tp for tp in member.target if tp not in member.held),
-        expires_at=member.expires_at,
+        expires_at=None if group.has_members_at_gateway else member.expires_at,
         holders=holders(group, member),
     )
 

@@ -28,7 +28,7 @@ from txnstore.chain.keys import CHAINS, entry_sequence, store_of
 from txnstore.core.authorization.changes import AUTHORIZATION
 from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
-from txnstore.core.groups.classic import GROUPS
+from txnstore.core.groups.model import GROUPS
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
 from txnstore.core.log.model import Segment
 from txnstore.core.maintenance import SegmentsReplaced

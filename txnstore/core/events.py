@@ -14,6 +14,7 @@ from txnstore.core.groups.events import (
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
     OffsetsDeleted,
@@ -56,6 +57,7 @@ Event = (
     | MemberJoined
     | MemberLeft
     | MemberSeen
+    | MemberReconciled
     | GroupRebalanced
     | GroupDeleted
     | GenerationStored

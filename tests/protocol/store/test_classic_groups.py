@@ -14,7 +14,7 @@ from tests.helpers.groups import client, consumer_data, generation
 from tests.helpers.reading import another_process, append, new_store
 from txnstore import TopicPartition
 from txnstore.chain.codec import LONG, Entry, decode, encode
-from txnstore.core.groups.commands import CommitOffsets, DeleteOffsets, TxnOffsets
+from txnstore.core.groups.commands import CommitOffsets, DeleteOffsets, Heartbeat, JoinGroup, TxnOffsets
 from txnstore.core.groups.events import GenerationStored, GroupOffset
 from txnstore.core.groups.model import Group, GroupMetadata
 from txnstore.errors import (
@@ -127,7 +127,10 @@ def test_transactions_are_fenced_by_the_generation(clock: ManualClock, chains: i
 def test_a_native_consumer_is_told_that_its_group_is_another_one(clock: ManualClock) -> None:
     store = store_of(clock)
     submit(store, generation(1, A, expected=-1))
-    with store.consumer(["t"], group="g") as consumer, pytest.raises(InconsistentGroupProtocolError, match="gateway"):
+    with (
+        store.consumer(["t"], group="g") as consumer,
+        pytest.raises(InconsistentGroupProtocolError, match="kind classic"),
+    ):
         consumer.poll()
     assert store.remove_members("g") == 1
     with store.consumer(["t"], group="g") as consumer:
@@ -223,6 +226,37 @@ def test_the_command_line_shows_and_removes_members(tmp_path: Path) -> None:
     removed = captured("group", "remove-members", "g", "--yes", *options)
     assert (removed.status, removed.out.strip()) == (0, "1 members of group 'g' are removed")
     assert captured("group", "delete", "g", "--yes", *options).status == 0
+
+
+# The kind consumer (KIP-848) ------------------------------------------------------------------------------------------
+
+
+@CHAINS
+def test_members_of_kip_848_have_no_leases(clock: ManualClock, chains: int) -> None:
+    """Nobody takes their time: neither processes that watch leases, nor the clock of the storage."""
+    store = store_of(clock, chains)
+    other = another_process(store, clock)
+    submit(store, JoinGroup("g", "a", (("t", 2),), kind="consumer"))
+    submit(store, JoinGroup("g", "b", (("t", 2),), kind="consumer"))
+    other.groups()
+    clock.sleep(1_000_000_000)
+    for process in (other, another_process(store, clock)):
+        described = process.group("g")
+        assert (described.kind, described.generation, len(described.members)) == ("consumer", 2, 2)
+        assert [member.expires_at for member in described.members] == [None, None]
+        with pytest.raises(GroupNotEmptyError, match="2 members that a gateway keeps"):
+            process.delete_group("g")
+        submit(process, Heartbeat("g", "a", (T0, T1)))
+    gone = (("b", group_of(store).members["b"].seen_at),)
+    submit(store, Heartbeat("g", "a", (T0,), expired=gone))
+    store.checkpoint()
+    append(store, "later")
+    loaded = another_process(store, clock)
+    assert group_of(loaded) == group_of(store)
+    assert dict((group_of(loaded).epochs or {}).items()) == {"a": 3}
+    assert loaded.verify().violations == ()
+    assert loaded.remove_members("g") == 1
+    loaded.delete_group("g")
 
 
 # Older releases -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.core import T0, T1, World, offsets
 from tests.helpers.groups import SESSION, client, consumer_data, generation, group, join
-from txnstore.core.groups.classic import GROUPS, MAX_GENERATION, MAX_GENERATION_BYTES
+from txnstore.core.groups.classic import MAX_GENERATION, MAX_GENERATION_BYTES
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -21,6 +21,7 @@ from txnstore.core.groups.commands import (
     TxnOffsets,
 )
 from txnstore.core.groups.consumer_protocol import assigned_partitions, subscribed_topics
+from txnstore.core.groups.model import GROUPS
 from txnstore.core.groups.offsets import OFFSETS_RETENTION_MS, expired_offsets, is_dead
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import EndTxn

@@ -17,6 +17,8 @@ from txnstore.core.invariants.groups import (
     GROUP_STEPS,
     assignments_never_change,
     classic_generations_sound,
+    epochs_never_go_back,
+    epochs_sound,
 )
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
@@ -89,6 +91,19 @@ def test_changed_generation_is_found(classic: State, where: str, damage: Callabl
     assert where in "; ".join(found)
 
 
+def test_damage_of_epochs_is_found() -> None:
+    world = World(partitions=4)
+    settle(join(world, "a", kind="consumer"), join(world, "b", kind="consumer"))
+    state, group = world.state, world.state.groups["g"]
+    assert (check(state), check_step(state, state)) == ([], [])
+    assert group.epochs is not None
+    for epochs in (group.epochs.remove("a"), group.epochs.insert("a", 9), group.epochs.insert("a", 0)):
+        damaged = _group(state, epochs=epochs)
+        assert {item.name for item in check(damaged)} == {epochs_sound.__name__}
+    earlier = _group(state, epochs=group.epochs.insert("a", 1))
+    assert {item.name for item in check_step(state, earlier)} == {epochs_never_go_back.__name__}
+
+
 DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("partitions_have_one_holder", "t-3 is held by 'a'", lambda s: _member(s, "a", held=(FIRST, LAST))),
     (
@@ -125,6 +140,6 @@ def test_invalid_transition_is_found(sound: State, name: str, where: str, damage
 
 
 def test_each_rule_is_shown_to_fail() -> None:
-    classic = {classic_generations_sound, assignments_never_change}
+    classic = {classic_generations_sound, assignments_never_change, epochs_sound, epochs_never_go_back}
     assert {rule.__name__ for rule in {*GROUP_INVARIANTS} - classic} == {name for name, _, _ in DAMAGE}
     assert {rule.__name__ for rule in {*GROUP_STEPS} - classic} == {name for name, _, _ in STEP_DAMAGE}

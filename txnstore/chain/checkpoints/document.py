@@ -126,10 +126,12 @@ class HeadDocument(Stored):
     authorization: AuthorizationDocument | None = None
     #: What gateways have stored of classic groups, by name of the group.
     generations: dict[str, ClassicGeneration] = Field(default_factory=dict)
+    #: The epochs of the members of groups of the kind ``consumer``, by name of the group.
+    epochs: dict[str, dict[str, int]] = Field(default_factory=dict)
     index: list[Int64]
 
     def unwritten(self) -> set[str]:
-        return {name for name in ("authorization", "generations") if not getattr(self, name)}
+        return {name for name in ("authorization", "generations", "epochs") if not getattr(self, name)}
 
     @classmethod
     def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -173,6 +175,7 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         requires=state.requires,
         authorization=_authorization_document(state.authorization),
         generations={name: group.classic for name, group in sorted_items(state.groups) if group.classic is not None},
+        epochs={name: _sorted(group.epochs) for name, group in sorted_items(state.groups) if group.epochs is not None},
         index=index,
     )
 
@@ -191,7 +194,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
-        groups=Map({item.name: _group(item, document.generations.get(item.name)) for item in document.groups}),
+        groups=Map({item.name: _group(item, document) for item in document.groups}),
         dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
@@ -293,14 +296,15 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument, classic: ClassicGeneration | None) -> Group:
+def _group(item: GroupDocument, document: HeadDocument) -> Group:
     return _converted(
         Group,
         item,
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
         members=Map({member.member_id: member for member in item.members}),
-        classic=classic,
+        classic=document.generations.get(item.name),
+        epochs=Map(document.epochs[item.name]) if item.name in document.epochs else None,
     )
 
 

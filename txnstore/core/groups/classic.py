@@ -13,15 +13,11 @@ from dataclasses import replace
 from txnstore.core.groups.commands import StoreGeneration
 from txnstore.core.groups.events import GenerationStored
 from txnstore.core.groups.membership import expire
-from txnstore.core.groups.model import ClassicGeneration, Group
-from txnstore.core.model import Features
+from txnstore.core.groups.model import GROUPS, ClassicGeneration, Group
 from txnstore.core.state import Draft
 from txnstore.errors import IllegalGenerationError, InconsistentGroupProtocolError, InvalidConfigError
 from txnstore.validation import check_id
 
-#: The feature of the format that a chain with classic groups requires of its writers, who would otherwise accept
-#: offsets of members that are fenced.
-GROUPS = Features(write=("groups",))
 #: The greatest generation; Kafka's protocol has 32 bits for it.
 MAX_GENERATION = 2**31 - 1
 #: The most bytes of the subscriptions and assignments of a generation, which every process keeps in memory.

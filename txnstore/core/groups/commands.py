@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import ClassicMember
@@ -55,7 +56,8 @@ class JoinGroup:
         assignor: The assignor that the member asks for.
         session_timeout_ms: The length of the lease in ms.
         instance_id: The name of a static member, which replaces the member that has this name (KIP-345).
-        expired: The members whose leases are over.
+        expired: The members whose leases are over; of the kind ``consumer``: those that the gateway has timed out.
+        kind: ``native``, or ``consumer``: a gateway joins for a client of KIP-848.
     """
 
     group: str
@@ -65,11 +67,14 @@ class JoinGroup:
     session_timeout_ms: int = 45_000
     instance_id: str | None = None
     expired: ExpiredMembers = ()
+    kind: Literal["native", "consumer"] = "native"
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
+
+    A member of the kind ``consumer`` has no lease: for it the command writes only changes.
 
     Attributes:
         group: The group.
@@ -158,7 +163,10 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The answer to a member: the generation of its group, and the partitions that it may read now."""
+    """The answer to a member: the generation of its group, and the partitions that it may read now.
+
+    The generation for a member of the kind ``consumer`` is its epoch: the one that it has reconciled (KIP-848).
+    """
 
     member_id: str
     generation: int

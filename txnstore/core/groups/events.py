@@ -113,6 +113,16 @@ class GroupRebalanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReconciled:
+    """A member of a group of the kind ``consumer`` reads nothing but its targets of the generation ``epoch``."""
+
+    type: Literal["MemberReconciled"] = "MemberReconciled"
+    group: str
+    member_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeleted:
     """A group was deleted with its committed and pending offsets (OFF-17)."""
 

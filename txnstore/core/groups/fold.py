@@ -13,6 +13,7 @@ from txnstore.core.groups.events import (
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
     OffsetsDeleted,
@@ -41,15 +42,15 @@ def _member_joined(state: State, event: MemberJoined) -> State:
         target=before.target if before is not None else (),
         held=before.held if before is not None else (),
     )
+    if group.classic is not None or not group.members:
+        group = replace(group, classic=None, epochs=None)
     if event.replaces:
-        group = replace(group, members=group.members.discard(event.replaces))
-    if group.classic is not None:
-        group = replace(group, classic=None)
+        group = _without_epoch(replace(group, members=group.members.discard(event.replaces)), event.replaces)
     return _with_group(state, event.group, _with_member(group, member))
 
 
 def _member_left(state: State, event: MemberLeft) -> State:
-    group = state.groups[event.group]
+    group = _without_epoch(state.groups[event.group], event.member_id)
     members = group.members.remove(event.member_id)
     emptied_at = group.emptied_at if members else state.timestamp
     return _with_group(state, event.group, replace(group, members=members, emptied_at=emptied_at))
@@ -61,6 +62,16 @@ def _member_seen(state: State, event: MemberSeen) -> State:
     if event.topics is not None:
         member = replace(member, topics=dict(event.topics))
     return _with_group(state, event.group, _with_member(group, member))
+
+
+def _member_reconciled(state: State, event: MemberReconciled) -> State:
+    group = state.groups[event.group]
+    epochs: Map[str, int] = Map() if group.epochs is None else group.epochs
+    return _with_group(state, event.group, replace(group, epochs=epochs.insert(event.member_id, event.epoch)))
+
+
+def _without_epoch(group: Group, member_id: str) -> Group:
+    return group if group.epochs is None else replace(group, epochs=group.epochs.discard(member_id))
 
 
 def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
@@ -85,6 +96,7 @@ def _generation_stored(state: State, event: GenerationStored) -> State:
         group,
         generation=event.generation,
         classic=classic,
+        epochs=None,
         emptied_at=state.timestamp if emptied else group.emptied_at,
     )
     return _with_group(state, event.group, group)
@@ -183,6 +195,7 @@ GROUP_FOLDS: dict[type, Fold] = {
     MemberJoined: _member_joined,
     MemberLeft: _member_left,
     MemberSeen: _member_seen,
+    MemberReconciled: _member_reconciled,
     GroupRebalanced: _group_rebalanced,
     GenerationStored: _generation_stored,
     GroupDeleted: _group_deleted,

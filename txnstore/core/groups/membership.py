@@ -22,8 +22,15 @@ from txnstore.core.groups.commands import (
     Membership,
     TxnOffsets,
 )
-from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
-from txnstore.core.groups.model import ClassicMember, Group, Member, PartitionHolder
+from txnstore.core.groups.events import (
+    GroupRebalanced,
+    MemberJoined,
+    MemberLeft,
+    MemberPartitions,
+    MemberReconciled,
+    MemberSeen,
+)
+from txnstore.core.groups.model import GROUPS, ClassicMember, Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import Draft
 from txnstore.errors import (
@@ -49,9 +56,11 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     topics = _checked_topics(command.topics)
     _check_join(command, topics)
     group = _group(draft, command.group)
-    if group.classic_members:
-        msg = f"group {command.group!r} has members that a gateway keeps, so no member of another kind can join it"
-        raise InconsistentGroupProtocolError(msg)
+    if group.kind != command.kind:
+        if not expire_if_none_live(draft, command.group, command.expired):
+            msg = f"group {command.group!r} has members of the kind {group.kind}, so none of another kind can join it"
+            raise InconsistentGroupProtocolError(msg)
+        group = _group(draft, command.group)
     before = group.members.get(command.member_id)
     if before is not None and before.instance_id != command.instance_id:
         msg = f"member {before.member_id!r} of group {command.group!r} cannot change its group.instance.id"
@@ -59,6 +68,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     if before is None:
         before = _static_member(group, command.instance_id)
     removed = expire(draft, command.group, command.expired, caller=before)
+    epoch = group.epochs.get(before.member_id) if group.epochs is not None and before is not None else None
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -72,6 +82,9 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     )
     if removed or before is None or (before.topics, before.assignor) != (topics, command.assignor):
         _rebalance(draft, command.group)
+    if command.kind == "consumer":
+        draft.require(GROUPS)
+        _reconcile(draft, command.group, command.member_id, epoch)
     return _membership(draft, command.group, command.member_id)
 
 
@@ -83,18 +96,22 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         FencedInstanceError: Another member has its static name.
         InvalidConfigError: The topics are other ones than at the last join.
     """
-    member = require_member(_group(draft, command.group), command.group, command.member_id, command.instance_id)
+    group = _group(draft, command.group)
+    member = require_member(group, command.group, command.member_id, command.instance_id)
     topics = _checked_topics(command.topics) if command.topics is not None else member.topics
     if set(topics) != set(member.topics):
         msg = f"member {member.member_id!r} of group {command.group!r} has to join again to read other topics"
         raise InvalidConfigError(msg)
     changed = topics != member.topics
     owned = {member.member_id: command.owned} if command.owned is not None else {}
-    draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
+    if group.epochs is None or changed:
+        draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
     if expire(draft, command.group, command.expired, caller=member) or changed:
         _rebalance(draft, command.group, owned)
     else:
         _hand_over(draft, command.group, owned)
+    if group.epochs is not None:
+        _reconcile(draft, command.group, member.member_id, group.epochs[member.member_id])
     return _membership(draft, command.group, member.member_id)
 
 
@@ -252,8 +269,9 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
         raise IllegalGenerationError(msg)
     group = group or Group()
     require_any_member(group, name, offsets.member_id, offsets.instance_id)
-    if offsets.generation != group.generation:
-        msg = f"group {name!r} is at generation {group.generation}, not {offsets.generation}"
+    generation = _generation_of(group, offsets.member_id)
+    if offsets.generation != generation:
+        msg = f"group {name!r} is at generation {generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
     tps = {item.tp for item in offsets.offsets}
     for other in _members(group):
@@ -347,7 +365,24 @@ def _static_member(group: Group, instance_id: str | None) -> Member | None:
 
 def _membership(draft: Draft, name: str, member_id: str) -> Membership:
     group = _group(draft, name)
-    return Membership(member_id, group.generation, group.members[member_id].assigned)
+    return Membership(member_id, _generation_of(group, member_id), group.members[member_id].assigned)
+
+
+def _generation_of(group: Group, member_id: str) -> int:
+    """The generation that a member commits in: the last one that it has reconciled, or that of the group."""
+    return group.generation if group.epochs is None else group.epochs.get(member_id, group.generation)
+
+
+def _reconcile(draft: Draft, name: str, member_id: str, epoch: int | None) -> None:
+    """Note the generation that a member has reconciled; ``epoch``: that before, which stays until it has released all.
+
+    A partition that another member holds still is none of its concern: it does not read it (KIP-848).
+    """
+    group = _group(draft, name)
+    member = group.members[member_id]
+    reconciled = group.generation if epoch is None or set(member.held).issubset(member.target) else epoch
+    if group.epochs is None or group.epochs.get(member_id) != reconciled:
+        draft.emit(MemberReconciled(group=name, member_id=member_id, epoch=reconciled))
 
 
 def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:

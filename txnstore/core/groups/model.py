@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from txnstore.core.model import Map, TopicPartition
+from txnstore.core.model import Features, Map, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,13 @@ class ClassicGeneration:
     stored_at: int = 0
 
 
-#: ``native``: the members have leases in the chain. ``classic``: a gateway keeps them, by Kafka's classic protocol.
-GroupKind = Literal["native", "classic"]
+#: ``native``: the members have leases in the chain. A gateway keeps the members of the others: of Kafka's protocol
+#: ``classic``, or ``consumer`` (KIP-848).
+GroupKind = Literal["native", "classic", "consumer"]
+
+#: The feature of the format that a chain with groups of gateways requires of its writers, who would otherwise accept
+#: offsets of members that are fenced.
+GROUPS = Features(write=("groups",))
 
 
 @dataclass(frozen=True)
@@ -158,9 +163,12 @@ class Group:
         pending: The pending offsets of each open transaction, by producer id.
         generation: Grows with every change of the members; -1 before the first member.
         last_producer: The (producer id, epoch) of the last transaction that committed offsets.
-        members: The members with leases, by id.
+        members: The members that the chain assigns to, by id.
         emptied_at: The last time at which its last member was removed, in ms; kept when members join again, 0: never.
-        classic: What a gateway has stored last; None in a native group. It has members only if ``members`` is empty.
+        classic: What a gateway has stored last of a classic group; None: it is none. It has members only if ``members``
+            is empty.
+        epochs: The generation that each of ``members`` has reconciled, in a group of the kind ``consumer``: its commits
+            name it; None: the group is none.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)
@@ -170,11 +178,19 @@ class Group:
     members: Map[str, Member] = field(default_factory=Map)
     emptied_at: int = 0
     classic: ClassicGeneration | None = None
+    epochs: Map[str, int] | None = None
 
     @property
     def kind(self) -> GroupKind:
         """Who keeps its members; it can change while the group has none."""
-        return "native" if self.classic is None else "classic"
+        if self.classic is not None:
+            return "classic"
+        return "native" if self.epochs is None else "consumer"
+
+    @property
+    def has_members_at_gateway(self) -> bool:
+        """Whether a gateway keeps members: they have no leases, and are live until it removes them."""
+        return bool(self.classic_members) or (self.epochs is not None and bool(self.members))
 
     @property
     def classic_members(self) -> tuple[ClassicMember, ...]:

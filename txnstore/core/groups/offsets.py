@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.classic import GROUPS
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -19,7 +18,7 @@ from txnstore.core.groups.commands import (
 from txnstore.core.groups.consumer_protocol import subscribed_topics
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted, OffsetsDeleted
 from txnstore.core.groups.membership import check_offset_commit, expire_if_none_live, live_members
-from txnstore.core.groups.model import Group, OffsetAndMetadata
+from txnstore.core.groups.model import GROUPS, Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, State, leads_partition, observe
@@ -159,8 +158,8 @@ def _require_no_live_member(draft: Draft, name: str, expired: ExpiredMembers, re
 
 def live_words(group: Group) -> str:
     """The live members of a group that has some, for messages."""
-    if group.classic_members:
-        return f"{len(group.classic_members)} members that a gateway keeps"
+    if group.has_members_at_gateway:
+        return f"{len(group.classic_members or group.members)} members that a gateway keeps"
     return "live members"
 
 
@@ -303,7 +302,7 @@ def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTIO
     An offset expires ``retention_ms`` after its commit and after the end of the last member, whichever is later. It
     does not expire while the group has live members or a transaction has a pending offset of the partition.
     """
-    if group.classic_members or live_members(group, now):
+    if group.has_members_at_gateway or live_members(group, now):
         return []
     empty_since = max([group.emptied_at, *(m.seen_at + m.session_timeout_ms for m in group.members.values())])
     pending = {tp for offsets in group.pending.values() for tp in offsets}
@@ -321,5 +320,5 @@ def exists(group: Group | None) -> bool:
 
 def is_dead(group: Group, now: int) -> bool:
     """Whether an expiration deletes a group: no live member, no committed and no pending offset (OFF-16)."""
-    has_members = bool(group.classic_members or live_members(group, now))
+    has_members = group.has_members_at_gateway or bool(live_members(group, now))
     return not group.offsets and not any(group.pending.values()) and not has_members

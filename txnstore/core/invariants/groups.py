@@ -103,6 +103,28 @@ def classic_generations_sound(state: State) -> Iterator[str]:
             yield f"group {name!r}: {group.classic.leader!r} leads it, which is none of its members"
 
 
+def epochs_sound(state: State) -> Iterator[str]:
+    """In a group of the kind ``consumer`` each member has an epoch, which is no later generation (KIP-848)."""
+    for name, group in sorted_items(state.groups):
+        if group.epochs is None:
+            continue
+        if group.classic is not None or {*group.epochs} != {*group.members}:
+            yield f"group {name!r}: {sorted(group.epochs)} have epochs, and {sorted(group.members)} are its members"
+        for member_id, epoch in sorted_items(group.epochs):
+            if not 1 <= epoch <= group.generation:
+                yield f"group {name!r}: member {member_id!r} is at epoch {epoch} of generation {group.generation}"
+
+
+def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
+    """The epoch of a member only grows: a commit of an earlier one stays refused."""
+    for name, old, new in changed(before.groups, after.groups):
+        if new is None or old.epochs is None or new.epochs is None:
+            continue
+        for member_id, epoch, now in changed(old.epochs, new.epochs):
+            if now is not None and now < epoch:
+                yield f"group {name!r}: the epoch of {member_id!r} went back from {epoch} to {now}"
+
+
 def assignments_never_change(before: State, after: State) -> Iterator[str]:
     """A generation of a classic group has one assignment: a commit of this generation says who read what."""
     for name, old, new in changed(before.groups, after.groups):
@@ -148,7 +170,8 @@ GROUP_INVARIANTS = (
     free_partitions_are_given,
     instance_names_unique,
     classic_generations_sound,
+    epochs_sound,
 )
 
 #: The invariants of a transition.
-GROUP_STEPS = (generations_never_go_back, assignments_never_change)
+GROUP_STEPS = (generations_never_go_back, assignments_never_change, epochs_never_go_back)
