@@ -106,6 +106,8 @@ class State:
     authorization: Json = field(
         default_factory=lambda: {"mode": "off", "super_users": [], "allow_if_no_acl": False, "acls": []}
     )
+    generations: dict[str, Json] = field(default_factory=dict)
+    epochs: dict[str, dict[str, int]] = field(default_factory=dict)
     decided: dict[int, str] = field(default_factory=dict)
 
     def log(self, event: Json) -> Json:
@@ -349,7 +351,16 @@ def _log_start_moved(state: State, event: Json) -> None:
 
 @needed(READERS, "GroupDeleted")
 def _group_deleted(state: State, event: Json) -> None:
-    del state.groups[event["group"]]
+    for by_group in (state.groups, state.generations, state.epochs):
+        by_group.pop(event["group"], None)
+
+
+@needed(READERS, "OffsetsDeleted")
+def _offsets_deleted(state: State, event: Json) -> None:
+    group = state.groups[event["group"]]
+    for offsets in (group["offsets"], *group["pending"].values()):
+        for tp in event["partitions"]:
+            offsets.pop(tuple(tp), None)
 
 
 @needed(READERS, "OffsetsExpired")
@@ -481,7 +492,11 @@ def _objects_forgotten(state: State, event: Json) -> None:
 def _member_joined(state: State, event: Json) -> None:
     members = state.groups.setdefault(event["group"], new_group())["members"]
     before = members.get(event["replaces"] or event["member_id"], {"target": [], "held": []})
+    if not members:
+        state.epochs.pop(event["group"], None)
     members.pop(event["replaces"], None)
+    state.epochs.get(event["group"], {}).pop(event["replaces"], None)
+    state.generations.pop(event["group"], None)
     names = ("member_id", "topics", "assignor", "session_timeout_ms", "instance_id")
     members[event["member_id"]] = {
         **{name: event[name] for name in names},
@@ -503,8 +518,14 @@ def _member_seen(state: State, event: Json) -> None:
 def _member_left(state: State, event: Json) -> None:
     group = state.groups[event["group"]]
     del group["members"][event["member_id"]]
+    state.epochs.get(event["group"], {}).pop(event["member_id"], None)
     if not group["members"]:
         group["emptied_at"] = state.timestamp
+
+
+@needed(WRITERS, "MemberReconciled")
+def _member_reconciled(state: State, event: Json) -> None:
+    state.epochs.setdefault(event["group"], {})[event["member_id"]] = event["epoch"]
 
 
 @needed(WRITERS, "GroupRebalanced")
@@ -513,6 +534,18 @@ def _group_rebalanced(state: State, event: Json) -> None:
     group["generation"] = event["generation"]
     for item in event["members"]:
         group["members"][item["member_id"]] |= {"target": item["target"], "held": item["held"]}
+
+
+@needed(WRITERS, "GenerationStored")
+def _generation_stored(state: State, event: Json) -> None:
+    group = state.groups.setdefault(event["group"], new_group())
+    group["generation"] = event["generation"]
+    before = state.generations.get(event["group"])
+    if before is not None and before["members"] and not event["members"]:
+        group["emptied_at"] = state.timestamp
+    state.epochs.pop(event["group"], None)
+    names = ("protocol_type", "protocol", "leader", "members")
+    state.generations[event["group"]] = {**{name: event[name] for name in names}, "stored_at": state.timestamp}
 
 
 @needed(WRITERS, "ProducersExpired")
@@ -599,6 +632,7 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
     named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
+    named |= {name for name in ("generations", "epochs") if not getattr(state, name)}
     if state.authorization != State(0, 1).authorization:
         named.remove("authorization")
     same = {name: value for name, value in vars(state).items() if name not in named}

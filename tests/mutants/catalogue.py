@@ -12,6 +12,7 @@ from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_fresh import FRESH
+from tests.mutants.of_gateways import GATEWAYS
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_history import HISTORY
@@ -340,7 +341,7 @@ ONE_CHAIN = (
 )
 
 MUTANTS = (
-    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
+    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS),
     *(
         *EXPIRY,
         *TIME,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
+from pydantic import Field
+
 from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored, Unwritten
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.model import CommittedOffset, Group, Member
+from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState, SessionWindow
 from txnstore.core.model import (
@@ -125,13 +127,18 @@ class HeadDocument(Stored):
     fences: dict[int, Fence]
     requires: Features = NO_FEATURES
     authorization: AuthorizationDocument | None = None
+    #: What gateways have stored of classic groups, by name of the group.
+    generations: dict[str, ClassicGeneration] = Field(default_factory=dict)
+    #: The epochs of the members of groups of the kind ``consumer``, by name of the group.
+    epochs: dict[str, dict[str, int]] = Field(default_factory=dict)
     index: list[Int64]
 
     def unwritten(self) -> Unwritten:
-        """Nor members of sessions, if there are none."""
+        """Nor what no feature of the store has made."""
         members: dict[str, Any] = {}
-        if self.authorization is None:
-            members["authorization"] = True
+        for name in ("authorization", "generations", "epochs"):
+            if not getattr(self, name):
+                members[name] = True
         if not any(item.session_windows for item in self.partitions):
             members["partitions"] = {"__all__": {"session_windows"}}
         if all(item.session_epoch == NO_PRODUCER for item in self.transactions):
@@ -179,6 +186,8 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         fences=_sorted(state.fences),
         requires=state.requires,
         authorization=_authorization_document(state.authorization),
+        generations={name: group.classic for name, group in sorted_items(state.groups) if group.classic is not None},
+        epochs={name: _sorted(group.epochs) for name, group in sorted_items(state.groups) if group.epochs is not None},
         index=index,
     )
 
@@ -197,7 +206,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
-        groups=Map({item.name: _group(item) for item in document.groups}),
+        groups=Map({item.name: _group(item, document) for item in document.groups}),
         dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
@@ -301,13 +310,15 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument) -> Group:
+def _group(item: GroupDocument, document: HeadDocument) -> Group:
     return _converted(
         Group,
         item,
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
         members=Map({member.member_id: member for member in item.members}),
+        classic=document.generations.get(item.name),
+        epochs=Map(document.epochs[item.name]) if item.name in document.epochs else None,
     )
 
 
