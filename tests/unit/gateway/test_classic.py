@@ -159,7 +159,7 @@ def test_new_static_member_needs_no_second_request() -> None:
     group = Group()
     token = group.join("", "i", version=9)
     group.advance(DELAY)
-    assert group.joined(token).member_id == "i-id1"
+    assert group.joined(token).member_id == "i-1-id1"
 
 
 def test_pending_member_expires() -> None:
@@ -259,7 +259,7 @@ def test_static_member_returns_to_a_full_group() -> None:
     group = Group(max_size=1)
     group.stable("i")
     answer = group.joined(group.join("", "i"))
-    assert (answer.error, answer.member_id) == (Code.NONE, "i-id2")
+    assert (answer.error, answer.member_id) == (Code.NONE, "i-2-id2")
     assert group.joined(group.join("", "j")).error is Code.GROUP_MAX_SIZE_REACHED
 
 
@@ -684,7 +684,7 @@ def test_leave_of_static_members_by_instance_id() -> None:
     assert group.errors_of_leave(token) == errors
     assert [member.instance_id for member in group.left(token).members] == ["i", "j", "unknown", None]
     assert [member.member_id for member in group.left(token).members] == ["", second, "", ""]
-    assert group.members() == ["k-id3"]
+    assert group.members() == ["k-1-id3"]
 
 
 def test_leave_with_a_fenced_instance_id() -> None:
@@ -736,10 +736,10 @@ def test_static_member_returns_without_a_rebalance() -> None:
     leader, follower = group.stable("i", "j")
     answer = group.joined(group.join("", "j", client="moved"))
     assert (answer.error, answer.generation, answer.leader, answer.members) == (Code.NONE, 1, leader, ())
-    assert answer.member_id == "j-id3" != follower
+    assert answer.member_id == "j-2-id3" != follower
     assert group.state() is State.STABLE
-    assert group.synced(group.sync("j-id3", instance_id="j")).assignment == follower.encode()
-    assert [member.member_id for member in group.chain[-1].members] == [leader, "j-id3"]
+    assert group.synced(group.sync("j-2-id3", instance_id="j")).assignment == follower.encode()
+    assert [member.member_id for member in group.chain[-1].members] == [leader, "j-2-id3"]
     assert group.chain[-1].members[1].client_id == "moved"
     assert group.chain[-1].generation == 1
 
@@ -762,10 +762,10 @@ def test_static_leader_returns(version: int, skips: bool) -> None:
     leader, follower = group.stable("i", "j")
     answer = group.joined(group.join("", "i", version=version))
     assert answer.skip_assignment is skips
-    assert answer.leader == ("i-id3" if skips else leader)
-    assert [member.member_id for member in answer.members] == ([follower, "i-id3"] if skips else [])
-    assert group.joined(group.join(follower, "j")).leader == "i-id3"
-    assert group.waits(group.join("i-id3", "i"))
+    assert answer.leader == ("i-2-id3" if skips else leader)
+    assert [member.member_id for member in answer.members] == ([follower, "i-2-id3"] if skips else [])
+    assert group.joined(group.join(follower, "j")).leader == "i-2-id3"
+    assert group.waits(group.join("i-2-id3", "i"))
     assert group.state() is State.PREPARING_REBALANCE
 
 
@@ -829,8 +829,24 @@ def test_static_member_returns_in_the_initial_delay() -> None:
     fenced, returning = group.join("", "i"), group.join("", "i")
     assert group.joined(fenced).error is Code.FENCED_INSTANCE_ID
     group.advance(DELAY)
-    assert group.joined(returning).member_id == "i-id2"
-    assert group.members() == ["i-id2"]
+    assert group.joined(returning).member_id == "i-2-id2"
+    assert group.members() == ["i-2-id2"]
+
+
+def test_static_member_whose_newer_id_was_lost_with_its_coordinator_is_not_fenced() -> None:
+    """It is the only client of its name, and FENCED_INSTANCE_ID would end it."""
+    group = Group()
+    first, second = group.stable("i", "j")
+    loaded = Group(group.chain[-1])
+    group.join(second, "j")
+    group.join("", "i")
+    lost = group.members()[-1]
+    assert lost != first
+    for token in (loaded.join(lost, "i"), loaded.join("i-1-other", "i")):
+        assert loaded.joined(token).error is Code.UNKNOWN_MEMBER_ID
+    assert loaded.heartbeat(lost, instance_id="i") is Code.UNKNOWN_MEMBER_ID
+    assert loaded.joined(loaded.join("", "i")).error is Code.NONE
+    assert loaded.heartbeat(first, instance_id="i") is Code.FENCED_INSTANCE_ID
 
 
 def test_static_member_gets_another_id_each_time() -> None:
@@ -879,7 +895,7 @@ def test_static_member_that_expires_is_removed() -> None:
     group.stable("i")
     group.advance(SESSION)
     assert group.state() is State.EMPTY
-    assert group.joined(group.join("i-id1", "i")).error is Code.UNKNOWN_MEMBER_ID
+    assert group.joined(group.join("i-1-id1", "i")).error is Code.UNKNOWN_MEMBER_ID
 
 
 def test_replacement_that_has_not_synced_is_removed_like_any_other_member() -> None:
@@ -1014,7 +1030,7 @@ def test_member_that_is_replaced_twice_while_it_is_being_stored() -> None:
     group.store()
     assert group.waits(returning)
     group.store()
-    assert group.joined(returning).member_id == "j-id4" == group.chain[-1].members[1].member_id
+    assert group.joined(returning).member_id == "j-3-id4" == group.chain[-1].members[1].member_id
 
 
 def test_rebalance_that_begins_while_a_replacement_is_being_stored() -> None:
@@ -1082,7 +1098,7 @@ def test_loaded_static_member_returns() -> None:
     group = Group(generation(7, "a", "b", instances=True))
     assert group.heartbeat("a", instance_id="of-a") is Code.NONE
     answer = group.joined(group.join("", "of-b"))
-    assert (answer.member_id, answer.generation) == ("of-b-id1", 7)
+    assert (answer.member_id, answer.generation) == ("of-b-1-id1", 7)
     assert group.chain[-1].members[1].assignment == b"b"
 
 

@@ -273,7 +273,8 @@ def test_group_that_could_not_be_emptied_is_loaded_again_and_emptied_later() -> 
         await asyncio.sleep(1.1)
         assert groups_in(groups) == [State.STABLE]
         await asyncio.sleep(SESSION / 1000)
-        assert chain.stored() == StoredGeneration(2, "consumer")
+        # Whether generation 2 was stored was not known, so its number is not used again.
+        assert chain.stored() == StoredGeneration(3, "consumer")
         assert chain.loads == loads + 1
         assert groups_in(groups) == []
 
@@ -341,6 +342,22 @@ def test_short_pause_changes_nothing() -> None:
         pause(3_000)
         await asyncio.sleep(0.1)
         assert chain.stored() == StoredGeneration(2, "consumer")
+
+    run(main())
+
+
+def test_late_assignment_of_a_generation_that_was_lost_is_not_taken_for_that_of_a_newer_one() -> None:
+    async def main() -> None:
+        chain = Chain()
+        groups = coordinator(chain)
+        joined = await assigned(groups)
+        lost = await groups.join(join(joined.member_id))
+        pause(60_000)  # the group is loaded again
+        await asyncio.sleep(2)
+        newer = await groups.join(join(joined.member_id))
+        late = sync(joined.member_id, lost.generation, **{joined.member_id: b"lost"})
+        assert (await groups.sync(late)).error is Code.ILLEGAL_GENERATION
+        assert (joined.generation, lost.generation, newer.generation) == (1, 2, 3)
 
     run(main())
 

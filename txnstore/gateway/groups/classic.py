@@ -114,10 +114,18 @@ class ClassicGroup:
         new_id: Returns an id that is unique in the world, a part of member ids.
         stored: The generation in the chain. Each of its members gets its full session timeout.
         now: The time.
+        used: The last generation that an earlier machine of this process began. It may not be stored; a late request
+            of its members must not be taken for one of this machine's.
     """
 
     def __init__(
-        self, name: str, settings: Settings, new_id: Callable[[], str], stored: StoredGeneration | None, now: int
+        self,
+        name: str,
+        settings: Settings,
+        new_id: Callable[[], str],
+        stored: StoredGeneration | None,
+        now: int,
+        used: int = 0,
     ) -> None:
         self.name = name
         self.state = State.EMPTY
@@ -127,6 +135,7 @@ class ClassicGroup:
         self._settings = settings
         self._new_id = new_id
         self._now = now
+        self._used = used
         self._actions: Actions = []
         self._protocol_type = ""
         self._protocol = ""
@@ -292,7 +301,7 @@ class ClassicGroup:
         """This machine is not used any more: answer all requests that wait with ``code``."""
         self.state = State.DEAD
         for member in self._members.values():
-            self._answer_join(member, JoinResponse(code, member.member_id))
+            self._answer_join(member, JoinResponse(code))
             self._answer_sync(member, SyncResponse(code))
         for answer in self._leaving:
             self._answer(answer.token, LeaveResponse(code))
@@ -366,10 +375,12 @@ class ClassicGroup:
 
     def _member_error(self, member_id: str, instance_id: str | None) -> Code:
         if instance_id is not None:
-            current = self._static.get(instance_id)
-            if current is not None and current != member_id:
+            current = self._static.get(instance_id, "")
+            # FENCED_INSTANCE_ID ends a client. One whose newer id was lost with its coordinator, before the id was
+            # stored, is the only one of its name: it gets another id. Kafka fences it.
+            if current != member_id and _turn(member_id, instance_id) < _turn(current, instance_id):
                 return Code.FENCED_INSTANCE_ID
-            if current is None:
+            if current != member_id:
                 return Code.UNKNOWN_MEMBER_ID
         return Code.NONE if member_id in self._members else Code.UNKNOWN_MEMBER_ID
 
@@ -381,10 +392,15 @@ class ClassicGroup:
         self._complete_if_joined()
 
     def _join_new(self, request: JoinRequest, token: Token) -> None:
-        member_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
-        if request.instance_id is not None and request.instance_id in self._static:
+        instance_id = request.instance_id
+        if instance_id is not None:
+            current = self._static.get(instance_id, "")
+            member_id = f"{instance_id}-{_turn(current, instance_id) + 1}-{self._new_id()}"
+        else:
+            member_id = f"{request.client_id}-{self._new_id()}"
+        if instance_id is not None and instance_id in self._static:
             self._replace(request, member_id, token)
-        elif request.instance_id is None and request.requires_known_member_id:
+        elif instance_id is None and request.requires_known_member_id:
             self._pending[member_id] = self._now + request.session_timeout_ms
             self._answer(token, JoinResponse(Code.MEMBER_ID_REQUIRED, member_id))
         else:
@@ -509,7 +525,7 @@ class ClassicGroup:
         if self._members and not joined:
             self._join_at = self._now + self._rebalance_timeout_ms()
             return
-        self.generation += 1
+        self.generation = max(self.generation, self._used) + 1
         if not joined:
             self.state, self._protocol, self._leader = State.EMPTY, "", ""
             self._store_if_due()
@@ -666,6 +682,12 @@ class ClassicGroup:
     def _take(self) -> Actions:
         actions, self._actions = self._actions, []
         return actions
+
+
+def _turn(member_id: str, instance_id: str) -> int:
+    """How many clients of a static member have had the name until this one; 0 if the id does not tell."""
+    turn = member_id.removeprefix(f"{instance_id}-").partition("-")[0]
+    return int(turn) if turn.isdecimal() else 0
 
 
 def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:

@@ -101,6 +101,8 @@ class GroupCoordinator:
         self._coordinates = coordinates
         self._groups: dict[str, _Live] = {}
         self._loads: dict[str, asyncio.Task[Code]] = {}
+        #: The last generation of each group that was dropped in a generation which may not be stored.
+        self._used: dict[str, int] = {}
         #: Tasks that no request waits for; a loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -208,7 +210,7 @@ class GroupCoordinator:
             stored = await self._generations.load(group)
         except Exception as error:  # noqa: BLE001 - every error has a code
             return _code_of(error, group)
-        machine = ClassicGroup(group, self._settings, self._new_id, stored, self._now())
+        machine = ClassicGroup(group, self._settings, self._new_id, stored, self._now(), self._used.pop(group, 0))
         live = self._groups[group] = _Live(machine, machine.state)
         self._arm(live)
         return Code.NONE
@@ -235,6 +237,7 @@ class GroupCoordinator:
     def _drop(self, live: _Live, code: Code) -> None:
         """Forget a group that is not ours any more, or whose stored generation is not known."""
         self._forget(live)
+        self._used[live.machine.name] = live.machine.generation
         _LOG.info("group %s is left, in generation %d: %s", live.machine.name, live.machine.generation, code.name)
         self._answer_all(live.machine.end(code))
 
