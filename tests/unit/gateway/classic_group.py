@@ -23,6 +23,8 @@ from txnstore.gateway.groups.model import (
 )
 
 RANGE = (("range", b"subscription"),)
+#: Of a wall clock that is wrong: member ids of static members are numbered from 1.
+EPOCH = -(10**9)
 SESSION, REBALANCE, DELAY = 10_000, 30_000, 3_000
 
 
@@ -37,7 +39,7 @@ class Group:
         self.chain: list[StoredGeneration] = []
         self._answers: dict[int, JoinResponse | SyncResponse | LeaveResponse] = {}
         self._tokens = count(1)
-        self.machine = ClassicGroup("g", Settings(**settings), lambda: f"id{next(ids)}", stored, self.now)
+        self.machine = ClassicGroup("g", Settings(**settings), lambda: f"id{next(ids)}", stored, self.now, epoch=EPOCH)
 
     # --- requests: each returns a token, by which `joined`, `synced` and `left` find the answer
 

@@ -38,6 +38,7 @@ from txnstore.gateway.groups.model import (
     SyncRequest,
     SyncResponse,
 )
+from txnstore.runtime import Runtime
 
 T = TypeVar("T")
 SESSION, REBALANCE = 6_000, 10_000
@@ -95,9 +96,9 @@ class World:
 
     def start(self, place: int) -> Node:
         settings = Settings(initial_rebalance_delay_ms=1_000)
-        groups = GroupCoordinator(
-            self.chain, settings, lambda: str(next(self.numbers)), lambda _group: self.beliefs[place] == place
-        )
+        loop, error = asyncio.get_running_loop(), self.rng.randrange(500)
+        runtime = Runtime(clock=lambda: int(loop.time() * 1000) + error, rng=self.rng)
+        groups = GroupCoordinator(self.chain, settings, runtime, lambda _group: self.beliefs[place] == place)
         return Node(groups, asyncio.get_running_loop().create_future())
 
     def often(self, probability: float) -> bool:
@@ -113,8 +114,8 @@ class World:
     def find(self) -> Node:
         return self.nodes[self.rng.randrange(2) if self.often(0.25) else self.owner]
 
-    async def ask(self, node: Node, request: Callable[[GroupCoordinator], Awaitable[T]]) -> T:
-        """Send a request; it or its answer may be late or lost, and the process may die."""
+    async def ask(self, node: Node, request: Callable[[GroupCoordinator], Awaitable[T]], *, late: bool = True) -> T:
+        """Send a request; it or its answer may be lost, or ``late``, and the process may die."""
         handled = asyncio.create_task(self._handle(node, request))
         self.late.add(handled)
         handled.add_done_callback(self.late.discard)
@@ -122,6 +123,8 @@ class World:
         if self.often(0.02):
             handled.cancel()  # the connection is closed while the request is handled
         await first_of(handled, node.died, limit)
+        if not handled.done() and not late:
+            handled.cancel()
         if not handled.done() or handled.cancelled() or self.often(0.03):
             raise Closed
         return handled.result()
@@ -131,12 +134,14 @@ class World:
         if node.died.done():
             raise asyncio.CancelledError
         answer = asyncio.ensure_future(request(node.groups))
-        await first_of(answer, node.died, PATIENCE)
-        assert answer.done() or node.died.done(), "a request is never answered"
-        if not answer.done():
+        try:
+            await first_of(answer, node.died, PATIENCE)
+            assert answer.done() or node.died.done(), "a request is never answered"
+            if not answer.done():
+                raise asyncio.CancelledError
+            return answer.result()
+        finally:
             answer.cancel()
-            raise asyncio.CancelledError
-        return answer.result()
 
     async def disturb(self) -> None:
         """Kill coordinators, and move the group; the coordinators notice it sooner or later."""
@@ -197,7 +202,13 @@ class Client:
             "host",
             self._version,
         )
-        answer: JoinResponse = await self._world.ask(node, methodcaller("join", request))
+        answer: JoinResponse = await self._world.ask(
+            node,
+            methodcaller("join", request),
+            # A late one without a member id is a second client of its name, before which the living one is fenced. A
+            # gateway begins no request of a closed connection.
+            late=bool(self._member_id),
+        )
         if answer.error is Code.MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id
         self._check(answer.error)

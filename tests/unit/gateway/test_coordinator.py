@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Coroutine
-from itertools import count
 from typing import Any, TypeVar
 
 import pytest
@@ -36,21 +36,23 @@ from txnstore.gateway.groups.model import (
     SyncRequest,
     SyncResponse,
 )
+from txnstore.runtime import Runtime
 
-IDS = count(1)
+RNG = random.Random(1)
 T = TypeVar("T")
 
 
 def coordinator(chain: Chain, coordinates: Any = lambda _group: True, **settings: int) -> GroupCoordinator:
-    return GroupCoordinator(chain, Settings(**settings), lambda: f"id{next(IDS)}", coordinates)
+    runtime = Runtime(clock=lambda: int(now_ms()), rng=RNG)
+    return GroupCoordinator(chain, Settings(**settings), runtime, coordinates)
 
 
 def join(member_id: str = "", instance_id: str | None = None, group: str = "g", version: int = 3) -> JoinRequest:
     return JoinRequest(group, member_id, instance_id, "consumer", RANGE, SESSION, REBALANCE, "c", "h", version)
 
 
-def sync(member_id: str, number: int, **assignments: bytes) -> SyncRequest:
-    return SyncRequest("g", number, member_id, None, "consumer", "range", tuple(assignments.items()))
+def sync(member_id: str, number: int, assignment: bytes = b"") -> SyncRequest:
+    return SyncRequest("g", number, member_id, None, "consumer", "range", ((member_id, assignment),))
 
 
 async def beat(groups: GroupCoordinator, member_id: str, number: int) -> Code:
@@ -215,7 +217,7 @@ def test_coordinator_that_lost_the_group_answers_not_coordinator() -> None:
         waiting = await soon(old.join(join()))
         # The other one stores generation 2 meanwhile.
         again = await new.join(join(joined.member_id))
-        await new.sync(sync(joined.member_id, again.generation, **{joined.member_id: b"newer"}))
+        await new.sync(sync(joined.member_id, again.generation, b"newer"))
         rejoined = await old.join(join(joined.member_id))
         other = await waiting
         assert rejoined.generation == other.generation == 2
@@ -243,7 +245,7 @@ def test_after_a_failure_the_stored_generation_counts(when: str) -> None:
         joined = await groups.join(join())
         failures: list[TxnStoreError] = [UnknownOutcomeError("lost") if when == "stored" else StorageError("refused")]
         chain.fail = lambda at: raise_next(failures) if at == when else None
-        request = sync(joined.member_id, 1, **{joined.member_id: b"all"})
+        request = sync(joined.member_id, 1, b"all")
         assert (await groups.sync(request)).error is Code.COORDINATOR_NOT_AVAILABLE
         expected = SyncResponse(Code.UNKNOWN_MEMBER_ID)
         if when == "stored":
@@ -355,7 +357,7 @@ def test_late_assignment_of_a_generation_that_was_lost_is_not_taken_for_that_of_
         pause(60_000)  # the group is loaded again
         await asyncio.sleep(2)
         newer = await groups.join(join(joined.member_id))
-        late = sync(joined.member_id, lost.generation, **{joined.member_id: b"lost"})
+        late = sync(joined.member_id, lost.generation, b"lost")
         assert (await groups.sync(late)).error is Code.ILLEGAL_GENERATION
         assert (joined.generation, lost.generation, newer.generation) == (1, 2, 3)
 
@@ -416,7 +418,7 @@ def test_close_answers_all_and_waits_for_what_is_being_stored() -> None:
         groups = coordinator(chain)
         joined = await groups.join(join())
         chain.seconds = lambda: 1.0
-        waiting = await soon(groups.sync(sync(joined.member_id, 1, **{joined.member_id: b"all"})))
+        waiting = await soon(groups.sync(sync(joined.member_id, 1, b"all")))
         await groups.close()
         assert (await waiting).error is Code.NOT_COORDINATOR
         stored = chain.stored()

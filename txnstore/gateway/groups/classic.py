@@ -114,6 +114,7 @@ class ClassicGroup:
         new_id: Returns an id that is unique in the world, a part of member ids.
         stored: The generation in the chain. Each of its members gets its full session timeout.
         now: The time.
+        epoch: The wall clock's time, in ms since 1970, at which the clock of ``now`` was 0.
         used: The last generation that an earlier machine of this process began. It may not be stored; a late request
             of its members must not be taken for one of this machine's.
     """
@@ -125,6 +126,8 @@ class ClassicGroup:
         new_id: Callable[[], str],
         stored: StoredGeneration | None,
         now: int,
+        *,
+        epoch: int,
         used: int = 0,
     ) -> None:
         self.name = name
@@ -135,6 +138,7 @@ class ClassicGroup:
         self._settings = settings
         self._new_id = new_id
         self._now = now
+        self._epoch = epoch
         self._used = used
         self._actions: Actions = []
         self._protocol_type = ""
@@ -376,8 +380,8 @@ class ClassicGroup:
     def _member_error(self, member_id: str, instance_id: str | None) -> Code:
         if instance_id is not None:
             current = self._static.get(instance_id, "")
-            # FENCED_INSTANCE_ID ends a client. One whose newer id was lost with its coordinator, before the id was
-            # stored, is the only one of its name: it gets another id. Kafka fences it.
+            # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
+            # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
             if current != member_id and _turn(member_id, instance_id) < _turn(current, instance_id):
                 return Code.FENCED_INSTANCE_ID
             if current != member_id:
@@ -394,8 +398,9 @@ class ClassicGroup:
     def _join_new(self, request: JoinRequest, token: Token) -> None:
         instance_id = request.instance_id
         if instance_id is not None:
-            current = self._static.get(instance_id, "")
-            member_id = f"{instance_id}-{_turn(current, instance_id) + 1}-{self._new_id()}"
+            # By this number clients of one name are in order, even if two coordinators have given them their ids.
+            turn = max(_turn(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
+            member_id = f"{instance_id}-{turn}-{self._new_id()}"
         else:
             member_id = f"{request.client_id}-{self._new_id()}"
         if instance_id is not None and instance_id in self._static:
@@ -685,7 +690,7 @@ class ClassicGroup:
 
 
 def _turn(member_id: str, instance_id: str) -> int:
-    """How many clients of a static member have had the name until this one; 0 if the id does not tell."""
+    """The place of a static member's id among those of its name; 0 if the id does not tell."""
     turn = member_id.removeprefix(f"{instance_id}-").partition("-")[0]
     return int(turn) if turn.isdecimal() else 0
 

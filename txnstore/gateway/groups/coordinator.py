@@ -32,6 +32,7 @@ from txnstore.gateway.groups.model import (
     SyncRequest,
     SyncResponse,
 )
+from txnstore.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class GroupCoordinator:
     Args:
         generations: Where generations are stored.
         settings: Timeouts and sizes.
-        new_id: Returns an id that is unique in the world.
+        runtime: The wall clock, and ids.
         coordinates: Whether this gateway is the coordinator of a group at the moment. After it has changed, call
             :meth:`release`.
     """
@@ -92,12 +93,12 @@ class GroupCoordinator:
         self,
         generations: Generations,
         settings: Settings,
-        new_id: Callable[[], str],
+        runtime: Runtime,
         coordinates: Callable[[str], bool] = lambda _group: True,
     ) -> None:
         self._generations = generations
         self._settings = settings
-        self._new_id = new_id
+        self._runtime = runtime
         self._coordinates = coordinates
         self._groups: dict[str, _Live] = {}
         self._loads: dict[str, asyncio.Task[Code]] = {}
@@ -210,7 +211,9 @@ class GroupCoordinator:
             stored = await self._generations.load(group)
         except Exception as error:  # noqa: BLE001 - every error has a code
             return _code_of(error, group)
-        machine = ClassicGroup(group, self._settings, self._new_id, stored, self._now(), self._used.pop(group, 0))
+        now, used = self._now(), self._used.pop(group, 0)
+        epoch = self._runtime.clock() - now
+        machine = ClassicGroup(group, self._settings, self._runtime.new_id, stored, now, epoch=epoch, used=used)
         live = self._groups[group] = _Live(machine, machine.state)
         self._arm(live)
         return Code.NONE
