@@ -15,12 +15,12 @@ from txnstore.gateway.groups.model import (
     LeaveRequest,
     LeaveResponse,
     LeavingMember,
-    Settings,
     State,
     StoredGeneration,
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.properties import Properties
 
 RANGE = (("range", b"subscription"),)
 #: Of a wall clock that is wrong: member ids of static members are numbered from 1.
@@ -31,7 +31,7 @@ SESSION, REBALANCE, DELAY = 10_000, 30_000, 3_000
 class Group:
     """A machine whose generations are stored at once, unless ``slow``."""
 
-    def __init__(self, stored: StoredGeneration | None = None, *, slow: bool = False, **settings: int) -> None:
+    def __init__(self, stored: StoredGeneration | None = None, *, slow: bool = False, **properties: Any) -> None:
         ids = count(1)
         self.now = 1_000_000
         self.slow = slow
@@ -39,7 +39,9 @@ class Group:
         self.chain: list[StoredGeneration] = []
         self._answers: dict[int, JoinResponse | SyncResponse | LeaveResponse] = {}
         self._tokens = count(1)
-        self.machine = ClassicGroup("g", Settings(**settings), lambda: f"id{next(ids)}", stored, self.now, epoch=EPOCH)
+        self.machine = ClassicGroup(
+            "g", Properties(**properties), lambda: f"id{next(ids)}", stored, self.now, epoch=EPOCH
+        )
 
     # --- requests: each returns a token, by which `joined`, `synced` and `left` find the answer
 

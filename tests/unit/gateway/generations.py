@@ -16,14 +16,12 @@ class Chain:
         history: All that was stored, in order.
         seconds: Returns how long each half of a request takes.
         fail: Called before ("load", "store") and after ("stored") the effect of a request; it may raise.
-        by_number: Whether only the numbers of generations are compared.
     """
 
-    def __init__(self, *, by_number: bool = False) -> None:
+    def __init__(self) -> None:
         self.history: list[tuple[str, StoredGeneration]] = []
         self.seconds: Callable[[], float] = lambda: 0.0
         self.fail: Callable[[str], None] = lambda _when: None
-        self.by_number = by_number
         self.loads = 0
         self._stored: dict[str, StoredGeneration] = {}
 
@@ -43,14 +41,9 @@ class Chain:
         self.fail("store")
         stored = self._stored.get(group)
         if stored != generation:
-            same = _number(stored) == _number(expected) if self.by_number else stored == expected
-            if not same:
-                raise IllegalGenerationError(f"generation {_number(stored)} is stored")
+            if stored != expected:
+                raise IllegalGenerationError(f"another generation is stored: {stored}")
             self._stored[group] = generation
             self.history.append((group, generation))
         self.fail("stored")
         await asyncio.sleep(self.seconds())
-
-
-def _number(generation: StoredGeneration | None) -> int:
-    return -1 if generation is None else generation.generation

@@ -86,7 +86,7 @@ def test_initial_delay_is_extended_up_to_the_rebalance_timeout() -> None:
 
 
 def test_without_initial_delay_a_group_is_complete_at_once() -> None:
-    group = Group(initial_rebalance_delay_ms=0)
+    group = Group(group_initial_rebalance_delay_ms=0)
     token = group.join()
     assert group.deadline() == group.now
     group.machine.tick(group.now)
@@ -225,11 +225,32 @@ def test_pending_member_cannot_heartbeat_or_sync() -> None:
     assert group.synced(group.sync(pending)).error is Code.UNKNOWN_MEMBER_ID
 
 
+def test_member_ids_are_short_and_printable() -> None:
+    """As ids in the chain must be; else one client could keep the others from their assignment."""
+    group = Group()
+    answer = group.joined(group.join(client="ä\n" + 1_000 * "x", version=4))
+    assert answer.member_id.startswith("äxxx")
+    assert answer.member_id.isprintable()
+    assert len(answer.member_id) < 200
+    ids = group.stable("i" * 249, version=3)
+    assert len(ids[0]) < 200
+    returned = group.joined(group.join("", "i" * 249)).member_id
+    assert group.heartbeat(ids[0], instance_id="i" * 249) is Code.FENCED_INSTANCE_ID
+    assert group.heartbeat(returned, instance_id="i" * 249) is Code.NONE
+
+
+@pytest.mark.parametrize("instance_id", ["", "i" * 250, "i\n"])
+def test_instance_id_that_cannot_be_stored_is_refused(instance_id: str) -> None:
+    group = Group()
+    assert group.joined(group.join("", instance_id)).error is Code.INVALID_REQUEST
+    assert group.idle()
+
+
 # --- the largest number of members ------------------------------------------------------------------------------------
 
 
 def test_full_group_refuses_new_members() -> None:
-    group = Group(max_size=2)
+    group = Group(group_max_size=2)
     group.join()
     group.join()
     answer = group.joined(group.join())
@@ -239,7 +260,7 @@ def test_full_group_refuses_new_members() -> None:
 
 
 def test_pending_members_are_turned_away_when_the_group_is_full() -> None:
-    group = Group(max_size=1)
+    group = Group(group_max_size=1)
     pending = [group.joined(group.join(version=4)).member_id for _ in range(2)]
     first, second = (group.join(member_id, version=4) for member_id in pending)
     assert group.joined(second).error is Code.GROUP_MAX_SIZE_REACHED
@@ -249,14 +270,14 @@ def test_pending_members_are_turned_away_when_the_group_is_full() -> None:
 
 
 def test_members_of_a_full_group_may_join_again() -> None:
-    group = Group(max_size=2)
+    group = Group(group_max_size=2)
     ids = group.stable(None, None)
     tokens = [group.join(member_id) for member_id in ids]
     assert [group.joined(token).error for token in tokens] == [Code.NONE, Code.NONE]
 
 
 def test_static_member_returns_to_a_full_group() -> None:
-    group = Group(max_size=1)
+    group = Group(group_max_size=1)
     group.stable("i")
     answer = group.joined(group.join("", "i"))
     assert (answer.error, answer.member_id) == (Code.NONE, "i-2-id2")
@@ -264,7 +285,7 @@ def test_static_member_returns_to_a_full_group() -> None:
 
 
 def test_loaded_group_above_the_limit_turns_the_last_members_away() -> None:
-    group = Group(generation(4, "a", "b", "c"), max_size=2)
+    group = Group(generation(4, "a", "b", "c"), group_max_size=2)
     assert group.state() is State.PREPARING_REBALANCE
     first, second, third = (group.join(member_id) for member_id in ("c", "b", "a"))
     assert group.joined(third).error is Code.GROUP_MAX_SIZE_REACHED

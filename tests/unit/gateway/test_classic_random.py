@@ -33,11 +33,11 @@ from txnstore.gateway.groups.model import (
     LeaveRequest,
     LeaveResponse,
     LeavingMember,
-    Settings,
     StoredGeneration,
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
 
 T = TypeVar("T")
@@ -95,10 +95,10 @@ class World:
     late: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def start(self, place: int) -> Node:
-        settings = Settings(initial_rebalance_delay_ms=1_000)
+        properties = Properties(group_initial_rebalance_delay_ms=1_000)
         loop, error = asyncio.get_running_loop(), self.rng.randrange(500)
         runtime = Runtime(clock=lambda: int(loop.time() * 1000) + error, rng=self.rng)
-        groups = GroupCoordinator(self.chain, settings, runtime, lambda _group: self.beliefs[place] == place)
+        groups = GroupCoordinator(self.chain, properties, runtime, lambda _group: self.beliefs[place] == place)
         return Node(groups, asyncio.get_running_loop().create_future())
 
     def often(self, probability: float) -> bool:
@@ -315,7 +315,7 @@ def _ordered(stored: StoredGeneration) -> list[Any]:
 
 async def scenario(seed: int) -> None:
     rng = random.Random(seed)
-    chain = Chain(by_number=seed % 2 == 1)
+    chain = Chain()
     world = World(rng, chain, slow=0.3 if seed % 4 > 1 else 0.01)
     chain.seconds, chain.fail = world.seconds, world.fail
     world.nodes = [world.start(0), world.start(1)]

@@ -15,6 +15,7 @@ from tests.unit.gateway.generations import Chain
 from txnstore.errors import (
     CorruptionError,
     GroupAuthorizationError,
+    InvalidConfigError,
     ReadOnlyError,
     StorageError,
     TxnStoreError,
@@ -30,21 +31,21 @@ from txnstore.gateway.groups.model import (
     LeaveRequest,
     LeavingMember,
     ListedGroup,
-    Settings,
     State,
     StoredGeneration,
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
 
 RNG = random.Random(1)
 T = TypeVar("T")
 
 
-def coordinator(chain: Chain, coordinates: Any = lambda _group: True, **settings: int) -> GroupCoordinator:
+def coordinator(chain: Chain, coordinates: Any = lambda _group: True, **properties: Any) -> GroupCoordinator:
     runtime = Runtime(clock=lambda: int(now_ms()), rng=RNG)
-    return GroupCoordinator(chain, Settings(**settings), runtime, coordinates)
+    return GroupCoordinator(chain, Properties(**properties), runtime, coordinates)
 
 
 def join(member_id: str = "", instance_id: str | None = None, group: str = "g", version: int = 3) -> JoinRequest:
@@ -117,6 +118,8 @@ def test_group_without_a_name_is_refused() -> None:
         assert (await groups.sync(SyncRequest("", 1, "m"))).error is Code.INVALID_GROUP_ID
         assert (await groups.heartbeat(HeartbeatRequest("", 1, "m"))).error is Code.INVALID_GROUP_ID
         assert (await groups.leave(LeaveRequest("", ()))).error is Code.INVALID_GROUP_ID
+        assert (await groups.join(join(group="g" * 250))).error is Code.INVALID_GROUP_ID
+        assert (await groups.join(join(group="g\n"))).error is Code.INVALID_GROUP_ID
         assert chain.loads == 0
 
     run(main())
@@ -295,6 +298,7 @@ class _InconsistentProtocolError(TxnStoreError):
         (GroupAuthorizationError("no right"), Code.GROUP_AUTHORIZATION_FAILED),
         (ReadOnlyError("read-only"), Code.GROUP_AUTHORIZATION_FAILED),
         (_InconsistentProtocolError("native members"), Code.INCONSISTENT_GROUP_PROTOCOL),
+        (InvalidConfigError("too large"), Code.UNKNOWN_SERVER_ERROR),
         (CorruptionError("damaged"), Code.UNKNOWN_SERVER_ERROR),
         (ValueError("a fault of ours"), Code.UNKNOWN_SERVER_ERROR),
     ],
@@ -475,7 +479,7 @@ def test_groups_are_independent() -> None:
 
 def test_without_initial_delay_a_new_group_is_complete_at_once() -> None:
     async def main() -> None:
-        groups = coordinator(Chain(), initial_rebalance_delay_ms=0)
+        groups = coordinator(Chain(), group_initial_rebalance_delay_ms=0)
         begin = now_ms()
         assert (await groups.join(join())).generation == 1
         assert now_ms() == begin

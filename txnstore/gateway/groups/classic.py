@@ -28,13 +28,18 @@ from txnstore.gateway.groups.model import (
     LeaveResponse,
     LeavingMember,
     LeftMember,
-    Settings,
     State,
     StoredGeneration,
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.properties import Properties
+from txnstore.validation import MAX_NAME_LENGTH
 
+#: How long a JoinGroup of a new member waits; Kafka has no setting for it.
+_NEW_MEMBER_JOIN_MS = 300_000
+#: How much of a client's name is a part of its member id.
+_PREFIX = 128
 #: What the caller passes with a request and gets back with its answer.
 Token = object
 
@@ -110,7 +115,7 @@ class ClassicGroup:
 
     Args:
         name: The name of the group.
-        settings: Timeouts and sizes.
+        properties: Timeouts and sizes.
         new_id: Returns an id that is unique in the world, a part of member ids.
         stored: The generation in the chain. Each of its members gets its full session timeout.
         now: The time.
@@ -122,7 +127,7 @@ class ClassicGroup:
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        properties: Properties,
         new_id: Callable[[], str],
         stored: StoredGeneration | None,
         now: int,
@@ -135,7 +140,7 @@ class ClassicGroup:
         self.generation = 0
         #: Why the last rebalance began.
         self.reason = ""
-        self._settings = settings
+        self._properties = properties
         self._new_id = new_id
         self._now = now
         self._epoch = epoch
@@ -187,7 +192,7 @@ class ClassicGroup:
             )
         if self._members:
             self.state = State.STABLE
-        if len(self._members) > self._settings.max_size:
+        if len(self._members) > self._properties.group_max_size:
             self._prepare("the loaded group has more members than allowed")
 
     # --- inputs -------------------------------------------------------------------------------------------------------
@@ -346,9 +351,12 @@ class ClassicGroup:
     # --- joining ------------------------------------------------------------------------------------------------------
 
     def _join_error(self, request: JoinRequest) -> Code:
-        settings = self._settings
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        least, most = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
+        if not least <= request.session_timeout_ms <= most:
             return Code.INVALID_SESSION_TIMEOUT
+        # The chain would refuse the generation, and no other member could go on.
+        if request.instance_id is not None and not _is_name(request.instance_id):
+            return Code.INVALID_REQUEST
         if not self._has_place_for(request):
             return Code.GROUP_MAX_SIZE_REACHED
         if not self._supports(request):
@@ -361,7 +369,7 @@ class ClassicGroup:
     def _has_place_for(self, request: JoinRequest) -> bool:
         # A static member that returns takes its own place. Kafka refuses it in a full group.
         member = self._members.get(request.member_id or self._static.get(request.instance_id or "", ""))
-        limit = self._settings.max_size
+        limit = self._properties.group_max_size
         if self.state is State.EMPTY or len(self._members) < limit:
             return True
         if self.state is not State.PREPARING_REBALANCE:
@@ -400,9 +408,9 @@ class ClassicGroup:
         if instance_id is not None:
             # By this number clients of one name are in order, even if two coordinators have given them their ids.
             turn = max(_turn(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
-            member_id = f"{instance_id}-{turn}-{self._new_id()}"
+            member_id = f"{_prefix(instance_id)}{turn}-{self._new_id()}"
         else:
-            member_id = f"{request.client_id}-{self._new_id()}"
+            member_id = f"{_prefix(request.client_id)}{self._new_id()}"
         if instance_id is not None and instance_id in self._static:
             self._replace(request, member_id, token)
         elif instance_id is None and request.requires_known_member_id:
@@ -416,7 +424,7 @@ class ClassicGroup:
         if not self._members:
             self._protocol_type = request.protocol_type
         # A client that gives up and retries without an id would leave members behind, so their time is limited.
-        expires_at = self._now + self._settings.new_member_join_timeout_ms
+        expires_at = self._now + _NEW_MEMBER_JOIN_MS
         member = _Member(
             member_id,
             request.instance_id,
@@ -503,7 +511,7 @@ class ClassicGroup:
         self._join_at = self._now + self._rebalance_timeout_ms()
         if first:
             self._extend_until, self._extended = self._join_at, False
-            self._join_at = self._now + self._settings.initial_rebalance_delay_ms
+            self._join_at = self._now + self._properties.group_initial_rebalance_delay_ms
         self._complete_if_joined()
 
     def _complete_if_joined(self) -> None:
@@ -516,7 +524,7 @@ class ClassicGroup:
         """The time to join is over; that of a new group is extended while members join."""
         if self._extended and self._extend_until is not None and self._now < self._extend_until:
             self._extended = False
-            self._join_at = min(self._now + self._settings.initial_rebalance_delay_ms, self._extend_until)
+            self._join_at = min(self._now + self._properties.group_initial_rebalance_delay_ms, self._extend_until)
         else:
             self._complete()
 
@@ -691,8 +699,17 @@ class ClassicGroup:
 
 def _turn(member_id: str, instance_id: str) -> int:
     """The place of a static member's id among those of its name; 0 if the id does not tell."""
-    turn = member_id.removeprefix(f"{instance_id}-").partition("-")[0]
+    turn = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
     return int(turn) if turn.isdecimal() else 0
+
+
+def _prefix(name: str) -> str:
+    """The beginning of member ids, short and printable, as ids in the chain must be."""
+    return "".join(filter(str.isprintable, name[:_PREFIX])) + "-"
+
+
+def _is_name(name: str) -> bool:
+    return name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH
 
 
 def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from txnstore.errors import AuthorizationError, IllegalGenerationError, ReadOnlyError, StorageError, TxnStoreError
+from txnstore.errors import (
+    AuthorizationError,
+    IllegalGenerationError,
+    InvalidConfigError,
+    ReadOnlyError,
+    StorageError,
+    TxnStoreError,
+)
 from txnstore.gateway.groups.classic import Actions, Answer, ClassicGroup, Store
 from txnstore.gateway.groups.model import (
     Code,
@@ -26,13 +33,14 @@ from txnstore.gateway.groups.model import (
     LeaveRequest,
     LeaveResponse,
     ListedGroup,
-    Settings,
     State,
     StoredGeneration,
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
+from txnstore.validation import check_id
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +91,7 @@ class GroupCoordinator:
 
     Args:
         generations: Where generations are stored.
-        settings: Timeouts and sizes.
+        properties: Timeouts and sizes.
         runtime: The wall clock, and ids.
         coordinates: Whether this gateway is the coordinator of a group at the moment. After it has changed, call
             :meth:`release`.
@@ -92,12 +100,12 @@ class GroupCoordinator:
     def __init__(
         self,
         generations: Generations,
-        settings: Settings,
+        properties: Properties,
         runtime: Runtime,
         coordinates: Callable[[str], bool] = lambda _group: True,
     ) -> None:
         self._generations = generations
-        self._settings = settings
+        self._properties = properties
         self._runtime = runtime
         self._coordinates = coordinates
         self._groups: dict[str, _Live] = {}
@@ -186,7 +194,9 @@ class GroupCoordinator:
 
     async def _live(self, group: str) -> _Live | Code:
         """The group, loaded if it is not in memory, or the code of what prevents it."""
-        if not group:
+        try:
+            check_id("group.id", group)
+        except InvalidConfigError:
             return Code.INVALID_GROUP_ID
         while self._coordinates(group):
             live = self._groups.get(group)
@@ -213,7 +223,7 @@ class GroupCoordinator:
             return _code_of(error, group)
         now, used = self._now(), self._used.pop(group, 0)
         epoch = self._runtime.clock() - now
-        machine = ClassicGroup(group, self._settings, self._runtime.new_id, stored, now, epoch=epoch, used=used)
+        machine = ClassicGroup(group, self._properties, self._runtime.new_id, stored, now, epoch=epoch, used=used)
         live = self._groups[group] = _Live(machine, machine.state)
         self._arm(live)
         return Code.NONE
@@ -332,8 +342,8 @@ def _code_of(error: Exception, group: str) -> Code:
             return Code.GROUP_AUTHORIZATION_FAILED
         case TxnStoreError() if error.kafka_code == Code.INCONSISTENT_GROUP_PROTOCOL:
             return Code.INCONSISTENT_GROUP_PROTOCOL
-        case StorageError():
+        case StorageError() | InvalidConfigError():  # the latter if the assignments are too large
             _LOG.warning("group %s cannot be loaded or stored: %s", group, error)
-            return Code.COORDINATOR_NOT_AVAILABLE
+            return Code.COORDINATOR_NOT_AVAILABLE if isinstance(error, StorageError) else Code.UNKNOWN_SERVER_ERROR
     _LOG.error("group %s: unexpected error", group, exc_info=error)
     return Code.UNKNOWN_SERVER_ERROR

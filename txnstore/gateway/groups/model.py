@@ -20,6 +20,7 @@ class Code(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     GROUP_AUTHORIZATION_FAILED = 30
+    INVALID_REQUEST = 42
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
@@ -33,26 +34,6 @@ class State(StrEnum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What Kafka's broker settings of the same names say.
-
-    Attributes:
-        initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more members
-            (``group.initial.rebalance.delay.ms``). Each of them extends it, up to the rebalance timeout of the first.
-        min_session_timeout_ms: The shortest session timeout that a member may ask for.
-        max_session_timeout_ms: The longest one.
-        max_size: The largest number of members (``group.max.size``).
-        new_member_join_timeout_ms: How long a JoinGroup of a new member waits; Kafka has no setting for it.
-    """
-
-    initial_rebalance_delay_ms: int = 3_000
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = 2**31 - 1
-    new_member_join_timeout_ms: int = 300_000
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------------
