@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
+from tests.mutants.of_classic import CLASSIC
 from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_expiry import EXPIRY
@@ -365,5 +366,6 @@ MUTANTS = (
         *UPGRADE,
         *POWER,
         *AUTHORIZATION,
+        *CLASSIC,
     ),
 )
