@@ -28,6 +28,18 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+class Addresses(click.ParamType[tuple[tuple[str, int], ...]]):
+    """Addresses, with commas between them."""
+
+    name = "addresses"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, int], ...]:
+        parts = str(value).split(",") if isinstance(value, str) else value
+        return tuple(Address().convert(part, param, ctx) for part in parts)
+
+
 class Property(click.ParamType[tuple[str, str]]):
     """A property: ``NAME=VALUE``."""
 
@@ -47,6 +59,13 @@ class Property(click.ParamType[tuple[str, str]]):
     "--listen", type=Address(), default="127.0.0.1:9092", show_default=True, help="Where to listen; port 0: a free one."
 )
 @click.option("--advertise", type=Address(), help="Where clients connect to, if it is not the address of --listen.")
+@click.option(
+    "--peers",
+    type=Addresses(),
+    default=(),
+    metavar="HOST:PORT,…",
+    help="The addresses of all gateways of the store, this one included, in the same order at each of them.",
+)
 @click.option(
     "--property",
     "properties",
@@ -70,6 +89,7 @@ def gateway(
     app: App,
     listen: tuple[str, int],
     advertise: tuple[str, int] | None,
+    peers: tuple[tuple[str, int], ...],
     properties: tuple[tuple[str, str], ...],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -114,6 +134,9 @@ def gateway(
     except OSError as error:
         raise CommandError(f"{listen[0]}:{listen[1]} cannot be listened on: {error.strerror}") from error
     host, port = bound.getsockname()[:2]
+    own = advertise or (host, port)
+    if peers and own not in peers:
+        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
     security = Security(users, tls, plain=insecure)
     connection = app.unloaded(read_only=False)
     with app.progress("opening the store"):
@@ -122,6 +145,12 @@ def gateway(
     with connection:
         asyncio.run(
             run(
-                connection, chosen, bound, advertise, security, lambda: print(f"listening on {host}:{port}", flush=True)
+                connection,
+                chosen,
+                bound,
+                advertise,
+                peers,
+                security,
+                lambda: print(f"listening on {host}:{port}", flush=True),
             )
         )

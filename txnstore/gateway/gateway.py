@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
+from txnstore.core.routing import chain_of_group
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
@@ -22,11 +23,12 @@ from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.offsets import Offsets
+from txnstore.gateway.peers import Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
 from txnstore.gateway.server import Fields, Handler, Peer, Server
-from txnstore.gateway.services import Node, Services
+from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
@@ -45,6 +47,8 @@ class Gateway:
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
+        peers: The addresses of all gateways of the store, in the same order at each of them, this one included; empty:
+            there is only this one.
         security: How clients are known, and whether connections are encrypted.
     """
 
@@ -54,20 +58,24 @@ class Gateway:
         properties: Properties,
         bound: socket.socket,
         advertised: tuple[str, int] | None = None,
+        peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
         self._bound, self._tls = bound, security.tls
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
-        node = Node(0, host, port)
+        nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
+        own = next(node for node in nodes if (node.host, node.port) == (host, port))
+        chains, encrypted = len(connection.chains), security.tls is not None
+        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._release_groups)
         commits = Commits(connection, self._threads, self._freshness.note)
         sessions = Sessions(self._freshness, commits)
-        services = Services(connection, self._threads, commits, sessions, self._freshness, properties, node, (node,))
+        services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
         hot, offsets = HotBatches(), GroupOffsets(services)
         self._produce = Produce(services, hot)
         generations = ChainGenerations(connection, self._freshness, commits)
-        self._groups = GroupCoordinator(generations, properties, connection.runtime)
+        self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
         self._handlers = _handlers(
             [
                 Metadata(services).handlers(),
@@ -89,9 +97,18 @@ class Gateway:
     async def start(self) -> None:
         """Listen."""
         await self._server.listen(self._bound, self._tls)
+        await self._peers.start()
+
+    def _coordinates(self, group: str) -> bool:
+        """Whether this gateway is the coordinator of a group, as far as it can tell."""
+        return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
+
+    def _release_groups(self) -> None:
+        self._groups.release()
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun."""
+        await self._peers.close()
         await self._server.close(GRACE)
         await self._groups.close()
         await self._produce.close()
@@ -117,6 +134,7 @@ async def run(
     properties: Properties,
     bound: socket.socket,
     advertised: tuple[str, int] | None,
+    peers: Sequence[tuple[str, int]],
     security: Security,
     ready: Callable[[], None],
 ) -> None:
@@ -127,13 +145,14 @@ async def run(
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
+        peers: The addresses of all gateways of the store; empty: there is only this one.
         security: How clients are known, and whether connections are encrypted.
         ready: Called when clients can connect.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    gateway = Gateway(connection, properties, bound, advertised, security)
+    gateway = Gateway(connection, properties, bound, advertised, peers, security)
     await gateway.start()
     ready()
     try:
