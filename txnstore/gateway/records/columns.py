@@ -56,8 +56,6 @@ _PADDING = bytes(16)
 _VARINT, _VARLONG = 5, 10
 #: Headers of a record that are read with those of the other records; more are read one by one.
 _TOGETHER = 32
-#: At most this many refused records of a batch are listed.
-_LISTED = 100
 
 _XERIAL = b"\x82SNAPPY\0"
 
@@ -300,11 +298,8 @@ class _Records:
             for place in np.unique(places).tolist():
                 number = self._payloads[place].number
                 if number not in errors:
-                    indexes = (rows[places == place][:_LISTED] - self._firsts[place]).tolist()
-                    errors[number] = kind(
-                        f"record {indexes[0]} of the batch is invalid: {text}",
-                        [RecordError(index, text) for index in indexes],
-                    )
+                    indexes = (rows[places == place] - self._firsts[place]).tolist()
+                    errors[number] = kind.of_records([RecordError(index, text) for index in indexes])
         return errors
 
     def table(self) -> pa.Table:
