@@ -265,6 +265,8 @@ def test_values_of_other_forms(kind: pa.DataType, value: object, expected: objec
         (pa.timestamp("ms", "UTC"), 1_700_000_000_000),
         (pa.timestamp("ms", "UTC"), "noon"),
         (pa.timestamp("ms"), "2026-01-01T00:00:00Z"),
+        (pa.timestamp("ms"), "0000-01-01T00:00:00"),
+        (pa.timestamp("ms"), "2026-01-01T00:00:60"),
         (pa.decimal128(4, 2), "100"),
         (pa.decimal128(4, 2), "1.505"),
         (pa.decimal128(4, 2), 1.5),
