@@ -235,6 +235,30 @@ def test_the_list_of_refused_records_is_short() -> None:
     assert len(decoded.errors[0].record_errors) == 100
 
 
+def test_records_and_headers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a few kilobytes of zstd would take gigabytes of memory. Java's producer splits the batch."""
+    monkeypatch.setattr(columns, "MAX_RECORDS", 10)
+    headers: list[tuple[str, bytes | None]] = [("h", None)] * 5
+    decoded = decode(
+        values_batch([b""] * 10),
+        values_batch([b""] * 11),
+        kafka_batch([(0, 0, None, b"", headers), (1, 0, None, b"", headers)]),
+        kafka_batch([(0, 0, None, b"", headers), (1, 0, None, b"", headers), (2, 0, None, b"", headers[:1])]),
+        GOOD,
+    )
+    assert decoded.counts == (10, 0, 2, 0, 2)
+    assert {number: type(error) for number, error in decoded.errors.items()} == {
+        1: BatchTooLargeError,
+        3: BatchTooLargeError,
+    }
+
+
+def test_a_batch_without_records_is_refused() -> None:
+    (empty,) = read_batches(values_batch([b""])[:8] + struct.pack(">i", 49) + values_batch([b""])[12:57] + bytes(4))
+    decoded = to_table([empty, check_produced(GOOD, LIMIT)])
+    assert (type(decoded.errors[0]), decoded.counts) == (InvalidBatchError, (0, 2))
+
+
 # Compression ----------------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 #: Deltas of offsets are 32-bit integers.
 MAX_DELTA = 2**31 - 1
 #: At most this many refused records of a batch are listed.
-_LISTED = 100
+LISTED = 100
 
 Buffer = bytes | memoryview
 
@@ -76,7 +76,7 @@ class BatchError(TxnStoreError):
     def of_records(cls, errors: Sequence[RecordError]) -> Self:
         """The error of a batch with such records, of which there is at least one."""
         first = errors[0]
-        return cls(f"record {first.index} of the batch is invalid: {first.message}", errors[:_LISTED])
+        return cls(f"record {first.index} of the batch is invalid: {first.message}", errors[:LISTED])
 
 
 class CorruptBatchError(BatchError):

@@ -29,6 +29,7 @@ from aiokafka import codec as codecs
 from txnstore import compute as pc
 from txnstore.gateway.records.batch import (
     HEADER_SIZE,
+    LISTED,
     MAX_DELTA,
     BatchError,
     BatchTooLargeError,
@@ -46,6 +47,8 @@ from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
 
 #: Bytes that the records of one batch may have when they are decompressed.
 MAX_DECOMPRESSED = 64 << 20
+#: Records that a batch may have, and headers: a few kilobytes can be decompressed to ten million, which take gigabytes.
+MAX_RECORDS = 1 << 20
 #: Bytes of records that are decoded at a time: what numpy makes of them fits in the cache of a processor.
 _GROUP_BYTES = 2 << 20
 #: The shortest record: six fields of one byte after its length.
@@ -127,8 +130,10 @@ def to_table(
     size = 0
     for number, batch in enumerate(batches):
         try:
+            if batch.count > MAX_RECORDS:
+                raise BatchTooLargeError(f"the batch has {batch.count} records, more than {MAX_RECORDS}")
             data = _decompressed(batch, min(max_decompressed, 1 << 30))
-            if not 0 <= batch.count <= len(data) // _MIN_RECORD:
+            if not 1 <= batch.count <= len(data) // _MIN_RECORD:
                 raise InvalidBatchError(f"{len(data)} bytes are no {batch.count} records")
         except BatchError as error:
             errors[number] = error
@@ -264,8 +269,13 @@ class _Records:
         self._keys = cursor.cells()
         self._values = cursor.cells()
         headers = cursor.numbers()
-        cursor.broken |= (lengths < 0) | (headers < 0) | ((headers == 0) & (cursor.at != ends))
-        rows = np.flatnonzero((headers > 0) & ~cursor.broken)
+        room = ends - cursor.at
+        # A header has at least two bytes.
+        cursor.broken |= (lengths < 0) | (headers < 0) | np.where(headers == 0, room != 0, 2 * headers > room)
+        headers[cursor.broken] = 0
+        #: Rows of batches with too many headers.
+        self._crowded = np.repeat(np.add.reduceat(headers, self._firsts[:-1]) > MAX_RECORDS, counts)
+        rows = np.flatnonzero((headers > 0) & ~self._crowded)
         self._headers = _Headers(data, rows, cursor.at[rows], ends[rows], headers[rows])
         cursor.broken[rows] = self._headers.broken
         #: Rows whose fields do not fit the record.
@@ -282,6 +292,7 @@ class _Records:
         """The batches that are refused, by their place in the sequence."""
         wrong_times = (self._times < -1) | (self._times > MAX_TIMESTAMP)
         checks: list[tuple[_Bools, type[BatchError], str]] = [
+            (self._crowded, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
             (self._broken, InvalidBatchError, "its fields do not fit its length"),
             (self._misplaced, InvalidBatchError, "its offset does not count from that of the first record"),
             (self._keyless, InvalidBatchError, "it has no key, and the topic is compacted by key"),
@@ -298,7 +309,7 @@ class _Records:
             for place in np.unique(places).tolist():
                 number = self._payloads[place].number
                 if number not in errors:
-                    indexes = (rows[places == place] - self._firsts[place]).tolist()
+                    indexes = (rows[places == place][:LISTED] - self._firsts[place]).tolist()
                     errors[number] = kind.of_records([RecordError(index, text) for index in indexes])
         return errors
 
@@ -324,9 +335,9 @@ class _Headers:
     def __init__(self, data: bytes, rows: _Int64, starts: _Int64, ends: _Int64, counts: _Int64) -> None:
         self._data = data
         self._rows = rows
-        #: Of the rows those whose headers do not fit the record. A header has at least two bytes.
-        self.broken: _Bools = counts > (ends - starts) // 2
-        self._counts = counts = np.where(self.broken, 0, counts)
+        self._counts = counts
+        #: Of the rows those whose headers do not fit the record.
+        self.broken: _Bools = np.zeros(len(rows), np.bool_)
         #: The first header of each row, and the number of all.
         firsts = np.concatenate(([0], np.cumsum(counts)))
         #: Place and length of the name, place and length of the value of each header.
