@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -72,7 +72,7 @@ _Cells = tuple[_Int64, _Int64]
 # Decoding -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DecodedRecords:
     """The records of several batches.
 
@@ -81,21 +81,18 @@ class DecodedRecords:
             :data:`~txnstore.segment.schema.RECORD_SCHEMA`. Missing timestamps and
             headers are null.
         counts: The number of rows of each batch; 0 for one that is refused.
+        firsts: The first row of each batch, and the number of all rows.
         errors: Why a batch is refused, by its place in the sequence.
     """
 
     table: pa.Table
     counts: tuple[int, ...]
+    firsts: tuple[int, ...]
     errors: dict[int, BatchError]
 
     def rows(self, number: int) -> pa.Table:
         """The records of the batch at a place in the sequence."""
-        return self.table.slice(self._firsts[number], self.counts[number])
-
-    @cached_property
-    def _firsts(self) -> list[int]:
-        """The first row of each batch."""
-        return list(accumulate(self.counts, initial=0))
+        return self.table.slice(self.firsts[number], self.counts[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ def to_table(
     if group or not tables:
         tables.append(_decode(group, keyed, errors))
     counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches))
-    return DecodedRecords(pa.concat_tables(tables), counts, errors)
+    return DecodedRecords(pa.concat_tables(tables), counts, tuple(accumulate(counts, initial=0)), errors)
 
 
 def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
@@ -304,6 +301,8 @@ class _Records:
             )
         errors: dict[int, BatchError] = {}
         for wrong, kind, text in checks:
+            if not wrong.any():
+                continue
             rows = np.flatnonzero(wrong)
             places = np.searchsorted(self._firsts, rows, side="right") - 1
             for place in np.unique(places).tolist():
