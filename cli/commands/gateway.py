@@ -31,6 +31,18 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+class Addresses(click.ParamType[tuple[tuple[str, int], ...]]):
+    """Addresses, with commas between them."""
+
+    name = "addresses"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, int], ...]:
+        parts = str(value).split(",") if isinstance(value, str) else value
+        return tuple(Address().convert(part, param, ctx) for part in parts)
+
+
 class Property(click.ParamType[tuple[str, str]]):
     """A property: ``NAME=VALUE``."""
 
@@ -50,6 +62,13 @@ class Property(click.ParamType[tuple[str, str]]):
     "--listen", type=Address(), default="127.0.0.1:9092", show_default=True, help="Where to listen; port 0: a free one."
 )
 @click.option("--advertise", type=Address(), help="Where clients connect to, if it is not the address of --listen.")
+@click.option(
+    "--peers",
+    type=Addresses(),
+    default=(),
+    metavar="HOST:PORT,…",
+    help="The addresses of all gateways of the store, this one included, in the same order at each of them.",
+)
 @click.option(
     "--property",
     "properties",
@@ -74,6 +93,7 @@ def gateway(
     app: App,
     listen: tuple[str, int],
     advertise: tuple[str, int] | None,
+    peers: tuple[tuple[str, int], ...],
     properties: tuple[tuple[str, str], ...],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -117,6 +137,9 @@ def gateway(
         raise CommandError(msg, advice)
     bound, scraped = _bound(listen), None if metrics is None else _bound(metrics)
     host, port = bound.getsockname()[:2]
+    own = advertise or (host, port)
+    if peers and own not in peers:
+        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
     security = Security(users, tls, plain=insecure)
     connection = app.unloaded(read_only=False)
     with app.progress("opening the store"):
@@ -136,7 +159,7 @@ def gateway(
 
     with connection:
         served = None if scraped is None else (scraped, text)
-        asyncio.run(run(connection, chosen, bound, advertise, security, ready, served))
+        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
 
 
 def _bound(address: tuple[str, int]) -> socket.socket:

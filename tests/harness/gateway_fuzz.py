@@ -31,7 +31,14 @@ from kio.serial import entity_writer
 from kio.static.constants import uuid_zero
 
 import txnstore
-from tests.helpers.gateway import Client, GatewayProcess, decode_response, gateway_process, produce_fields, record_batch
+from tests.helpers.gateway_process import (
+    Client,
+    GatewayProcess,
+    decode_response,
+    gateway_process,
+    produce_fields,
+    record_batch,
+)
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.wire import PREFIX, build
 

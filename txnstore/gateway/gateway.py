@@ -7,28 +7,34 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
+from txnstore.core.routing import chain_of_group
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
+from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import RateLimit, limited_logger
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
+from txnstore.gateway.peers import Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
 from txnstore.gateway.server import Fields, Handler, Peer, Server
-from txnstore.gateway.services import Node, Services
+from txnstore.gateway.services import Services
+from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
 from txnstore.storage.redact import redact
@@ -51,6 +57,8 @@ class Gateway:
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
+        peers: The addresses of all gateways of the store, in the same order at each of them, this one included; empty:
+            there is only this one.
         security: How clients are known, and whether connections are encrypted.
     """
 
@@ -60,6 +68,7 @@ class Gateway:
         properties: Properties,
         bound: socket.socket,
         advertised: tuple[str, int] | None = None,
+        peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
         self._bound, self._tls, self._url = bound, security.tls, redact(connection.url)
@@ -67,11 +76,17 @@ class Gateway:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
-        node = Node(0, host, port)
-        self._commits = Commits(connection, self._threads, self._freshness.note)
-        services = Services(connection, self._threads, self._commits, self._freshness, properties, node, (node,))
+        nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
+        own = next(node for node in nodes if (node.host, node.port) == (host, port))
+        chains, encrypted = len(connection.chains), security.tls is not None
+        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._release_groups)
+        self._commits = commits = Commits(connection, self._threads, self._freshness.note)
+        sessions = Sessions(self._freshness, commits)
+        services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
         self._hot, offsets = HotBatches(), GroupOffsets(services)
         self._produce = Produce(services, self._hot)
+        generations = ChainGenerations(connection, self._freshness, commits)
+        self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
         self._handlers = _handlers(
             [
                 Metadata(services).handlers(),
@@ -79,6 +94,7 @@ class Gateway:
                 Fetch(services, self._hot).handlers(),
                 Offsets(services).handlers(),
                 offsets.handlers(),
+                ClassicGroups(services, self._groups).handlers(),
                 Transactions(services, offsets).handlers(),
                 security.handlers(),
             ]
@@ -95,18 +111,24 @@ class Gateway:
         asyncio.get_running_loop().set_exception_handler(self._failed)
         host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
+        await self._peers.start()
         _LOG.info("the gateway of %s listens on %s:%d", self._url, host, port, extra={"apis": len(self._handlers)})
 
+    def _coordinates(self, group: str) -> bool:
+        """Whether this gateway is the coordinator of a group, as far as it can tell."""
+        return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
+
+    def _release_groups(self) -> None:
+        self._groups.release()
+
     async def close(self) -> None:
-        """Take no more requests, and end those that have begun."""
+        """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""
         loop = asyncio.get_running_loop()
         until = loop.time() + GRACE
-        have_ended = await self._server.close(GRACE)
-        try:
-            async with asyncio.timeout_at(max(until, loop.time() + 1)):
-                await self._produce.close()
-        except TimeoutError:
-            have_ended = False
+        await self._peers.close()
+        # Members that wait for others are answered by the group, so the listener need not wait for them.
+        have_ended, *_ = await asyncio.gather(self._server.close(GRACE), _bounded(self._groups.close(), until))
+        have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
         await self._freshness.close()
         # A thread that still waits for the storage ends with its timeout; nobody waits for it here.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
@@ -142,6 +164,18 @@ class Gateway:
         _LOG.error("the gateway goes on after an error: %s", context["message"], exc_info=context.get("exception"))
 
 
+async def _bounded(work: Awaitable[None], until: float) -> bool:
+    """Whether something ends until a time of the loop; its error is logged."""
+    try:
+        async with asyncio.timeout_at(until):
+            await work
+    except TimeoutError:
+        return False
+    except Exception:  # noqa: BLE001 - What remains is closed all the same.
+        _LOG.exception("a part of the gateway has not ended in order")
+    return True
+
+
 def _max_connections() -> int:
     """The most connections that the limit of open files allows, which is raised as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -171,6 +205,7 @@ async def run(
     properties: Properties,
     bound: socket.socket,
     advertised: tuple[str, int] | None,
+    peers: Sequence[tuple[str, int]],
     security: Security,
     ready: Callable[[], None],
     metrics: tuple[socket.socket, Callable[[GatewayMetrics], str]] | None = None,
@@ -182,6 +217,7 @@ async def run(
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
+        peers: The addresses of all gateways of the store; empty: there is only this one.
         security: How clients are known, and whether connections are encrypted.
         ready: Called when clients can connect.
         metrics: The socket to serve metrics on, and what makes their text; None: they are not served.
@@ -197,7 +233,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     logging.getLogger("asyncio").addFilter(RateLimit())  # It says what goes wrong when connections are accepted.
-    gateway = Gateway(connection, properties, bound, advertised, security)
+    gateway = Gateway(connection, properties, bound, advertised, peers, security)
     scraped: MetricsServer | None = None
     try:
         await gateway.start()

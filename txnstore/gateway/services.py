@@ -19,19 +19,12 @@ from txnstore.errors import AuthorizationError
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.peers import Peers
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import Peer
+from txnstore.gateway.sessions import Sessions
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A gateway as clients see it: a broker."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +35,19 @@ class Services:
         connection: The connection to the store.
         threads: Runs what waits for the storage, and conversions that take long.
         commits: Commits commands.
+        sessions: The identities of clients of transactions v1.
         freshness: The newest view, and changes of it.
         properties: The properties of the gateway.
-        node: This gateway.
-        nodes: All gateways, this one included.
+        peers: The gateways of the store.
     """
 
     connection: Connection
     threads: Executor
     commits: Commits
+    sessions: Sessions
     freshness: Freshness
     properties: Properties
-    node: Node
-    nodes: tuple[Node, ...]
+    peers: Peers
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run what waits for the storage, or computes for long, outside the event loop."""

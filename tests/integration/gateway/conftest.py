@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import txnstore
-from tests.helpers.gateway import GatewayProcess, gateway_process
+from tests.helpers.gateway_process import GatewayProcess, gateway_process
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.gateway import (
+from tests.helpers.gateway_process import (
     Client,
     GatewayProcess,
     fetch_fields,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.gateway import Client, GatewayProcess, decode_response, produce_fields, record_batch, request_frame
+from tests.helpers.gateway_process import (
+    Client,
+    GatewayProcess,
+    decode_response,
+    produce_fields,
+    record_batch,
+    request_frame,
+)
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 
 #: Requests that name nothing, with the fields that a version needs to be answered at all.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import txnstore
-from tests.helpers.gateway import (
+from tests.helpers.gateway_process import (
     GatewayProcess,
     fetch_fields,
     gateway_process,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.gateway import decode_response, produce_fields, record_batch, request_frame
+from tests.helpers.gateway_process import decode_response, produce_fields, record_batch, request_frame
 from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import Api
