@@ -178,17 +178,18 @@ def decode_response(api: int, version: int, data: bytes) -> tuple[int, Any]:
     return header.correlation_id, body
 
 
-def record_batch(values: Sequence[bytes], *, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
-    """An uncompressed batch of records with these values.
+def record_batch(values: Sequence[bytes], *, producer: tuple[int, int, int] = (-1, -1, -1), codec: int = 0) -> bytes:
+    """A batch of records with these values.
 
     Args:
         values: The values of the records.
         producer: The producer id, its epoch, and the sequence number of the first record.
+        codec: The number of the compression; 0: none.
     """
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(
-        2, 0, False, producer[0], producer[1], producer[2], sum(map(len, values)) + 100 * len(values) + 100
+        2, codec, False, producer[0], producer[1], producer[2], sum(map(len, values)) + 100 * len(values) + 100
     )
     for number, each in enumerate(values):
         assert builder.append(number, 1_700_000_000_000, None, each, []) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any
 
 #: The lines of one place in the code that are written at once, and the seconds after which one more is.
 _BURST, _SECONDS = 10, 6.0
@@ -41,3 +43,10 @@ def limited_logger(name: str) -> logging.Logger:
     if not any(isinstance(each, RateLimit) for each in logger.filters):
         logger.addFilter(RateLimit())
     return logger
+
+
+def report_failure(task: asyncio.Task[Any]) -> None:
+    """Report the error of a task that nobody waits for; a callback of it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        message = f"the task {task.get_name()} has failed"
+        task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})

@@ -29,6 +29,7 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
+from txnstore.gateway.logs import report_failure
 from txnstore.gateway.records.batch import BatchError, RawBatch, check_produced, placed
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import rows_from_json
@@ -133,6 +134,7 @@ class Produce:
         self._staged.append(staged)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
+            self._flusher.add_done_callback(report_failure)
         return staged
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
@@ -146,12 +148,13 @@ class Produce:
             while self._staged:
                 taken = self._take()
                 self.flushes += 1
-                self.batches += len(taken)
                 try:
-                    refusals = await self._services.in_thread(partial(self._prepare, taken))
+                    refusals, count = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
-                    refusals = dict.fromkeys(range(len(taken)), error)
-                for number, staged in enumerate(taken):
+                    refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
+                self.batches += count
+                self._staged[:0] = taken[count:]
+                for number, staged in enumerate(taken[:count]):
                     if number in refusals:
                         _fail(staged, refusals[number])
                     else:
@@ -170,9 +173,13 @@ class Produce:
         del self._staged[:count]
         return taken
 
-    def _prepare(self, taken: Sequence[StagedBatch]) -> dict[int, Exception]:
-        """Convert the records, and inline or upload them; returns the errors by number of the batch. In a thread."""
-        rows, refusals = _rows_of(taken)
+    def _prepare(self, taken: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
+        """Convert the records, and inline or upload them. In a thread.
+
+        Returns:
+            The errors by number of the batch, and how many batches were taken: those behind need too much memory now.
+        """
+        rows, refusals, count = _rows_of(taken)
         groups: dict[tuple[str, int, int], list[int]] = {}
         chains = self._services.connection.view(refresh=False).chains
         for number in rows:
@@ -193,7 +200,7 @@ class Produce:
             self._upload(taken, rows, numbers, refusals)
         for task in tasks:
             task.result()
-        return refusals
+        return refusals, count
 
     def _upload(
         self,
@@ -257,10 +264,10 @@ class Produce:
                 _fail(staged, error)
         else:
             (appended,) = answer.result()
-            if not appended.duplicate and appended.base_offset >= 0:
-                self._keep(staged, appended)
             if not staged.appended.done():
                 staged.appended.set_result(appended)
+            if not appended.duplicate and appended.base_offset >= 0:
+                self._keep(staged, appended)
 
     def _retry(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
         """Append a batch with the identity of the next transaction, if another gateway has ended the one that was read.
@@ -271,7 +278,7 @@ class Produce:
         async def retry() -> None:
             try:
                 newest = await self._services.sessions.newest(client)
-            except TxnStoreError as refusal:
+            except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 _fail(staged, refusal)
                 return
             if newest == staged.producer:
@@ -284,6 +291,7 @@ class Produce:
 
         task = asyncio.get_running_loop().create_task(retry())
         self._retries.add(task)
+        task.add_done_callback(report_failure)
         task.add_done_callback(self._retries.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
@@ -355,13 +363,16 @@ def _fail(staged: StagedBatch, error: BaseException) -> None:
         staged.appended.exception()  # A client that has closed its connection does not ask for it.
 
 
-def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception]]:
-    """The rows of each batch in the stored schema of its topic, by number; and the errors of those that have none."""
+def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
+    """The rows of each batch in the stored schema of its topic, by number, and the errors of those that have none.
+
+    Also the number of batches that were decoded: at least one, and not those behind it that take too much memory.
+    """
     keyed = {number for number, staged in enumerate(taken) if writer_of(staged.topic).config.compacts}
     decoded = to_table([staged.raw for staged in taken], keyed=keyed)
     rows: dict[int, pa.Table] = {}
     refusals: dict[int, Exception] = dict(decoded.errors)
-    for number, staged in enumerate(taken):
+    for number, staged in enumerate(taken[: len(decoded.counts)]):
         if number in refusals:
             continue
         table, writer = decoded.rows(number), writer_of(staged.topic)
@@ -371,7 +382,7 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
             rows[number] = table
         except TxnStoreError as error:
             refusals[number] = error
-    return rows, refusals
+    return rows, refusals, len(decoded.counts)
 
 
 def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:

@@ -16,6 +16,7 @@ import pytest
 from tests.helpers.gateway_process import (
     Client,
     GatewayProcess,
+    decode_response,
     fetch_fields,
     produce_fields,
     record_batch,
@@ -186,6 +187,39 @@ def test_a_fetch_ends_with_its_client(gateway: GatewayProcess) -> None:
         client.socket.close()
     wait_until(lambda: metric(gateway, "gateway_waiting_fetches") == 0)
     wait_until(lambda: metric(gateway, "gateway_connections") == 0)
+
+
+def test_a_request_of_many_unknown_names_reads_the_heads_once(gateway: GatewayProcess) -> None:
+    names = [{"name": f"missing-{number}"} for number in range(2000)]
+    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}]
+    asked = [{"topic": each["name"], "partitions": parts} for each in names]
+    with gateway.client() as client:
+        before = metric(gateway, "requests_total")
+        topics = client.ask(Api.METADATA, 4, {"topics": names, "allow_auto_topic_creation": False}).topics
+        assert {topic.error_code for topic in topics} == {3}
+        fetched = client.ask(Api.FETCH, 4, {**fetch_fields("t", 0), "topics": asked}).responses
+        assert {part.error_code for topic in fetched for part in topic.partitions} == {3}
+        assert metric(gateway, "requests_total") - before < 30
+
+
+def test_batches_that_grow_when_they_are_decompressed_take_a_bounded_part_of_the_memory(
+    gateway: GatewayProcess,
+) -> None:
+    batch = record_batch([b"\0" * 60_000_000], codec=4)
+    assert len(batch) < 20_000
+    before = gateway.resident_bytes
+    with ExitStack() as stack:
+        clients = [stack.enter_context(gateway.client(120)) for _ in range(10)]
+        for client in clients:
+            for _ in range(3):
+                client.begin(Api.PRODUCE, 7, produce_fields("t", batch))
+        most = before
+        for client in clients:
+            for _ in range(3):
+                _, body = decode_response(Api.PRODUCE, 7, client.receive())
+                assert body.responses[0].partition_responses[0].error_code in {0, 10}
+                most = max(most, gateway.resident_bytes)
+    assert most - before < 1200 * MB
 
 
 def test_malformed_large_requests_leave_the_budget_to_others(gateway: GatewayProcess) -> None:
