@@ -211,7 +211,7 @@ def _send(
     with gateway.client(_PATIENCE) as client:
         data = changed(rng, frame, other) if is_changed else frame
         try:
-            client.send(data if rng.random() < 0.9 else data + other)
+            client.send(data + other if is_changed and rng.random() < 0.1 else data)
         except (ConnectionError, TimeoutError):
             outcome.frames["closed"] += 1
             return
@@ -239,7 +239,7 @@ def _receive(client: Client, outcome: Outcome, target: tuple[int, int, int], *, 
     try:
         received, _ = decode_response(api, version, answer)
     except Exception as error:  # noqa: BLE001 - Whatever it is, it is a finding.
-        outcome.findings.append(f"API {api}, version {version}: the response cannot be decoded: {error!r}")
+        outcome.findings.append(f"API {api}, version {version}: the response cannot be decoded: {error!r}: {answer[:200]!r}")
         return
     if received != correlation:
         outcome.findings.append(f"API {api}, version {version}: a response with another correlation id")

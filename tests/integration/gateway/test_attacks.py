@@ -209,17 +209,16 @@ def test_batches_that_grow_when_they_are_decompressed_take_a_bounded_part_of_the
     assert len(batch) < 20_000
     before = gateway.resident_bytes
     with ExitStack() as stack:
-        clients = [stack.enter_context(gateway.client(120)) for _ in range(10)]
-        for client in clients:
-            for _ in range(3):
-                client.begin(Api.PRODUCE, 7, produce_fields("t", batch))
+        clients = [stack.enter_context(gateway.client(120)) for _ in range(12)]
+        append(clients[0], b"first")
+        for client in clients:  # A flush takes all that has come while the last one ran.
+            client.begin(Api.PRODUCE, 7, produce_fields("t", batch))
         most = before
         for client in clients:
-            for _ in range(3):
-                _, body = decode_response(Api.PRODUCE, 7, client.receive())
-                assert body.responses[0].partition_responses[0].error_code in {0, 10}
-                most = max(most, gateway.resident_bytes)
-    assert most - before < 1200 * MB
+            _, body = decode_response(Api.PRODUCE, 7, client.receive())
+            assert body.responses[0].partition_responses[0].error_code == 0
+            most = max(most, gateway.resident_bytes)
+    assert most - before < 900 * MB
 
 
 def test_malformed_large_requests_leave_the_budget_to_others(gateway: GatewayProcess) -> None:
@@ -247,7 +246,7 @@ def test_senders_that_announce_much_and_send_little_take_nothing(gateway: Gatewa
 
 def test_senders_that_fill_the_budget_make_nobody_wait_for_long(gateway: GatewayProcess) -> None:
     """Parts of requests that would fill the budget together: those that stall are closed, the others get through."""
-    before = gateway.resident_bytes
+    before, closed = gateway.resident_bytes, metric(gateway, "gateway_connections_closed_total")
     with ExitStack() as stack:
         for _ in range(40):
             client = stack.enter_context(gateway.client())
@@ -256,11 +255,11 @@ def test_senders_that_fill_the_budget_make_nobody_wait_for_long(gateway: Gateway
                 client.send(struct.pack(">ihhih", 90 * MB, 0, 3, 1, -1) + b"x" * (3 * MB))
             except TimeoutError:  # The gateway reads no more of it.
                 continue
-        assert metric(gateway, "gateway_held_bytes") > 60 * MB
         with gateway.client(90) as other:
             assert append(other, b"y" * 500_000) == [0]
             assert other.ask(Api.METADATA, 1, {}).topics
         assert gateway.resident_bytes - before < 200 * MB
+        wait_until(lambda: metric(gateway, "gateway_connections_closed_total") > closed)
     wait_until(lambda: metric(gateway, "gateway_held_bytes") == 0)
 
 
