@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -142,7 +145,7 @@ def gateway(
     with app.progress("opening the store"):
         connection.load()
         connection.check_storage()
-    with connection:
+    with connection, contextlib.nullcontext() if app.debug else printed_logs(logging.INFO):
         asyncio.run(
             run(
                 connection,
