@@ -62,20 +62,22 @@ class Gateway:
         security: Security = OPEN,
     ) -> None:
         self._bound, self._tls = bound, security.tls
+        self._taking_over: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
         nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
         own = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
-        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._release_groups)
+        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._peers_changed)
         commits = Commits(connection, self._threads, self._freshness.note)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
-        hot, offsets = HotBatches(), GroupOffsets(services)
+        hot = HotBatches()
         self._produce = Produce(services, hot)
         generations = ChainGenerations(connection, self._freshness, commits)
         self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
+        offsets = GroupOffsets(services, self._groups)
         self._handlers = _handlers(
             [
                 Metadata(services).handlers(),
@@ -98,17 +100,30 @@ class Gateway:
         """Listen."""
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
+        self._peers_changed()
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
         return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
 
-    def _release_groups(self) -> None:
+    def _peers_changed(self) -> None:
+        """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         self._groups.release()
+        if self._taking_over is None or self._taking_over.done():
+            self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
+
+    async def _take_over(self) -> None:
+        """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire."""
+        view = self._freshness.view
+        stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
+        for name in filter(self._coordinates, stored):
+            await self._groups.describe(name)
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun."""
         await self._peers.close()
+        if self._taking_over is not None:
+            self._taking_over.cancel()
         await self._server.close(GRACE)
         await self._groups.close()
         await self._produce.close()
