@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -157,7 +160,7 @@ def gateway(
         rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
         return prometheus(connection, status=False) + families(rows, connection.url)
 
-    with connection:
+    with connection, contextlib.nullcontext() if app.debug else printed_logs(logging.INFO):
         served = None if scraped is None else (scraped, text)
         asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
 

@@ -239,7 +239,9 @@ def _receive(client: Client, outcome: Outcome, target: tuple[int, int, int], *, 
     try:
         received, _ = decode_response(api, version, answer)
     except Exception as error:  # noqa: BLE001 - Whatever it is, it is a finding.
-        outcome.findings.append(f"API {api}, version {version}: the response cannot be decoded: {error!r}: {answer[:200]!r}")
+        outcome.findings.append(
+            f"API {api}, version {version}: the response cannot be decoded: {error!r}: {answer[:200]!r}"
+        )
         return
     if received != correlation:
         outcome.findings.append(f"API {api}, version {version}: a response with another correlation id")

@@ -51,7 +51,7 @@ class GatewayProcess:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log_lines(self) -> list[str]:
-        """What it has logged at warning and above."""
+        """What it has logged, at information and above."""
         return self.log.read_text(encoding="utf-8").splitlines()
 
     def client(self, timeout: float = 30.0) -> Client:

@@ -73,20 +73,22 @@ class Gateway:
     ) -> None:
         self._bound, self._tls, self._url = bound, security.tls, redact(connection.url)
         self._failures = 0
+        self._taking_over: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
         nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
         own = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
-        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._release_groups)
+        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._peers_changed)
         self._commits = commits = Commits(connection, self._threads, self._freshness.note)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
-        self._hot, offsets = HotBatches(), GroupOffsets(services)
+        self._hot = HotBatches()
         self._produce = Produce(services, self._hot)
         generations = ChainGenerations(connection, self._freshness, commits)
         self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
+        offsets = GroupOffsets(services, self._groups)
         self._handlers = _handlers(
             [
                 Metadata(services).handlers(),
@@ -112,20 +114,33 @@ class Gateway:
         host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
+        self._peers_changed()
         _LOG.info("the gateway of %s listens on %s:%d", self._url, host, port, extra={"apis": len(self._handlers)})
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
         return self._peers.leader(chain_of_group(group, self._peers.chains)) == self._peers.own
 
-    def _release_groups(self) -> None:
+    def _peers_changed(self) -> None:
+        """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         self._groups.release()
+        if self._taking_over is None or self._taking_over.done():
+            self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
+
+    async def _take_over(self) -> None:
+        """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire."""
+        view = self._freshness.view
+        stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
+        for name in filter(self._coordinates, stored):
+            await self._groups.describe(name)
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""
         loop = asyncio.get_running_loop()
         until = loop.time() + GRACE
         await self._peers.close()
+        if self._taking_over is not None:
+            self._taking_over.cancel()
         # Members that wait for others are answered by the group, so the listener need not wait for them.
         have_ended, *_ = await asyncio.gather(self._server.close(GRACE), _bounded(self._groups.close(), until))
         have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))

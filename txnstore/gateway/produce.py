@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
+from txnstore import compute as pc
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
@@ -30,7 +31,14 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import report_failure
-from txnstore.gateway.records.batch import BatchError, RawBatch, check_produced, placed
+from txnstore.gateway.records.batch import (
+    BatchError,
+    InvalidBatchError,
+    RawBatch,
+    RecordError,
+    check_produced,
+    placed,
+)
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import rows_from_json
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -368,7 +376,7 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
 
     Also the number of batches that were decoded: at least one, and not those behind it that take too much memory.
     """
-    keyed = {number for number, staged in enumerate(taken) if writer_of(staged.topic).config.compacts}
+    keyed = {number for number, staged in enumerate(taken) if _needs_keys(writer_of(staged.topic))}
     decoded = to_table([staged.raw for staged in taken], keyed=keyed)
     rows: dict[int, pa.Table] = {}
     refusals: dict[int, Exception] = dict(decoded.errors)
@@ -378,11 +386,25 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
         table, writer = decoded.rows(number), writer_of(staged.topic)
         try:
             if writer.schema is not None:
+                _check_headers(table)
                 table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
             rows[number] = table
         except TxnStoreError as error:
             refusals[number] = error
     return rows, refusals, len(decoded.counts)
+
+
+def _needs_keys(writer: TopicWriter) -> bool:
+    """Whether each record needs a key: a typed topic has its keys in a column."""
+    return writer.schema is None and writer.config.compacts
+
+
+def _check_headers(table: pa.Table) -> None:
+    """Refuse headers, which a typed topic has no place for: they would vanish."""
+    with_headers = pc.greater(pc.fill_null(pc.list_value_length(table["headers"]), 0), 0).to_pylist()
+    refused = [RecordError(row, "it has headers") for row, has_headers in enumerate(with_headers) if has_headers]
+    if refused:
+        raise InvalidBatchError("a topic with a schema stores no headers", refused)
 
 
 def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:

@@ -75,20 +75,16 @@ def read_request(frame: bytes) -> Request:
     """Decode a request of an API and a version that kio knows.
 
     Raises:
-        MalformedRequestError: Its fields do not match the version, or bytes follow them.
+        MalformedRequestError: Its fields do not match the version.
     """
     start = read_start(frame)
     try:
         read_header, read_body = _readers(start.api, start.version)
         header, size = read_header(frame, 0)
-        body, body_size = read_body(frame, size)
+        body, _ = read_body(frame, size)  # Bytes may follow, as librdkafka sends them after Metadata: brokers allow it.
     except Exception as error:
         msg = f"a frame of {len(frame)} bytes is no request of API {start.api}, version {start.version}: {error}"
         raise MalformedRequestError(msg) from error
-    if size + body_size != len(frame):
-        extra = len(frame) - size - body_size
-        msg = f"{extra} bytes follow a request of API {start.api}, version {start.version}"
-        raise MalformedRequestError(msg)
     return Request(start.api, start.version, start.correlation_id, header.client_id, body)
 
 

@@ -179,7 +179,7 @@ def test_an_offset_out_of_range_is_refused(gateway: RunningGateway) -> None:
 
 def test_a_record_that_is_too_large_is_refused_alone(gateway: RunningGateway, store: txnstore.Store) -> None:
     store.alter_topic("t", config={"max.message.bytes": 10_000})
-    errors: dict[bytes, Any] = {}
+    errors: dict[bytes | None, Any] = {}
     producer = confluent_kafka.Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0})
     for value in (b"small", b"x" * 20_000):
         producer.produce("t", value, partition=0, on_delivery=lambda error, each: errors.update({each.value(): error}))

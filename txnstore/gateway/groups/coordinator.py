@@ -54,7 +54,9 @@ class Generations(Protocol):
     """The chain's side: where generations are stored. Neither method blocks the loop."""
 
     async def load(self, group: str) -> StoredGeneration | None:
-        """The newest stored generation of a group, read at the head of its chain.
+        """The newest stored generation of a group, read at the head of its chain; None if it never had members.
+
+        A group that is empty and was of another kind goes on counting from its generation.
 
         Raises:
             TxnStoreError: With Kafka's code INCONSISTENT_GROUP_PROTOCOL, if the group has members of another kind.
