@@ -23,6 +23,7 @@ from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_sessions import SESSIONS, SIMULATED_SESSIONS
 from tests.mutants.of_settling import SETTLING
 from tests.mutants.of_sharing import SHARING
 from tests.mutants.of_storage import STORAGE
@@ -364,5 +365,7 @@ MUTANTS = (
         *UPGRADE,
         *POWER,
         *AUTHORIZATION,
+        *SESSIONS,
+        *SIMULATED_SESSIONS,
     ),
 )
