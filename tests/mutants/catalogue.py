@@ -64,13 +64,13 @@ ONE_CHAIN = (
     Mutant(
         "init leaves the transaction of its predecessor open",
         transactions_init.init_producer,
-        "decide_end($draft, $txn, Outcome.ABORT) if $txn.state is TxnState.ONGOING else decided_of($txn)",
-        "decided_of($txn)",
+        "if $txn.state is TxnState.ONGOING:",
+        "if False:",
     ),
     Mutant(
         "init commits the transaction of its predecessor",
         transactions_init.init_producer,
-        "_end($draft, $txn, Outcome.ABORT)",
+        "_end($draft, $txn, Outcome.ABORT, session=$in_session)",
         "_end($draft, $txn, Outcome.COMMIT)",
     ),
     Mutant(
@@ -119,22 +119,24 @@ ONE_CHAIN = (
     Mutant(
         "a repeated commit is refused as fenced",
         transactions_rules._repeated_end,
-        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT):",
+        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT "
+        "and not $txn.in_session):",
         "if True:",
         mishaps=(Mishap.OUTAGE,),
     ),
     Mutant(
         "a repeated commit succeeds after an abort",
         transactions_rules._repeated_end,
-        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT):",
+        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT "
+        "and not $txn.in_session):",
         "if $outcome is Outcome.ABORT:\n        $outcome = $command.outcome\n    if $outcome is None:",
         test="protocol/chains/test_steps.py::test_commit_after_abort_by_other_process_is_fenced",
     ),
     Mutant(
         "the epoch of a batch is not checked in its partition",
         log_appending._check_sequence,
-        "elif $producer.epoch < $current.epoch:",
-        "elif False:",
+        "if $current is not None and $producer.epoch < $current.epoch:",
+        "if False:",
         test="protocol/core/test_sequences.py",
     ),
     Mutant(
@@ -154,8 +156,8 @@ ONE_CHAIN = (
     Mutant(
         "a duplicate inside of the window is appended again",
         log_appending._check_sequence,
-        "in $current.batches:",
-        "in ():",
+        "$repeated = _in_window($window, $batch)",
+        "$repeated = None",
         test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),
     Mutant(
