@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from kio.schema.errors import ErrorCode
 
 from txnstore.errors import (
@@ -19,8 +17,9 @@ from txnstore.errors import (
     UploadExpiredError,
 )
 from txnstore.gateway.apis import Api
+from txnstore.gateway.logs import limited_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: Requests whose client repeats exactly the same one after COORDINATOR_NOT_AVAILABLE.
 _OF_COORDINATOR = frozenset(

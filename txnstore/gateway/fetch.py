@@ -78,7 +78,8 @@ class Fetch:
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:
-                parts, size, is_final = await self._read_all(view, asked, isolation, limit)
+                async with peer.room.granted(limit) as most:
+                    parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
                     return self._response(request, asked, parts)

@@ -100,7 +100,7 @@ def test_offsets_are_committed_with_the_records(gateway: RunningGateway, store: 
         producer.begin_transaction()
         for message in messages:
             assert message.error() is None
-            producer.produce("out", b"out " + (message.value() or b""), partition=message.partition())
+            producer.produce("out", b"out " + (message.value() or b""), partition=message.partition() or 0)
         producer.send_offsets_to_transaction(
             consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
         )
