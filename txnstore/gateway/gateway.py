@@ -88,7 +88,7 @@ class Gateway:
                 offsets.handlers(),
                 ClassicGroups(services, self._groups).handlers(),
                 Transactions(services, offsets).handlers(),
-                admin_handlers(services),
+                admin_handlers(services, self._groups),
                 security.handlers(),
             ]
         )

@@ -96,7 +96,8 @@ def test_librdkafka_manages_rules(root: AdminClient, secured: ServedStore) -> No
     )  # fmt: skip
     assert failure_of(root.create_acls([binding])[binding]) is ErrorCode.none
     assert secured.store.acls.list() == [Acl("User:alice", "ALLOW", "READ", "TOPIC", "orders", "PREFIXED")]
-    everything = AclBindingFilter(
+    filter_of: Any = AclBindingFilter  # Its types know no None.
+    everything = filter_of(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
     assert root.describe_acls(everything).result(10) == [binding]

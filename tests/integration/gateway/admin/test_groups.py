@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import Consumer, ConsumerGroupState
+from confluent_kafka import TopicPartition as ConsumerPartition
 from confluent_kafka.admin import AdminClient
+from kafka import TopicPartition as PythonPartition
 from kafka import errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kio.schema.errors import ErrorCode
 
+from tests.helpers.connections import connection_of
 from tests.helpers.kafka_wire import ServedStore, failure_of
 from txnstore.core.authorization.model import Acl
+from txnstore.core.groups.commands import JoinGroup
 from txnstore.core.model import TopicPartition
 from txnstore.gateway.apis import VERSIONS, Api
 
@@ -107,6 +111,74 @@ def test_groups_are_deleted(groups: ServedStore, confluent: AdminClient, kafka_p
     assert kafka_errors.NonEmptyGroupError.errno == ErrorCode.non_empty_group
 
 
+# Groups that gateways keep --------------------------------------------------------------------------------------------
+
+
+def test_a_classic_group_is_described_by_its_coordinator(gateway: ServedStore, confluent: AdminClient) -> None:
+    store = gateway.store
+    store.create_topic("t", partitions=2)
+    settings = gateway.librdkafka(**{"client.id": "app", "group.id": "classic", "auto.offset.reset": "earliest"})
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe(["t"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        group = confluent.describe_consumer_groups(["classic"])["classic"].result(10)
+        (member,) = group.members
+        assert (group.state, group.partition_assignor) == (ConsumerGroupState.STABLE, "range")
+        assert (member.client_id, len(member.assignment.topic_partitions)) == ("app", 2)
+        (listed,) = gateway.ask(Api.LIST_GROUPS, {}).groups
+        assert (listed.group_id, listed.protocol_type, listed.group_state) == ("classic", "consumer", "Stable")
+        assert failure_of(confluent.delete_consumer_groups(["classic"])["classic"]) is ErrorCode.non_empty_group
+        consumer.commit(offsets=[ConsumerPartition("t", 0, 0)], asynchronous=False)
+        assert _delete_offsets(gateway, "classic", ("t", 0)) == [ErrorCode.group_subscribed_to_topic]
+    finally:
+        consumer.close()
+    (listed,) = gateway.ask(Api.LIST_GROUPS, {}).groups
+    assert listed.group_state == "Empty"
+    (described,) = gateway.ask(Api.DESCRIBE_GROUPS, {"groups": ("classic",)}).groups
+    assert (described.group_state, described.protocol_type, described.members) == ("Empty", "consumer", ())
+    assert failure_of(confluent.delete_consumer_groups(["classic"])["classic"]) is ErrorCode.none
+    assert store.groups() == []
+
+
+def test_a_group_of_kip_848_is_listed_only(gateway: ServedStore) -> None:
+    gateway.store.create_topic("t")
+    connection_of(gateway.store).submit(JoinGroup("new", "m", (("t", 1),), kind="consumer"))
+    (listed,) = gateway.ask(Api.LIST_GROUPS, {"types_filter": ("consumer",)}).groups
+    assert (listed.group_id, listed.group_type, listed.group_state) == ("new", "consumer", "Stable")
+    (described,) = gateway.ask(Api.DESCRIBE_GROUPS, {"groups": ("new",)}).groups
+    assert (described.group_state, described.error_code) == ("Dead", ErrorCode.group_id_not_found)
+
+
+# Offsets --------------------------------------------------------------------------------------------------------------
+
+
+def _delete_offsets(
+    gateway: ServedStore, group: str, *partitions: tuple[str, int], user: str | None = None
+) -> ErrorCode | list[ErrorCode]:
+    topics = [{"name": name, "partitions": [{"partition_index": number}]} for name, number in partitions]
+    answer = gateway.ask(Api.OFFSET_DELETE, {"group_id": group, "topics": topics}, user=user)
+    if answer.error_code is not ErrorCode.none:
+        return ErrorCode(answer.error_code)
+    return [topic.partitions[0].error_code for topic in answer.topics]
+
+
+def test_offsets_are_deleted(groups: ServedStore, kafka_python: KafkaAdminClient) -> None:
+    tp = PythonPartition("t", 0)
+    assert kafka_python.delete_group_offsets("idle", [tp]) == {tp: kafka_errors.NoError}
+    assert [group.group for group in groups.store.groups()] == ["live"]
+    assert kafka_python.delete_group_offsets("live", [tp]) == {tp: kafka_errors.GroupSubscribedToTopicError}
+    with pytest.raises(kafka_errors.GroupIdNotFoundError):
+        kafka_python.delete_group_offsets("none", [tp])
+
+
+def test_codes_of_offsets(groups: ServedStore) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    answer = _delete_offsets(groups, "idle", ("t", 0), ("t", 9), ("x", 0))
+    assert answer == [ErrorCode.none, unknown, unknown]
+
+
 # Rights ---------------------------------------------------------------------------------------------------------------
 
 
@@ -132,3 +204,17 @@ def test_rights_to_groups(secured: ServedStore) -> None:
     store.acls.create(Acl("User:alice", "ALLOW", "DELETE", "GROUP", "*"))
     assert answers() == [["b"], [done, done, ErrorCode.group_id_not_found], [done, ErrorCode.group_id_not_found]]
     assert [group.group for group in store.groups()] == ["b"]
+
+
+def test_rights_to_offsets(secured: ServedStore) -> None:
+    store = secured.store
+    store.create_topic("u")
+    store.reset_offsets("a", {TopicPartition("t", 0): 0, TopicPartition("u", 0): 0})
+    asked = ("a", ("t", 0), ("u", 0))
+    assert _delete_offsets(secured, *asked, user="alice") is ErrorCode.group_authorization_failed
+    store.acls.create(Acl("User:alice", "ALLOW", "DELETE", "GROUP", "a"))
+    denied = ErrorCode.topic_authorization_failed
+    assert _delete_offsets(secured, *asked, user="alice") == [denied, denied]
+    store.acls.create(Acl("User:alice", "ALLOW", "READ", "TOPIC", "u"))
+    assert _delete_offsets(secured, *asked, user="alice") == [denied, ErrorCode.none]
+    assert [position.tp for position in store.group("a").positions] == [TopicPartition("t", 0)]

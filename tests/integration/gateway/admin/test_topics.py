@@ -108,7 +108,7 @@ def test_the_response_tells_the_id_and_the_settings(gateway: ServedStore, store:
 
 @pytest.mark.parametrize("version", range(VERSIONS[Api.CREATE_TOPICS].first, VERSIONS[Api.CREATE_TOPICS].last + 1))
 def test_every_version_creates(gateway: ServedStore, version: int) -> None:
-    fields = {"topics": [_asked("a"), _asked("b", 0)]}
+    fields: dict[str, Any] = {"topics": [_asked("a"), _asked("b", 0)]}
     assert _codes(gateway.ask(Api.CREATE_TOPICS, fields, version)) == [ErrorCode.none, ErrorCode.invalid_partitions]
     fields = {"topics": [{"name": "a"}, {"name": "x"}], "topic_names": ("a", "x")}
     responses = gateway.ask(Api.DELETE_TOPICS, fields, max(1, version - 1)).responses
