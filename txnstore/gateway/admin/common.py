@@ -37,6 +37,12 @@ def on_topic(operation: Operation, name: str) -> Right:
     return Right(operation, "TOPIC", (name,))
 
 
+def led_chains(services: Services) -> frozenset[int]:
+    """The chains that this gateway leads: clients ask all gateways for lists, and unite the answers."""
+    peers = services.peers
+    return frozenset(chain for chain in range(peers.chains) if peers.leader(chain) == peers.own)
+
+
 def operations_of(services: Services, peer: Peer, resource_type: ResourceType, name: str) -> int:
     """What the client may do to a resource: a bit for each operation (KIP-430)."""
     allowed = [each for each in OPERATIONS[resource_type] if services.may(peer, Right(each, resource_type, (name,)))]

@@ -219,7 +219,7 @@ class Configs:
         return kind
 
     def _check_node(self, name: str) -> None:
-        node_id = self._services.node.node_id
+        node_id = self._services.peers.own.node_id
         try:
             number = int(name)
         except ValueError:
@@ -287,7 +287,7 @@ class Configs:
         except AuthorizationError as error:
             return {**refusal(error, Api.LIST_CONFIG_RESOURCES, request.version), "config_resources": ()}
         view = await self._services.freshness.head()
-        nodes = [str(node.node_id) for node in self._services.nodes]
+        nodes = [str(node.node_id) for node in self._services.peers.live]
         names = {
             ResourceKind.TOPIC: sorted(view.topics),
             ResourceKind.BROKER: nodes,
@@ -370,10 +370,9 @@ def _list(config: Any, topic: CatalogTopic, operation: Change) -> str:
 def _broker_entries(services: Services) -> list[_Entry]:
     """What clients ask a broker for: its properties, and the defaults of topics. None of it can be altered."""
     entries = [
-        _given("broker.id", str(services.node.node_id), "INT", "the number of this gateway"),
-        _given("node.id", str(services.node.node_id), "INT", "the number of this gateway"),
+        _given("broker.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
+        _given("node.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
         _given("log.dirs", services.connection.url, "STRING", "where the store is"),
-        _given("advertised.listeners", f"//{services.node.host}:{services.node.port}", "STRING", "where it listens"),
         _default("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
         _default("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
         _given(

@@ -18,9 +18,10 @@ from txnstore.core.groups.commands import DeleteGroup, DeleteOffsets
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.groups.offsets import exists
 from txnstore.core.model import TopicPartition, items_of
+from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
-from txnstore.gateway.admin.common import on_cluster, on_topic, operations_of, refusal
+from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, operations_of, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.coordinator import GroupCoordinator
@@ -114,22 +115,17 @@ class Groups:
         return {group.group: group for group in self._coordinator.list() if group.state is not State.DEAD}
 
     async def list(self, request: Request, peer: Peer) -> Fields:
-        """The groups in these states and of these types; without filters all."""
+        """The groups that this gateway coordinates, in these states and of these types; without filters all."""
         view, services = await self._services.freshness.head(), self._services
-        if services.may(peer, on_cluster("DESCRIBE")):
-            names = sorted(view.groups)
-        else:
-            names = [name for name in sorted(view.groups) if services.may(peer, _on_group("DESCRIBE", name))]
+        sees_all = services.may(peer, on_cluster("DESCRIBE"))
+        visible = [name for name in sorted(view.groups) if sees_all or services.may(peer, _on_group("DESCRIBE", name))]
+        led = led_chains(services)
+        found = await self._stored(view, [name for name in visible if chain_of_group(name, view.chains) in led])
+        for name, group in self._live().items():
+            if sees_all or services.may(peer, _on_group("DESCRIBE", name)):
+                found[name] = GroupState(name, group.state, protocol_type=group.protocol_type)
         states = {name.lower() for name in value(request.body, "states_filter", ())}
         types = {name.lower() for name in value(request.body, "types_filter", ())}
-        found = await self._stored(view, names)
-        for name, group in self._live().items():
-            if (
-                name in found
-                or services.may(peer, on_cluster("DESCRIBE"))
-                or services.may(peer, _on_group("DESCRIBE", name))
-            ):
-                found[name] = GroupState(name, group.state, protocol_type=group.protocol_type)
         groups = [
             {
                 "group_id": name,

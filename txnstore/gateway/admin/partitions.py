@@ -10,9 +10,10 @@ from kio.schema.errors import ErrorCode
 from txnstore.core.authorization.rights import delete_records_of
 from txnstore.core.log.commands import DeleteRecords, Deletion
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError, UndecidedRecordsError
-from txnstore.gateway.admin.common import on_cluster, refusal
+from txnstore.gateway.admin.common import led_chains, on_cluster, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -61,7 +62,7 @@ class Partitions:
         return {**fields, "low_watermark": starts[deletion.tp]}
 
     async def describe_log_dirs(self, request: Request, peer: Peer) -> Fields:
-        """The store as the only directory, with the size of each partition."""
+        """The store as the only directory, with the size of each partition that this gateway leads."""
         try:
             self._services.check(peer, on_cluster("DESCRIBE"))
         except AuthorizationError as error:
@@ -72,7 +73,8 @@ class Partitions:
             wanted = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
         else:
             wanted = {topic.topic: list(topic.partitions) for topic in asked}
-        topics = await self._services.in_thread(lambda: _sizes(view, wanted))
+        led = led_chains(self._services)
+        topics = await self._services.in_thread(lambda: _sizes(view, wanted, led))
         directory = {
             "log_dir": self._services.connection.url,
             "topics": topics,
@@ -112,11 +114,12 @@ class Partitions:
         return {"topics": ()}
 
 
-def _sizes(view: View, wanted: dict[str, list[int]]) -> list[Fields]:
-    """The size of each partition that exists. In a thread: a log may have a million batches."""
+def _sizes(view: View, wanted: dict[str, list[int]], led: frozenset[int]) -> list[Fields]:
+    """The size of each partition that exists in these chains. In a thread: a log may have a million batches."""
     topics: list[Fields] = []
     for name, numbers in wanted.items():
-        logs = [(number, view.partition(TopicPartition(name, number))) for number in numbers]
+        tps = [TopicPartition(name, number) for number in numbers]
+        logs = [(tp.partition, view.partition(tp)) for tp in tps if chain_of_partition(tp, view.chains) in led]
         partitions = [
             {"partition_index": number, "partition_size": sum(batch.size for batch in log.batches)}
             for number, log in logs

@@ -133,7 +133,7 @@ class Topics:
         return _Shape(len(numbers), len(asked.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
-        known = {node.node_id for node in self._services.nodes}
+        known = {node.node_id for node in self._services.peers.live}
         for brokers in assignments:
             if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= known:
                 msg = f"a partition has each replica on another one of the brokers {sorted(known)}, not {list(brokers)}"

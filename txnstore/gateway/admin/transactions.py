@@ -14,10 +14,11 @@ from kio.schema.errors import ErrorCode
 from txnstore.admin.transactions import abort_open_data, describe_producers
 from txnstore.core.authorization.rights import Right
 from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError
-from txnstore.gateway.admin.common import on_cluster, on_topic, refusal
+from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -123,7 +124,7 @@ class AdminTransactions:
         }
 
     async def list(self, request: Request, peer: Peer) -> Fields:
-        """The transactions that pass all filters."""
+        """The transactions that this gateway coordinates and that pass all filters."""
         body = request.body
         unknown = [name for name in body.state_filters if name not in _STATES]
         states = {_STATES[name] for name in body.state_filters if name in _STATES}
@@ -133,10 +134,12 @@ class AdminTransactions:
         except RefusedError as error:
             return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": ()}
         view, now = await self._services.freshness.head(), self._services.connection.runtime.clock()
+        led = led_chains(self._services)
         found = [
             txn
             for _, txn in sorted(view.transactions.items())
-            if (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
+            if chain_of_transactional_id(txn.transactional_id, view.chains) in led
+            and (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
             and (not body.producer_id_filters or txn.producer_id in body.producer_id_filters)
             and (duration < 0 or _runs_longer(txn, now, duration))
             and self._services.may(peer, Right("DESCRIBE", "TRANSACTIONAL_ID", (txn.transactional_id,)))

@@ -46,16 +46,16 @@ CONFLUENT: list[tuple[str, Callable[[AdminClient], Any], str]] = [
         "root",
         lambda admin: admin.create_topics([NewTopic("new", 1, 0)]),
         (
-            'KafkaError{code=INVALID_REPLICATION_FACTOR,val=38,str="Replication factor must be larger than 0, or -1 to use '
-            'the default value."}'
+            'KafkaError{code=INVALID_REPLICATION_FACTOR,val=38,str="Replication factor must be larger than 0, or -1 to '
+            'use the default value."}'
         ),
     ),
     (
         "alice",
         lambda admin: admin.create_topics([NewTopic("new", 1, 1)]),
         (
-            "KafkaError{code=TOPIC_AUTHORIZATION_FAILED,val=29,str=\"User:alice has no right to CREATE on topic 'new', nor "
-            f'to CREATE on the cluster. {_ADVICE}"}}'
+            "KafkaError{code=TOPIC_AUTHORIZATION_FAILED,val=29,str=\"User:alice has no right to CREATE on topic 'new', "
+            f'nor to CREATE on the cluster. {_ADVICE}"}}'
         ),
     ),
     (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -9,11 +12,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import TopicPartition as PythonPartition
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient
 
-from tests.helpers.gateway import serving
+from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_wire import ServedStore
 from txnstore.core.model import TopicPartition
+from txnstore.gateway.apis import Api
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import create_on
+from txnstore.store import create_on, open_on
 
 
 @pytest.fixture
@@ -57,3 +61,43 @@ def test_a_day_of_an_administrator(gateway: ServedStore) -> None:
     assert store.transaction("id").state.name == "COMPLETE_ABORT"
     assert not store.verify().violations
     producer.close()
+
+
+def test_gateways_list_each_thing_once() -> None:
+    """Clients ask each of two gateways, and unite what they get."""
+    objects, bound = MemoryStore(), [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    with create_on(objects, 8) as first, open_on(objects) as second:
+        first.create_topic("t", partitions=16)
+        for number in range(16):
+            first.producer(f"id-{number}").close()
+            first.reset_offsets(f"g-{number}", {TopicPartition("t", 0): 0})
+        peers = [each.getsockname() for each in bound]
+        gateways = [
+            RunningGateway(store, bound=each, peers=peers) for store, each in zip((first, second), bound, strict=True)
+        ]
+        for gateway in gateways:
+            gateway.start()
+        try:
+            served = [ServedStore(first, gateway) for gateway in gateways]
+            _wait_for_both(served)
+            counts: Counter[str] = Counter()
+            for each in served:
+                transactions = each.ask(Api.LIST_TRANSACTIONS, {"duration_filter": -1}).transaction_states
+                counts.update(txn.transactional_id for txn in transactions)
+                counts.update(group.group_id for group in each.ask(Api.LIST_GROUPS, {}).groups)
+                for topic in each.ask(Api.DESCRIBE_LOG_DIRS, {"topics": None}).results[0].topics:
+                    counts.update(f"t-{partition.partition_index}" for partition in topic.partitions)
+        finally:
+            for gateway in gateways:
+                gateway.stop()
+        assert counts == Counter(f"{kind}-{number}" for kind in ("id", "g", "t") for number in range(16))
+
+
+def _wait_for_both(served: list[ServedStore]) -> None:
+    """Wait until each gateway knows that the other one lives: it asks every second."""
+    for _ in range(600):
+        answers = [each.ask(Api.DESCRIBE_CLUSTER, {"endpoint_type": 1}) for each in served]
+        if all(len(answer.brokers) == len(served) for answer in answers):
+            return
+        threading.Event().wait(0.05)
+    pytest.fail("the gateways do not know each other")
