@@ -88,8 +88,10 @@ def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
 
 def message_of(error: BaseException) -> str:
     """The text for a client: what was wrong, and what to do."""
-    advice = getattr(error, "advice", "")
-    return f"{error} {advice}".strip() if isinstance(error, TxnStoreError | RefusedError) else "internal error"
+    if not isinstance(error, TxnStoreError | RefusedError):
+        return "internal error"
+    text, advice = str(error), getattr(error, "advice", "")
+    return f"{text}{'' if text.endswith('.') else '.'} {advice}" if advice else text
 
 
 def _fenced(error: TxnStoreError, api: Api, version: int) -> ErrorCode:
