@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
+from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
@@ -98,6 +99,7 @@ class Gateway:
                 offsets.handlers(),
                 ClassicGroups(services, self._groups).handlers(),
                 Transactions(services, offsets).handlers(),
+                admin_handlers(services, self._groups),
                 security.handlers(),
             ]
         )

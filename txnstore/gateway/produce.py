@@ -94,8 +94,8 @@ class Produce:
         self._flusher: asyncio.Task[None] | None = None
         #: The flushes, and the batches that they took.
         self.flushes, self.batches = 0, 0
-        #: Batches that are appended once more.
-        self._retries: set[asyncio.Task[None]] = set()
+        #: Look-ups of why a batch was refused; the loop keeps only weak references to its tasks.
+        self._look_ups: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of its API."""
@@ -267,7 +267,7 @@ class Produce:
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
             if isinstance(error, OUTDATED) and staged.client is not None:
-                self._retry(staged, staged.client, error)
+                self._look_up_refusal(staged, staged.client, error)
             else:
                 _fail(staged, error)
         else:
@@ -277,30 +277,21 @@ class Produce:
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep(staged, appended)
 
-    def _retry(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
-        """Append a batch with the identity of the next transaction, if another gateway has ended the one that was read.
+    def _look_up_refusal(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
+        """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
 
-        Only once: the batch has no client's identity any more.
-        """
-
-        async def retry() -> None:
+        async def look_up() -> None:
             try:
-                newest = await self._services.sessions.newest(client)
+                await self._services.sessions.check_current(client, staged.producer)
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 _fail(staged, refusal)
-                return
-            if newest == staged.producer:
+            else:
                 _fail(staged, error)
-                return
-            assert staged.new_batch is not None
-            append = Append(newest, (staged.new_batch,), added_only=True)
-            staged.client = None
-            self._services.commits.submit(append, staged.principal).add_done_callback(partial(self._committed, staged))
 
-        task = asyncio.get_running_loop().create_task(retry())
-        self._retries.add(task)
+        task = asyncio.get_running_loop().create_task(look_up())
+        self._look_ups.add(task)
         task.add_done_callback(report_failure)
-        task.add_done_callback(self._retries.discard)
+        task.add_done_callback(self._look_ups.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None

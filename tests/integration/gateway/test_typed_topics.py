@@ -51,7 +51,7 @@ def test_rows_are_written_and_read_as_json(gateway: RunningGateway, store: txnst
     consumer.assign([confluent_kafka.TopicPartition("people", 0, 0)])
     messages = [consumer.consume(1, timeout=30)[0] for _ in range(2)]
     consumer.close()
-    assert [json.loads(message.value()) for message in messages] == [
+    assert [json.loads(message.value() or b"") for message in messages] == [
         {"id": 1, "name": "Ada"},
         {"id": 2, "name": None},
     ]
