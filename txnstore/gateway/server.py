@@ -33,6 +33,7 @@ from txnstore.gateway.wire import (
     Start,
     check_partitions,
     has_error_code,
+    lacks_array,
     read_request,
     read_start,
     write_response,
@@ -340,7 +341,10 @@ class _Connection:
             del frame
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                later = await self._server.handler(request.api)(request, self._peer)
+                try:
+                    later = await self._server.handler(request.api)(request, self._peer)
+                except TypeError as error:
+                    raise _blamed(request, error) from error
                 self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), held)
                 held = self._server.budget.hold()  # Its bytes are those of the task now.
                 return
@@ -436,7 +440,10 @@ class _Connection:
             return None if fields is None else self._counted(self._server.encode(request, fields))
         except ConnectionAbortedError:
             raise
-        except Exception as error:  # noqa: BLE001 - The client gets its code.
+        except Exception as error:
+            raised = _blamed(request, error) if isinstance(error, TypeError) else error
+            if isinstance(raised, MalformedRequestError):
+                raise raised from error
             return self._counted(self._server.failure(request, error))
 
     def _counted(self, response: bytes) -> bytes:
@@ -511,6 +518,13 @@ class _Connection:
         self._peer.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)
+
+
+def _blamed(request: Request, error: TypeError) -> Exception:
+    """The error of a handler, or that of the client, if its request lacks what it must have."""
+    if lacks_array(request.body):
+        return MalformedRequestError(f"a request of {Api(request.api).name} in which an array is null")
+    return error
 
 
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:

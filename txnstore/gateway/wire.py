@@ -238,6 +238,19 @@ def _writers(api: int, version: int) -> tuple[Callable[[Mapping[str, Any]], Any]
     return partial(build, schema), entity_writer(schema), schema.__header_schema__ is FlexibleHeader
 
 
+def lacks_array(message: Any) -> bool:
+    """Whether an array that must be there is null, which kio decodes all the same; asked only after a failure."""
+    hints = typing.get_type_hints(type(message))
+    for field in dataclasses.fields(message):
+        item, hint = getattr(message, field.name), hints[field.name]
+        if item is None and type(None) not in typing.get_args(hint):
+            return True
+        items = item if isinstance(item, tuple) else (item,)
+        if any(lacks_array(each) for each in items if dataclasses.is_dataclass(each)):
+            return True
+    return False
+
+
 def value(message: Any, name: str, default: Any = None) -> Any:
     """A field of a message, or the default if its version has no such field."""
     return getattr(message, name, default)

@@ -70,6 +70,7 @@ BAD = {
     "negative version": struct.pack(">ihhi", 8, 18, -1, 1),
     "no body": struct.pack(">ihhih", 10, 3, 9, 1, -1),
     "huge array": struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
+    "null topics": struct.pack(">ihhihhhii", 22, 0, 3, 1, -1, -1, -1, 30_000, -1),
     "large Metadata": struct.pack(">ihhih", 3 * MB, 3, 1, 1, -1) + b"\0" * 70_000,
 }
 
