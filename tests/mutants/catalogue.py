@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_admin import ADMIN
 from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
@@ -368,6 +369,7 @@ MUTANTS = (
         *TURNS,
         *UPGRADE,
         *POWER,
+        *ADMIN,
         *AUTHORIZATION,
         *CLASSIC,
         *SESSIONS,

@@ -142,6 +142,26 @@ def test_a_classic_group_is_described_by_its_coordinator(gateway: ServedStore, c
     assert store.groups() == []
 
 
+def test_a_group_whose_members_are_joining_is_not_deleted(gateway: ServedStore) -> None:
+    """The chain knows nothing of it yet; it has an offset, so it exists."""
+    gateway.store.create_topic("t")
+    gateway.store.reset_offsets("g", {TopicPartition("t", 0): 0})
+    member = {
+        "group_id": "g",
+        "session_timeout": 30_000,
+        "rebalance_timeout": 30_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    joined = gateway.ask(Api.JOIN_GROUP, member, 3)
+    assert joined.error_code is ErrorCode.none
+    (listed,) = gateway.ask(Api.LIST_GROUPS, {}).groups
+    assert listed.group_state == "CompletingRebalance"
+    (result,) = gateway.ask(Api.DELETE_GROUPS, {"groups_names": ("g",)}).results
+    assert result.error_code is ErrorCode.non_empty_group
+
+
 def test_a_group_of_kip_848_is_listed_only(gateway: ServedStore) -> None:
     gateway.store.create_topic("t")
     connection_of(gateway.store).submit(JoinGroup("new", "m", (("t", 1),), kind="consumer"))
