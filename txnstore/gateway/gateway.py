@@ -39,6 +39,7 @@ from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
 from txnstore.storage.redact import redact
+from txnstore.threads import load
 
 _LOG = limited_logger(__name__)
 
@@ -111,8 +112,10 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Listen."""
-        asyncio.get_running_loop().set_exception_handler(self._failed)
+        """Listen, with all that the first request needs imported."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed)
+        await loop.run_in_executor(self._threads, _warm_up)
         host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
@@ -202,6 +205,12 @@ def _max_connections() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
     return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MAX_CONNECTIONS, soft - _OTHER_FILES), 64)
+
+
+def _warm_up() -> None:
+    """Import what the first Produce would import: it takes a second."""
+    for name in ("pandas", "pyarrow.compute", "pyarrow.parquet"):
+        load(name)
 
 
 def _handlers(parts: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:

@@ -154,6 +154,8 @@ class Produce:
         """Flush until nothing is staged; the next batch starts it again."""
         try:
             while self._staged:
+                # Converted earlier, batches would only wait for their entry, and share the conversion with fewer.
+                await self._services.commits.taken()
                 taken = self._take()
                 self.flushes += 1
                 try:
@@ -198,8 +200,10 @@ class Produce:
         for numbers in groups.values():
             config = writer_of(taken[numbers[0]].topic).config
             if sum(len(taken[number].raw.data) for number in numbers) <= config.inline_bytes:
-                for number in numbers:
-                    self._encode(taken, rows, [number], refusals, inlined=True)
+                # In a store with several chains each command may get an entry of its own, with all of its bytes.
+                ordered = sorted(numbers, key=lambda number: taken[number].tp.partition)
+                for shared in [ordered] if chains == 1 else [[number] for number in numbers]:
+                    self._encode(taken, rows, shared, refusals, inlined=True)
             else:
                 uploads += _shares(taken, numbers, config.segment_own_bytes)
         pool = self._services.connection.pool

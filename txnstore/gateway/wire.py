@@ -209,11 +209,12 @@ def write_response(
     if is_flexible:
         buffer.write(b"\0")  # No tagged fields.
     write(buffer, make(fields))
-    data = buffer.getbuffer()
-    PREFIX.pack_into(data, 0, len(data) - PREFIX.size)
+    size = buffer.tell() - PREFIX.size
+    buffer.seek(0)
+    buffer.write(PREFIX.pack(size))
     if errors is not None:
         errors.update(code.name for code in codes)
-    return bytes(data)
+    return buffer.getvalue()  # Without a copy.
 
 
 class _Failures(threading.local):
