@@ -1,0 +1,165 @@
+package org.apache.kafka.common.test.junit;
+
+import java.io.File;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Map;
+import java.util.SortedSet;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.apache.kafka.common.test.api.ClusterConfig;
+
+/**
+ * A gateway process for each broker, all on one store in a new folder.
+ *
+ * <p>The files of their output stay in the folder {@code txnstore.logs}, each under the name of its test.
+ */
+final class Gateways implements Servers {
+    private static final Pattern LISTENING = Pattern.compile("^listening on .*:(\\d+)$", Pattern.MULTILINE);
+    private static final long START_SECONDS = 60;
+
+    private final ClusterConfig config;
+    private final String command;
+    private final String test;
+    private final Map<Integer, Process> processes = new TreeMap<>();
+    private final Map<Integer, Integer> ports = new TreeMap<>();
+    private final Map<Integer, Path> outputs = new TreeMap<>();
+    private Path folder;
+    private Path logs;
+
+    Gateways(ClusterConfig config, String command, String test) {
+        this.config = config;
+        this.command = command;
+        this.test = test;
+    }
+
+    @Override
+    public void start() throws Exception {
+        folder = Files.createTempDirectory("gateways-");
+        logs = Files.createTempDirectory(Path.of(System.getProperty("txnstore.logs")), test + "-");
+        Process init = launch(logs.resolve("init.log"), List.of(command, "init", "--store", store()));
+        if (init.waitFor() != 0) {
+            throw new IOException("txnstore init: " + Files.readString(logs.resolve("init.log")));
+        }
+        for (int id = 0; id < config.numBrokers(); id++) {
+            ports.put(id, config.numBrokers() == 1 ? 0 : freePort());
+        }
+        for (int id : ports.keySet()) {
+            launch(id);
+        }
+        for (int id : ports.keySet()) {
+            awaitStart(id);
+        }
+    }
+
+    @Override
+    public void stop() throws Exception {
+        for (Process process : processes.values()) {
+            process.destroy();
+        }
+        for (int id : processes.keySet()) {
+            end(id);
+        }
+        if (folder != null) {
+            try (Stream<Path> paths = Files.walk(folder)) {
+                paths.sorted(Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
+            }
+        }
+    }
+
+    @Override
+    public SortedSet<Integer> ids() {
+        return new TreeSet<>(ports.keySet());
+    }
+
+    @Override
+    public boolean alive(int id) {
+        return processes.get(id).isAlive();
+    }
+
+    @Override
+    public int port(int id) {
+        return ports.get(id);
+    }
+
+    @Override
+    public void shutdown(int id) throws Exception {
+        processes.get(id).destroy();
+        end(id);
+    }
+
+    @Override
+    public void startup(int id) throws Exception {
+        launch(id);
+        awaitStart(id);
+    }
+
+    @Override
+    public void settle() {
+        // A gateway that does not know a topic asks the store.
+    }
+
+    private String store() {
+        return folder.resolve("store").toString();
+    }
+
+    private void launch(int id) throws IOException {
+        List<String> arguments = new ArrayList<>(List.of(command, "gateway", "--store", store(), "--listen", address(id)));
+        if (ports.size() > 1) {
+            arguments.addAll(List.of("--peers", ports.keySet().stream().map(this::address).collect(Collectors.joining(","))));
+        }
+        Map<String, String> properties = new TreeMap<>(config.serverProperties());
+        properties.putAll(config.perServerOverrideProperties().getOrDefault(id, Map.of()));
+        properties.forEach((key, value) -> arguments.addAll(List.of("--property", key + "=" + value)));
+        outputs.put(id, Files.createTempFile(logs, "gateway-" + id + "-", ".log"));
+        processes.put(id, launch(outputs.get(id), arguments));
+    }
+
+    private static Process launch(Path output, List<String> arguments) throws IOException {
+        return new ProcessBuilder(arguments).redirectErrorStream(true).redirectOutput(output.toFile()).start();
+    }
+
+    private void awaitStart(int id) throws Exception {
+        for (long tries = 0; tries < START_SECONDS * 50; tries++) {
+            String output = Files.readString(outputs.get(id));
+            Matcher line = LISTENING.matcher(output);
+            if (line.find()) {
+                ports.put(id, Integer.parseInt(line.group(1)));
+                return;
+            }
+            if (!processes.get(id).isAlive()) {
+                throw new IOException("gateway " + id + " ended with " + processes.get(id).exitValue() + ": " + output);
+            }
+            TimeUnit.MILLISECONDS.sleep(20);
+        }
+        throw new IOException("gateway " + id + " did not start in " + START_SECONDS + " s");
+    }
+
+    private void end(int id) throws InterruptedException {
+        if (!processes.get(id).waitFor(20, TimeUnit.SECONDS)) {
+            processes.get(id).destroyForcibly().waitFor();
+            throw new AssertionError("gateway " + id + " ignored SIGTERM for 20 s");
+        }
+    }
+
+    private String address(int id) {
+        return "127.0.0.1:" + ports.get(id);
+    }
+
+    private static int freePort() throws IOException {
+        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            return socket.getLocalPort();
+        }
+    }
+}
