@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.SortedSet;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -27,6 +28,8 @@ import org.apache.kafka.common.test.api.ClusterConfig;
  */
 final class Gateways implements Servers {
     private static final Pattern LISTENING = Pattern.compile("^listening on .*:(\\d+)$", Pattern.MULTILINE);
+    /** What a gateway refuses is left out: most settings of a broker have no meaning for one. */
+    private static final Set<String> PROPERTIES = Set.of(System.getProperty("txnstore.properties", "").split(","));
     private static final long START_SECONDS = 60;
 
     private final ClusterConfig config;
@@ -119,8 +122,11 @@ final class Gateways implements Servers {
         if (ports.size() > 1) {
             arguments.addAll(List.of("--peers", ports.keySet().stream().map(this::address).collect(Collectors.joining(","))));
         }
-        Map<String, String> properties = new TreeMap<>(config.serverProperties());
+        // The only default that is not Kafka's.
+        Map<String, String> properties = new TreeMap<>(Map.of("auto.create.topics.enable", "true"));
+        properties.putAll(config.serverProperties());
         properties.putAll(config.perServerOverrideProperties().getOrDefault(id, Map.of()));
+        properties.keySet().retainAll(PROPERTIES);
         properties.forEach((key, value) -> arguments.addAll(List.of("--property", key + "=" + value)));
         outputs.put(id, Files.createTempFile(logs, "gateway-" + id + "-", ".log"));
         processes.put(id, launch(outputs.get(id), arguments));
