@@ -13,6 +13,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import kafka.server.ControllerServer;
 import kafka.server.KafkaBroker;
+import kafka.server.KafkaConfig;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.GroupProtocol;
@@ -82,6 +83,8 @@ final class Cluster implements ClusterInstance {
                         return null;
                     case "awaitShutdown":
                         return null;
+                    case "config":
+                        return settings(id);
                     case "boundPort":
                         return servers.port(id);
                     case "hashCode":
@@ -94,6 +97,17 @@ final class Cluster implements ClusterInstance {
                         throw new NeedsInternals("KafkaBroker." + method.getName());
                 }
             });
+    }
+
+    /** Those of a broker that stores nothing on this machine. */
+    private KafkaConfig settings(int id) {
+        return new KafkaConfig(Map.of(
+            "process.roles", "broker",
+            "node.id", String.valueOf(id),
+            "listeners", "PLAINTEXT://localhost:" + servers.port(id),
+            "controller.listener.names", "CONTROLLER",
+            "controller.quorum.bootstrap.servers", "localhost:9",
+            "log.dirs", "/nonexistent"), false);
     }
 
     @Override
