@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -288,6 +289,27 @@ class Connection:
         """
         return self._submit(self._open(), command)
 
+    def submit_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Commit commands in their order, together where that is possible; returns the answer, or the error, of each.
+
+        In a store with one chain they share an entry, and each is refused alone. Several chains take one after the
+        other through the coordinator.
+        """
+        opened = self._open()
+        if opened.document.chains > 1 or len(commands) == 1:
+            return [_answer_of(partial(self._submit, opened, command)) for command in commands]
+        began, chain = self.measurements.clock(), opened.catalog
+        queued: list[Callable[[], Any]] = []
+        for command in commands:
+            try:
+                waiter = chain.enqueue(self._completed(opened, command))
+                queued.append(partial(chain.commit_queued, waiter))
+            except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
+                queued.append(partial(_raise, error))
+        answers = [_answer_of(commit) for commit in queued]
+        self.measurements.add("commit", began)
+        return answers
+
     def submit_if_open(self, command: Command) -> bool:
         """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""
         opened = self._opened if self._pid == os.getpid() else None
@@ -297,13 +319,17 @@ class Connection:
 
     def _submit(self, opened: _Opened, command: Command) -> Any:
         began = self.measurements.clock()
-        if isinstance(command, InitProducer):
-            command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
         try:
-            command = with_expired(command, opened.chains.expired_members)
+            command = self._completed(opened, command)
             return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
         finally:
             self.measurements.add("commit", began)
+
+    def _completed(self, opened: _Opened, command: Command) -> Command:
+        """The command with what this process knows and its caller does not: limits of the store, expired members."""
+        if isinstance(command, InitProducer):
+            command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
+        return with_expired(command, opened.chains.expired_members)
 
     def parts_if_open(self) -> OpenParts | None:
         """What work in the background needs, also after a close; None if the connection was closed. Never connects."""
@@ -594,6 +620,18 @@ def _max_timeout_ms(seconds: float) -> int:
         msg = f"transaction_max_timeout must be more than 0 and at most {most} seconds, not {seconds!r}"
         raise InvalidConfigError(msg)
     return limit
+
+
+def _answer_of(commit: Callable[[], Any]) -> Any:
+    """What the call returns, or the error that it raises."""
+    try:
+        return commit()
+    except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
+        return error
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def open_connection(

@@ -1,0 +1,83 @@
+"""Commits commands of many connections together: one committing thread for each chain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from txnstore.connection import Connection
+from txnstore.core.commands import Command
+
+_LOG = logging.getLogger(__name__)
+
+#: Commands that are committed at the same time in a store with several chains, which carry them one by one.
+_THREADS = 32
+
+
+class Commits:
+    """Commits commands in the order in which they are given.
+
+    In a store with one chain, all commands that wait share the next entry, so a thousand clients need one PUT. Several
+    chains take a command each through the coordinator, whose commits share entries where they meet.
+
+    Args:
+        connection: The connection to the store.
+        threads: Runs what waits for the storage.
+        committed: Called when the callers of a commit have their answers.
+    """
+
+    def __init__(self, connection: Connection, threads: Executor, committed: Callable[[], None]) -> None:
+        self._connection = connection
+        self._threads = threads
+        self._committed = committed
+        self._single = not connection.several_chains
+        #: The commands that no commit has taken, oldest first. Only the event loop changes it.
+        self._waiting: deque[tuple[Command, asyncio.Future[Any]]] = deque()
+        #: The commits under way. Only the event loop changes it.
+        self._running: set[asyncio.Task[None]] = set()
+
+    def submit(self, command: Command) -> asyncio.Future[Any]:
+        """Commit a command; the future has its answer, or the error that refuses it."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, future))
+        self._start()
+        return future
+
+    def _start(self) -> None:
+        most = 1 if self._single else _THREADS
+        while self._waiting and len(self._running) < most:
+            taken = list(self._waiting) if self._single else [self._waiting.popleft()]
+            if self._single:
+                self._waiting.clear()
+            task = asyncio.get_running_loop().create_task(self._commit(taken))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("the commit of requests failed", exc_info=task.exception())
+        self._start()
+
+    async def _commit(self, taken: list[tuple[Command, asyncio.Future[Any]]]) -> None:
+        commands = [command for command, _ in taken]
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(self._threads, self._connection.submit_all, commands)
+        except BaseException as error:
+            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(commands)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            for (_, future), answer in zip(taken, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+            loop.call_soon(self._committed)  # After the callbacks of the futures, which run before it.

@@ -1,0 +1,93 @@
+"""The code of Kafka's protocol for each error of the store."""
+
+from __future__ import annotations
+
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.errors import (
+    ConcurrentTransactionsError,
+    CorruptionError,
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    ReadOnlyError,
+    StorageError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UploadExpiredError,
+)
+from txnstore.gateway.apis import Api
+
+_LOG = logging.getLogger(__name__)
+
+#: Requests whose client repeats exactly the same one after COORDINATOR_NOT_AVAILABLE.
+_OF_COORDINATOR = frozenset(
+    {
+        Api.OFFSET_COMMIT, Api.OFFSET_FETCH, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN,
+        Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP,
+        Api.DELETE_GROUPS, Api.OFFSET_DELETE, Api.CONSUMER_GROUP_HEARTBEAT,
+    }
+)  # fmt: skip
+#: The first version of each API that has PRODUCER_FENCED; earlier ones have INVALID_PRODUCER_EPOCH (KIP-588).
+_FENCED_FROM = {Api.INIT_PRODUCER_ID: 4, Api.ADD_PARTITIONS_TO_TXN: 2, Api.ADD_OFFSETS_TO_TXN: 2, Api.END_TXN: 2}
+#: The first version of Produce with transactions of version 2, whose clients know CONCURRENT_TRANSACTIONS (KIP-890).
+PRODUCE_V2 = 12
+
+
+class RefusedError(Exception):
+    """A request, or a part of it, that the gateway itself refuses.
+
+    Args:
+        code: The code of Kafka's protocol.
+        message: The reason.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
+    """The code that tells a client of this API about an error; one without a code is logged with its traceback."""
+    match error:
+        case RefusedError():
+            return error.code
+        case ProducerFencedError() | InvalidProducerEpochError():
+            return _fenced(error, api, version)
+        case ConcurrentTransactionsError() if api is Api.PRODUCE and version < PRODUCE_V2:
+            return ErrorCode.not_enough_replicas
+        case ReadOnlyError():
+            return ErrorCode.topic_authorization_failed
+        case UploadExpiredError():
+            return ErrorCode.request_timed_out
+        case UnknownOutcomeError() | StorageError():
+            return _unavailable(error, api)
+        case CorruptionError():
+            _LOG.error("the store is damaged: %s", error, extra={"api": api.name})
+            return ErrorCode.unknown_server_error
+        case TxnStoreError() if error.kafka_code is not None:
+            return ErrorCode(error.kafka_code)
+    _LOG.error("%s: unexpected error", api.name, exc_info=error, extra={"api": api.name, "version": version})
+    return ErrorCode.unknown_server_error
+
+
+def message_of(error: BaseException) -> str:
+    """The text for a client: what was wrong, and what to do."""
+    advice = getattr(error, "advice", "")
+    return f"{error} {advice}".strip() if isinstance(error, TxnStoreError | RefusedError) else "internal error"
+
+
+def _fenced(error: TxnStoreError, api: Api, version: int) -> ErrorCode:
+    """PRODUCER_FENCED where the version of the API has it (KIP-588); Produce and TxnOffsetCommit never have."""
+    if isinstance(error, ProducerFencedError) and version >= _FENCED_FROM.get(api, 1 << 15):
+        return ErrorCode.producer_fenced
+    return ErrorCode.invalid_producer_epoch
+
+
+def _unavailable(error: TxnStoreError, api: Api) -> ErrorCode:
+    """A code after which the client repeats the request: it had no effect, or its outcome is not known."""
+    _LOG.warning("%s failed: %s", api.name, error, extra={"api": api.name})
+    if api in _OF_COORDINATOR:
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.request_timed_out if isinstance(error, UnknownOutcomeError) else ErrorCode.kafka_storage_error

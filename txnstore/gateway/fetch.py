@@ -1,0 +1,263 @@
+"""Fetch: what a consumer reads, from memory or from segments; long polls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.rights import read_topics
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Partition
+from txnstore.core.log.visibility import Slice, check_offset, visible
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import TxnStoreError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.hot import HotBatches
+from txnstore.gateway.records.batch import gap_batch
+from txnstore.gateway.records.columns import EncodedBatch, to_batches
+from txnstore.gateway.records.typed import json_rows
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request, value
+from txnstore.read.reader import Projection, open_slice
+
+_LOG = logging.getLogger(__name__)
+
+#: Bytes of encoded batches of segments that are kept.
+_COLD_BYTES = 64 << 20
+#: The most bytes of a response, whatever the client asks for: Kafka's ``fetch.max.bytes`` of a broker.
+_MAX_BYTES = 55 << 20
+#: The most milliseconds that a fetch waits for records.
+_MAX_WAIT_MS = 30_000
+#: The last version of Fetch that names topics by their names.
+_BY_NAME = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A partition of a request: what is asked for, and the topic, or why there is none."""
+
+    tp: TopicPartition
+    topic: CatalogTopic | None
+    offset: int
+    max_bytes: int
+    error: Exception | None = None
+
+
+class Fetch:
+    """Reads partitions."""
+
+    def __init__(self, services: Services, hot: HotBatches) -> None:
+        self._services = services
+        self._hot = hot
+        self._cold = _EncodedSlices()
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of its API."""
+        return {Api.FETCH: self.fetch}
+
+    async def fetch(self, request: Request, peer: Peer) -> Fields:
+        """Read partitions from their offsets on; waits for ``min_bytes`` as long as the request allows."""
+        body = request.body
+        isolation = Isolation.READ_COMMITTED if value(body, "isolation_level", 0) == 1 else Isolation.READ_UNCOMMITTED
+        max_wait = min(_milliseconds(value(body, "max_wait", value(body, "max_wait_ms", 0))), _MAX_WAIT_MS)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max_wait / 1000
+        limit = min(value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
+        asked = [await self._asked(topic, partition, peer) for topic in body.topics for partition in topic.partitions]
+        with self._services.freshness.waiting():
+            while True:
+                view = self._services.freshness.view
+                parts, size, is_final = await self._read_all(view, asked, isolation, limit)
+                remaining = deadline - loop.time()
+                if is_final or size >= body.min_bytes or remaining <= 0:
+                    return self._response(request, asked, parts)
+                await self._services.freshness.change(view, remaining)
+
+    async def _asked(self, topic: Any, partition: Any, peer: Peer) -> _Asked:
+        name, topic_id = value(topic, "topic"), value(topic, "topic_id")
+        tp = TopicPartition(str(name or ""), partition.partition)
+        try:
+            if name is not None:
+                self._services.check(peer, read_topics([name]))
+            found = await self._services.find(name, topic_id, tp.partition)
+            self._services.check(peer, read_topics([found.name]))
+        except (TxnStoreError, RefusedError) as error:
+            return _Asked(tp, None, partition.fetch_offset, 0, error)
+        tp = TopicPartition(found.name, tp.partition)
+        return _Asked(tp, found, partition.fetch_offset, max(1, partition.partition_max_bytes))
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    async def _read_all(
+        self, view: View, asked: Sequence[_Asked], isolation: Isolation, limit: int
+    ) -> tuple[list[Fields], int, bool]:
+        """The answers for all partitions, their bytes, and whether they are to be sent at once, as one is an error."""
+        parts: list[Fields] = []
+        size, is_final = 0, False
+        for each in asked:
+            try:
+                if each.error is not None or each.topic is None:
+                    raise each.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(each.tp))
+                fields, read = await self._read(view, each, each.topic, isolation, limit - size, first=size == 0)
+            except (TxnStoreError, RefusedError) as error:
+                fields, read, is_final = _refusal(each, error), 0, True
+            parts.append(fields)
+            size += read
+        return parts, size, is_final
+
+    async def _read(
+        self, view: View, asked: _Asked, topic: CatalogTopic, isolation: Isolation, limit: int, *, first: bool
+    ) -> tuple[Fields, int]:
+        log = view.partition(asked.tp)
+        if log is None or view.topics[asked.tp.topic].topic_id != topic.topic_id:
+            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{asked.tp} was deleted")
+        check_offset(asked.tp, log, isolation, asked.offset)
+        size, data = 0, list[bytes]()
+        end = log.read_limit(isolation)
+        if asked.offset < end:
+            most = min(limit, asked.max_bytes)
+            data, size = await self._records(view, asked, topic, log, isolation, most, first=first)
+        return {
+            "partition_index": asked.tp.partition,
+            "error_code": ErrorCode.none,
+            "high_watermark": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
+            "log_start_offset": log.log_start,
+            "aborted_transactions": () if isolation is Isolation.READ_COMMITTED else None,
+            "preferred_read_replica": -1,
+            "records": b"".join(data),
+        }, size
+
+    async def _records(
+        self,
+        view: View,
+        asked: _Asked,
+        topic: CatalogTopic,
+        log: Partition,
+        isolation: Isolation,
+        limit: int,
+        *,
+        first: bool,
+    ) -> tuple[list[bytes], int]:
+        """Batches from an offset on: up to ``limit`` bytes, and the first batch whatever its size, if it is the first.
+
+        Offsets without a record that the reader sees become control batches, so that its position passes them.
+        """
+        data: list[bytes] = []
+        size, position, end = 0, asked.offset, log.read_limit(isolation)
+        for part in visible(asked.tp, log, isolation, asked.offset):
+            for encoded in await self._encoded(topic, part):
+                if encoded.last_offset < position:
+                    continue
+                if (data or not first) and size + len(encoded.data) > limit:
+                    return data, size
+                if encoded.first_offset > position:
+                    data.append(gap_batch(position, encoded.first_offset - 1))
+                data.append(encoded.data)
+                size += len(encoded.data)
+                position = encoded.last_offset + 1
+        if position < end:
+            data.append(gap_batch(position, end - 1))
+            size += len(data[-1])
+        return data, size
+
+    async def _encoded(self, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:
+        """The batches of a slice: those in memory, or encoded from its segment."""
+        batch = part.batch
+        hot = self._hot.find(topic.topic_id, part.tp.partition, batch)
+        if hot is not None:
+            return [EncodedBatch(batch.base_offset, batch.limit - 1, hot)]
+        # The whole batch, as Kafka returns it: a consumer skips what is before its position.
+        part = Slice(part.tp, batch, batch.base_offset, batch.limit)
+        key = topic.topic_id, part.tp.partition, batch.segment.key, batch.base_offset
+        cold = self._cold.find(key)
+        if cold is None:
+            cold = await self._services.in_thread(partial(_encode, self._services.connection.objects, topic, part))
+            self._cold.keep(key, cold)
+        return cold
+
+    # Responses --------------------------------------------------------------------------------------------------------
+
+    def _response(self, request: Request, asked: Sequence[_Asked], parts: Sequence[Fields]) -> Fields:
+        following = iter(parts)
+        responses = [
+            {
+                "topic": value(topic, "topic", ""),
+                "topic_id": value(topic, "topic_id"),
+                "partitions": [next(following) for _ in topic.partitions],
+            }
+            for topic in request.body.topics
+        ]
+        return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
+
+
+def _encode(objects: Any, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:
+    """Read a slice of a segment, and encode its rows. In a thread."""
+    projection = Projection(topic)
+    opened = open_slice(objects, part, projection)
+    batches: list[EncodedBatch] = []
+    for number in range(len(opened)):
+        table = opened.read(number)
+        if topic.schema is not None:
+            table = _as_json(table, topic)
+        batches += to_batches(table)
+    return batches
+
+
+def _as_json(table: pa.Table, topic: CatalogTopic) -> pa.Table:
+    columns = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"])
+    keys, values = json_rows(columns, topic.key)
+    headers = pa.nulls(table.num_rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    arrays = [table["_offset"], table["_timestamp"], keys, values, headers]
+    return pa.table(arrays, names=["_offset", "_timestamp", "key", "value", "headers"])
+
+
+class _EncodedSlices:
+    """Encoded slices of segments, by what they are; the one that was not used for longest is dropped first."""
+
+    def __init__(self) -> None:
+        self._slices: OrderedDict[Any, Sequence[EncodedBatch]] = OrderedDict()
+        self._size = 0
+
+    def find(self, key: Any) -> Sequence[EncodedBatch] | None:
+        encoded = self._slices.get(key)
+        if encoded is not None:
+            self._slices.move_to_end(key)
+        return encoded
+
+    def keep(self, key: Any, encoded: Sequence[EncodedBatch]) -> None:
+        if key in self._slices:
+            return
+        self._slices[key] = encoded
+        self._size += sum(len(each.data) for each in encoded)
+        while self._size > _COLD_BYTES and len(self._slices) > 1:
+            _, dropped = self._slices.popitem(last=False)
+            self._size -= sum(len(each.data) for each in dropped)
+
+
+def _refusal(asked: _Asked, error: Exception) -> Fields:
+    return {
+        "partition_index": asked.tp.partition,
+        "error_code": code_of(error, Api.FETCH, 0),
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
+        "preferred_read_replica": -1,
+        "records": b"",
+    }
+
+
+def _milliseconds(duration: Any) -> int:
+    return int(duration.total_seconds() * 1000) if hasattr(duration, "total_seconds") else int(duration)

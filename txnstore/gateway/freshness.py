@@ -1,0 +1,132 @@
+"""What a gateway knows of the store: the newest view, shared looks at the heads, and who waits for changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+
+from txnstore.connection import Connection
+from txnstore.core.view import View
+from txnstore.errors import TxnStoreError
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at the heads of the chains while a client waits for records of other processes.
+POLL = 0.1
+#: Seconds between two checks for abandoned transactions behind which committed records wait.
+_UNBLOCK = 1.0
+
+
+class Freshness:
+    """The newest view of the store that the gateway knows, and its refreshes.
+
+    Args:
+        connection: The connection to the store.
+        threads: Runs what waits for the storage.
+    """
+
+    def __init__(self, connection: Connection, threads: Executor) -> None:
+        self._connection = connection
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        #: The look at the heads that runs now, and the one that will follow it: requests that come meanwhile share it.
+        self._running: asyncio.Task[View] | None = None
+        self._next: asyncio.Future[View] | None = None
+        self._changed: asyncio.Event = asyncio.Event()
+        self._waiting = 0
+        self._poller: asyncio.Task[None] | None = None
+        #: The newest view that requests may see: that of a commit only after its callers have their answers.
+        self.view = connection.view(refresh=False)
+
+    async def head(self) -> View:
+        """The view at the heads of the chains, read after this call: requests that wait share one look.
+
+        A look that has begun before the call is not enough: it may have passed an entry that the client knows of.
+        """
+        if self._running is None:
+            self._running = self._loop.create_task(self._look())
+            return await asyncio.shield(self._running)
+        if self._next is None:
+            self._next = self._loop.create_future()
+        return await asyncio.shield(self._next)
+
+    async def _look(self) -> View:
+        try:
+            await self._loop.run_in_executor(self._threads, self._connection.view)
+            self.note()
+            return self.view
+        finally:
+            self._running = None
+            waiting, self._next = self._next, None
+            if waiting is not None:
+                self._running = self._loop.create_task(self._look())
+                self._running.add_done_callback(lambda task: _copy(task, waiting))
+
+    # Waiting for changes ----------------------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Show requests what the process knows of the store by now, and wake those that wait for a change."""
+        view = self._connection.view(refresh=False)
+        if view is not self.view:
+            self.view = view
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the block runs, the gateway looks for entries of other processes every :data:`POLL` seconds."""
+        self._waiting += 1
+        if self._poller is None:
+            self._poller = self._loop.create_task(self._poll())
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def change(self, since: View, seconds: float) -> None:
+        """Wait until the view differs from ``since``, at most so many seconds."""
+        changed = self._changed
+        if self.view is not since or seconds <= 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+
+    async def _poll(self) -> None:
+        """Look at the heads as long as anybody waits; a failure is logged, and repeated."""
+        unblocked_at = self._loop.time()
+        try:
+            while self._waiting:
+                await asyncio.sleep(POLL)
+                if not self._waiting:
+                    break
+                try:
+                    view = await self.head()
+                    if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
+                        unblocked_at = self._loop.time()
+                        await self._loop.run_in_executor(self._threads, self._connection.unblocked, view)
+                        self.note()
+                except TxnStoreError as error:
+                    _LOG.warning("the heads of the chains cannot be read: %s", error)
+                    await asyncio.sleep(1)
+        finally:
+            self._poller = None
+
+    async def close(self) -> None:
+        """End the poller."""
+        if self._poller is not None:
+            self._poller.cancel()
+
+
+def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
+    if future.done():
+        return
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())

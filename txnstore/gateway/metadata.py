@@ -1,0 +1,218 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator: what exists, and where to ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.catalog.topics import create_topic
+from txnstore.core.authorization.rights import Right
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
+from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
+from txnstore.gateway.errors import RefusedError, code_of, message_of
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services, topic_by_id, topic_uuid
+from txnstore.gateway.wire import Request, value
+from txnstore.validation import check_topic_name
+
+_LOG = logging.getLogger(__name__)
+
+#: Java clients from 4.0 on use transactions of version 2 if the cluster has this feature (KIP-890).
+_FEATURES = {"transaction.version": 2}
+#: Says that the operations which a principal may do were not asked for.
+_NO_OPERATIONS = -(2**31)
+#: The types of coordinators: groups, transactions.
+_GROUP, _TRANSACTION = 0, 1
+#: Topics of brokers. A gateway keeps what they hold in the chains; clients may ask whether they exist.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+def versions_fields(apis: Iterable[Api], error: ErrorCode = ErrorCode.none) -> Fields:
+    """The response of ApiVersions."""
+    listed = [
+        {
+            "api_key": int(api),
+            "min_version": LISTED_FIRST.get(api, VERSIONS[api].first),
+            "max_version": VERSIONS[api].last,
+        }
+        for api in sorted(apis)
+    ]
+    features = [{"name": name, "min_version": 0, "max_version": level} for name, level in _FEATURES.items()]
+    finalized = [
+        {"name": name, "min_version_level": level, "max_version_level": level} for name, level in _FEATURES.items()
+    ]
+    return {
+        "error_code": error,
+        "api_keys": listed,
+        "supported_features": features,
+        "finalized_features": finalized,
+        "finalized_features_epoch": 0,
+    }
+
+
+class Metadata:
+    """Answers what exists, and which gateway serves it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its APIs."""
+        return {
+            Api.METADATA: self.metadata,
+            Api.DESCRIBE_CLUSTER: self.describe_cluster,
+            Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+            Api.FIND_COORDINATOR: self.find_coordinator,
+        }
+
+    # Topics -----------------------------------------------------------------------------------------------------------
+
+    async def metadata(self, request: Request, peer: Peer) -> Fields:
+        """The gateways, and topics with the leaders of their partitions."""
+        asked = value(request.body, "topics")
+        if asked is None or (request.version == 0 and not asked):
+            view = self._services.freshness.view
+            topics = [
+                self._described(topic)
+                for name, topic in sorted(view.topics.items())
+                if self._services.may(peer, Right("DESCRIBE", "TOPIC", (name,)))
+            ]
+        else:
+            may_create = bool(value(request.body, "allow_auto_topic_creation", True))
+            topics = [await self._asked(each, peer, may_create=may_create) for each in asked]
+        return {**self._cluster(), "topics": topics, "cluster_authorized_operations": _NO_OPERATIONS}
+
+    async def _asked(self, asked: Any, peer: Peer, *, may_create: bool) -> Mapping[str, Any]:
+        name, topic_id = value(asked, "name"), value(asked, "topic_id")
+        try:
+            if name is None:
+                view = await self._services.view_with(
+                    lambda view: any(topic_uuid(topic) == topic_id for topic in view.topics.values())
+                )
+                topic = topic_by_id(view, topic_id)
+                self._check_described(topic.name, peer)
+            else:
+                topic = await self._find(name, peer, may_create=may_create)
+            return self._described(topic)
+        except (TxnStoreError, RefusedError) as error:
+            code = code_of(error, Api.METADATA, 0)
+            return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
+
+    def _check_described(self, name: str, peer: Peer) -> None:
+        self._services.check(peer, Right("DESCRIBE", "TOPIC", (name,)))
+
+    async def _find(self, name: str, peer: Peer, *, may_create: bool) -> CatalogTopic:
+        self._check_described(name, peer)
+        view = await self._services.view_with(lambda view: name in view.topics)
+        topic = view.topics.get(name)
+        if topic is not None:
+            return topic
+        check_topic_name(name)
+        if not (may_create and self._services.properties.auto_create_topics_enable):
+            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        if not self._services.may(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
+            raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")
+        connection, partitions = self._services.connection, self._services.properties.num_partitions
+        create = partial(create_topic, connection, name, partitions, None, None, None, None, exist_ok=False)
+        try:
+            return await self._services.in_thread(create)
+        except TopicExistsError:
+            return (await self._services.freshness.head()).find_topic(name)
+        finally:
+            self._services.freshness.note()
+
+    def _described(self, topic: CatalogTopic) -> Mapping[str, Any]:
+        return {
+            "error_code": ErrorCode.none,
+            "name": topic.name,
+            "topic_id": topic_uuid(topic),
+            "is_internal": False,
+            "partitions": [self._partition(number) for number in range(topic.partitions)],
+            "topic_authorized_operations": _NO_OPERATIONS,
+        }
+
+    def _partition(self, number: int) -> Mapping[str, Any]:
+        node = self._services.node.node_id
+        return {
+            "error_code": ErrorCode.none,
+            "partition_index": number,
+            "leader_id": node,
+            "leader_epoch": 0,
+            "replica_nodes": (node,),
+            "isr_nodes": (node,),
+            "offline_replicas": (),
+        }
+
+    async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
+        """Topics in the form of KIP-966, page by page."""
+        cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
+        names = sorted({each.name for each in request.body.topics})
+        if not names:
+            names = sorted(self._services.freshness.view.topics)
+        if cursor is not None:
+            names = [name for name in names if name >= cursor.topic_name]
+        topics: list[Mapping[str, Any]] = []
+        for name in names:
+            topic = dict(await self._asked_by_name(name, peer))
+            first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+            partitions = topic["partitions"][first : first + limit]
+            topic["partitions"] = partitions
+            topics.append(topic)
+            limit -= len(partitions)
+            if limit <= 0:
+                following = {"topic_name": name, "partition_index": first + len(partitions)}
+                return {"topics": topics, "next_cursor": following}
+        return {"topics": topics, "next_cursor": None}
+
+    async def _asked_by_name(self, name: str, peer: Peer) -> Mapping[str, Any]:
+        try:
+            return self._described(await self._find(name, peer, may_create=False))
+        except (AuthorizationError, InvalidTopicError, RefusedError) as error:
+            code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
+            return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
+
+    # Gateways ---------------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> dict[str, Any]:
+        services = self._services
+        return {
+            "brokers": [
+                {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port}
+                for node in services.nodes
+            ],
+            "cluster_id": services.connection.store_id,
+            "controller_id": services.node.node_id,
+        }
+
+    async def describe_cluster(self, request: Request, peer: Peer) -> Fields:
+        """The gateways."""
+        if value(request.body, "endpoint_type", 1) != 1:
+            code = ErrorCode.unsupported_endpoint_type
+            return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
+        return {**self._cluster(), "cluster_authorized_operations": _NO_OPERATIONS, "endpoint_type": 1}
+
+    async def find_coordinator(self, request: Request, peer: Peer) -> Fields:
+        """The gateway that coordinates a group or a transactional id."""
+        kind = value(request.body, "key_type", _GROUP)
+        keys = value(request.body, "coordinator_keys")
+        if keys is not None:
+            return {"coordinators": [{"key": key, **self._coordinator(key, kind, peer)} for key in keys]}
+        return self._coordinator(request.body.key, kind, peer)
+
+    def _coordinator(self, key: str, kind: int, peer: Peer) -> Mapping[str, Any]:
+        node = self._services.node
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        if kind not in {_GROUP, _TRANSACTION}:
+            return {**nowhere, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
+        right = Right("DESCRIBE", "GROUP" if kind == _GROUP else "TRANSACTIONAL_ID", (key,))
+        try:
+            self._services.check(peer, right)
+        except AuthorizationError as error:
+            code = code_of(error, Api.FIND_COORDINATOR, 0)
+            return {**nowhere, "error_code": code, "error_message": message_of(error)}
+        return {"node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}

@@ -1,0 +1,378 @@
+"""Produce: staging, flushes, and the commits that append the batches.
+
+A batch goes through these steps: the handler checks it and stages it; a flush takes all that is staged when the last
+one has uploaded, converts it in one pass, and inlines or uploads it; each batch is then appended by a command of its
+own, so each fails alone. The commands are queued in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.core.authorization.rights import write_id, write_topics
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.errors import TxnStoreError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
+from txnstore.gateway.hot import HotBatches
+from txnstore.gateway.records.batch import BatchError, RawBatch, check_produced, placed
+from txnstore.gateway.records.columns import to_table
+from txnstore.gateway.records.typed import rows_from_json
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request, value
+from txnstore.producer.upload import deliver, encode_rows
+
+_LOG = logging.getLogger(__name__)
+
+#: Bytes of batches that one flush takes.
+_FLUSH_BYTES = 32 << 20
+#: Bytes of batches that share a segment.
+_SHARED_BYTES = 8 << 20
+#: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
+_UPLOAD_TIMEOUT = 30.0
+
+
+@dataclass(eq=False, slots=True)
+class StagedBatch:
+    """A batch that waits for its commit.
+
+    Attributes:
+        topic: Its topic.
+        tp: Its partition.
+        raw: The batch as it came.
+        producer: Its producer.
+        added_only: It is refused unless the partition was added to the transaction before.
+        appended: Where it was appended.
+        new_batch: Its rows, inlined or uploaded.
+    """
+
+    topic: CatalogTopic
+    tp: TopicPartition
+    raw: RawBatch
+    producer: ProducerIdentity
+    added_only: bool
+    appended: asyncio.Future[Appended]
+    new_batch: NewBatch | None = field(default=None)
+
+
+class Produce:
+    """Appends batches."""
+
+    def __init__(self, services: Services, hot: HotBatches) -> None:
+        self._services = services
+        self._hot = hot
+        #: The batches that no flush has taken, oldest first.
+        self._staged: list[StagedBatch] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of its API."""
+        return {Api.PRODUCE: self.produce}
+
+    async def produce(self, request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        """Stage the batches of a request; the response follows when they are committed."""
+        body = request.body
+        parts = [
+            (
+                topic,
+                [(each, await self._stage(request, topic, each, peer)) for each in topic.partition_data],
+            )
+            for topic in body.topic_data
+        ]
+        return self._respond(request, parts)
+
+    async def _stage(self, request: Request, topic: Any, partition: Any, peer: Peer) -> StagedBatch | Exception:
+        """Check a batch and stage it; returns the error that refuses it."""
+        body = request.body
+        try:
+            if body.acks not in {-1, 0, 1}:
+                raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
+            name = value(topic, "name")
+            if name is not None:  # Who has no right is not told whether a topic exists.
+                self._services.check(peer, write_topics([name]))
+            found = await self._services.find(name, value(topic, "topic_id"), partition.index)
+            self._services.check(peer, write_topics([found.name]))
+            raw = check_produced(partition.records or b"", writer_of(found).config.max_message_bytes)
+            transactional_id = body.transactional_id
+            if raw.is_transactional and transactional_id is None:
+                msg = "a batch of a transaction came without a transactional id"
+                raise RefusedError(ErrorCode.invalid_producer_id_mapping, msg)
+            if transactional_id is not None:
+                self._services.check(peer, write_id(transactional_id))
+            producer = self._producer(raw, transactional_id if raw.is_transactional else None)
+        except (TxnStoreError, RefusedError) as error:
+            return error
+        appended = asyncio.get_running_loop().create_future()
+        added_only = raw.is_transactional and request.version < PRODUCE_V2
+        staged = StagedBatch(found, TopicPartition(found.name, partition.index), raw, producer, added_only, appended)
+        self._staged.append(staged)
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
+        return staged
+
+    def _producer(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
+        return ProducerIdentity(raw.producer_id, raw.producer_epoch, transactional_id)
+
+    # Flushes ----------------------------------------------------------------------------------------------------------
+
+    async def _flush_all(self) -> None:
+        """Flush until nothing is staged; the next batch starts it again."""
+        try:
+            while self._staged:
+                taken = self._take()
+                try:
+                    refusals = await self._services.in_thread(partial(self._prepare, taken))
+                except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
+                    refusals = dict.fromkeys(range(len(taken)), error)
+                for number, staged in enumerate(taken):
+                    if number in refusals:
+                        _fail(staged, refusals[number])
+                    else:
+                        self._commit(staged)
+        finally:
+            self._flusher = None
+
+    def _take(self) -> list[StagedBatch]:
+        size, count = 0, 0
+        for staged in self._staged:
+            size += len(staged.raw.data)
+            if count and size > _FLUSH_BYTES:
+                break
+            count += 1
+        taken = self._staged[:count]
+        del self._staged[:count]
+        return taken
+
+    def _prepare(self, taken: Sequence[StagedBatch]) -> dict[int, Exception]:
+        """Convert the records, and inline or upload them; returns the errors by number of the batch. In a thread."""
+        rows, refusals = _rows_of(taken)
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        chains = self._services.connection.view(refresh=False).chains
+        for number in rows:
+            staged = taken[number]
+            key = staged.topic.topic_id, staged.topic.version, chain_of_partition(staged.tp, chains)
+            groups.setdefault(key, []).append(number)
+        uploads: list[list[int]] = []
+        for numbers in groups.values():
+            config = writer_of(taken[numbers[0]].topic).config
+            if sum(len(taken[number].raw.data) for number in numbers) <= config.inline_bytes:
+                for number in numbers:
+                    self._encode(taken, rows, [number], refusals, inlined=True)
+            else:
+                uploads += _shares(taken, numbers, config.segment_own_bytes)
+        pool = self._services.connection.pool
+        tasks = [pool.submit(self._upload, taken, rows, numbers, refusals) for numbers in uploads[1:]]
+        for numbers in uploads[:1]:
+            self._upload(taken, rows, numbers, refusals)
+        for task in tasks:
+            task.result()
+        return refusals
+
+    def _upload(
+        self,
+        taken: Sequence[StagedBatch],
+        rows: Mapping[int, pa.Table],
+        numbers: Sequence[int],
+        refusals: dict[int, Exception],
+    ) -> None:
+        data = self._encode(taken, rows, numbers, refusals, inlined=False)
+        if data is None:
+            return
+        connection, first = self._services.connection, taken[numbers[0]]
+        assert first.new_batch is not None
+        key = first.new_batch.segment.object
+        try:
+            deliver(
+                connection.objects, connection.runtime, key, data, f"a segment of {first.tp.topic}", _UPLOAD_TIMEOUT,
+                lambda: False, connection.measurements.count_retry,
+            )  # fmt: skip
+        except TxnStoreError as error:
+            refusals.update(dict.fromkeys(numbers, error))
+
+    def _encode(
+        self,
+        taken: Sequence[StagedBatch],
+        rows: Mapping[int, pa.Table],
+        numbers: Sequence[int],
+        refusals: dict[int, Exception],
+        *,
+        inlined: bool,
+    ) -> bytes | None:
+        """Encode batches as one segment, and describe each; returns its bytes, or None if they cannot be encoded."""
+        connection = self._services.connection
+        writer = writer_of(taken[numbers[0]].topic)
+        parts = [(taken[number].tp, rows[number]) for number in numbers]
+        try:
+            encoded = encode_rows(connection.runtime, writer, parts, connection.chain.now(), inlined=inlined)
+        except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
+            refusals.update(dict.fromkeys(numbers, error))
+            return None
+        for number, new_batch in zip(numbers, encoded.batches, strict=True):
+            sequence = taken[number].raw.base_sequence
+            taken[number].new_batch = replace(new_batch, base_sequence=sequence)
+        return encoded.data
+
+    # Commits ----------------------------------------------------------------------------------------------------------
+
+    def _commit(self, staged: StagedBatch) -> None:
+        assert staged.new_batch is not None
+        answer = self._services.commits.submit(Append(staged.producer, (staged.new_batch,)))
+        answer.add_done_callback(partial(self._committed, staged))
+
+    def _committed(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
+        if answer.cancelled():
+            staged.appended.cancel()
+        elif (error := answer.exception()) is not None:
+            _fail(staged, error)
+        else:
+            (appended,) = answer.result()
+            if not appended.duplicate and appended.base_offset >= 0:
+                self._keep(staged, appended)
+            if not staged.appended.done():
+                staged.appended.set_result(appended)
+
+    def _keep(self, staged: StagedBatch, appended: Appended) -> None:
+        append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
+        data = placed(staged.raw, appended.base_offset, append_time=append_time)
+        self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
+
+    # Responses --------------------------------------------------------------------------------------------------------
+
+    async def _respond(
+        self, request: Request, parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]]
+    ) -> Fields | None:
+        responses = []
+        failed: BaseException | None = None
+        for topic, partitions in parts:
+            answers = []
+            for partition, staged in partitions:
+                try:
+                    if isinstance(staged, Exception):
+                        raise staged
+                    answers.append(self._answer(partition.index, staged, await staged.appended))
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - The client gets its code.
+                    failed = error
+                    answers.append(_refusal(partition.index, error, request.version))
+            name, topic_id = value(topic, "name", ""), value(topic, "topic_id")
+            responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
+        if request.body.acks == 0:
+            if failed is not None:
+                raise ConnectionAbortedError(f"a request with acks=0 failed: {failed}")
+            return None
+        return {"responses": responses}
+
+    def _answer(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
+        log = self._services.freshness.view.partition(staged.tp)
+        append_time = writer_of(staged.topic).config.append_time
+        return {
+            "index": index,
+            "error_code": ErrorCode.none,
+            "base_offset": appended.base_offset,
+            "log_append_time": appended.timestamp if append_time else None,
+            "log_start_offset": log.log_start if log is not None else -1,
+        }
+
+    async def close(self) -> None:
+        """Wait for the flush under way."""
+        if self._flusher is not None:
+            with suppress(asyncio.CancelledError):
+                await self._flusher
+
+
+def _refusal(index: int, error: Exception, version: int) -> Fields:
+    records = error.record_errors if isinstance(error, BatchError) else ()
+    return {
+        "index": index,
+        "error_code": code_of(error, Api.PRODUCE, version),
+        "base_offset": -1,
+        "log_append_time": None,
+        "log_start_offset": -1,
+        "record_errors": [{"batch_index": each.index, "batch_index_error_message": each.message} for each in records],
+        "error_message": message_of(error),
+    }
+
+
+def _fail(staged: StagedBatch, error: BaseException) -> None:
+    if not staged.appended.done():
+        staged.appended.set_exception(error)
+        staged.appended.exception()  # A client that has closed its connection does not ask for it.
+
+
+def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception]]:
+    """The rows of each batch in the stored schema of its topic, by number; and the errors of those that have none."""
+    keyed = {number for number, staged in enumerate(taken) if writer_of(staged.topic).config.compacts}
+    decoded = to_table([staged.raw for staged in taken], keyed=keyed)
+    rows: dict[int, pa.Table] = {}
+    refusals: dict[int, Exception] = dict(decoded.errors)
+    for number, staged in enumerate(taken):
+        if number in refusals:
+            continue
+        table, writer = decoded.rows(number), writer_of(staged.topic)
+        try:
+            if writer.schema is not None:
+                table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
+            rows[number] = table
+        except TxnStoreError as error:
+            refusals[number] = error
+    return rows, refusals
+
+
+def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:
+    """Which batches share a segment: large ones have one of their own, small ones are together, by partition."""
+    shares: list[list[int]] = []
+    size = 0
+    ordered = sorted(numbers, key=lambda number: (taken[number].tp.partition, number))
+    for number in ordered:
+        length = len(taken[number].raw.data)
+        if length >= own_bytes:
+            shares.insert(0, [number])
+            continue
+        if not size or size + length > _SHARED_BYTES:
+            shares.append([])
+            size = 0
+        shares[-1].append(number)
+        size += length
+    return shares
+
+
+def writer_of(topic: CatalogTopic) -> TopicWriter:
+    """The decoded schema and settings of a topic, which are kept for its version."""
+    return _writer(_Version(topic))
+
+
+class _Version:
+    """A version of a topic, as a key."""
+
+    __slots__ = ("_key", "topic")
+
+    def __init__(self, topic: CatalogTopic) -> None:
+        self.topic = topic
+        self._key = topic.topic_id, topic.version
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Version) and other._key == self._key
+
+
+@lru_cache(maxsize=4096)
+def _writer(version: _Version) -> TopicWriter:
+    return topic_writer(version.topic)

@@ -1,0 +1,64 @@
+"""The properties of a gateway, with Kafka's names and defaults for brokers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from txnstore.errors import InvalidConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What ``--property NAME=VALUE`` sets.
+
+    Attributes:
+        auto_create_topics_enable: Create a topic that a client asks for, if its request allows that. Kafka's default is
+            true; here a typing error should not create a topic.
+        num_partitions: The partitions of a topic whose creator does not say.
+        group_initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for further members.
+        group_min_session_timeout_ms: The shortest session timeout of a member.
+        group_max_session_timeout_ms: The longest one.
+        group_max_size: The members of a group after which further ones are refused.
+    """
+
+    auto_create_topics_enable: bool = False
+    num_partitions: int = 1
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, str]) -> Self:
+        """Parse properties with Kafka's names.
+
+        Raises:
+            InvalidConfigError: A name is unknown, or a value is not allowed.
+        """
+        names = {field.name.replace("_", "."): field for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, text in mapping.items():
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+                raise InvalidConfigError(f"a gateway has no property {name!r}; {hint}")
+            values[names[name].name] = _PARSERS[str(names[name].type)](name, text)
+        return cls(**values)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidConfigError(f"{name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidConfigError(f"{name} must be a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+_PARSERS: dict[str, Callable[[str, str], Any]] = {"bool": _flag, "int": _number}

@@ -1,0 +1,1 @@
+"""Record batches of Kafka's wire protocol and their rows: pure functions, without I/O."""

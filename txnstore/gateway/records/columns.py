@@ -1,0 +1,689 @@
+"""Record batches to the columns of a topic without a schema, and back, many records at a time.
+
+Decoding loops in Python over the lengths of records only. The other numbers are read by numpy, each kind for all
+records at once. Keys and values are cut from one buffer by one ``BinaryArray`` (key, rest, value, rest, …), of which
+:meth:`pyarrow.Array.take` copies every fourth. Encoding joins columns of bytes element by element: the buffer of the
+result *is* the records of a batch.
+
+Source: Kafka's ``DefaultRecord``, ``LogValidator``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cramjam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from aiokafka import codec as codecs
+
+from txnstore import compute as pc
+from txnstore.gateway.records.batch import (
+    HEADER_SIZE,
+    MAX_DELTA,
+    BatchError,
+    BatchTooLargeError,
+    Buffer,
+    Codec,
+    CorruptBatchError,
+    InvalidBatchError,
+    InvalidTimestampError,
+    RawBatch,
+    RecordError,
+    written,
+)
+from txnstore.producer.records import MAX_TIMESTAMP
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
+
+#: Bytes that the records of one batch may have when they are decompressed.
+MAX_DECOMPRESSED = 64 << 20
+#: Bytes of records that are decoded at a time: columns of bytes have 32-bit offsets.
+_GROUP_BYTES = 256 << 20
+#: The shortest record: six fields of one byte after its length.
+_MIN_RECORD = 7
+#: Zero bytes after the last record, so that a number is read up to its tenth byte without a check.
+_PADDING = bytes(16)
+#: Bytes of a 32-bit and of a 64-bit number.
+_VARINT, _VARLONG = 5, 10
+#: At most this many refused records of a batch are listed.
+_LISTED = 100
+
+_XERIAL = b"\x82SNAPPY\0"
+
+_Int64 = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
+_Bools = npt.NDArray[np.bool_]
+
+
+# Decoding -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """The records of several batches.
+
+    Attributes:
+        table: The records of the good batches, in the order of the batches, with the columns of
+            :data:`~txnstore.segment.schema.RECORD_SCHEMA`. A record without a timestamp has null, one without headers too.
+        counts: The number of rows of each batch; 0 for one that is refused.
+        errors: Why a batch is refused, by its place in the sequence.
+    """
+
+    table: pa.Table
+    counts: tuple[int, ...]
+    errors: dict[int, BatchError]
+
+    def rows(self, number: int) -> pa.Table:
+        """The records of the batch at a place in the sequence."""
+        return self.table.slice(sum(self.counts[:number]), self.counts[number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    """The records of a batch, decompressed.
+
+    Attributes:
+        number: The place of the batch in the sequence.
+        batch: The batch.
+        data: Its records.
+    """
+
+    number: int
+    batch: RawBatch
+    data: Buffer
+
+
+def to_table(
+    batches: Sequence[RawBatch], *, max_decompressed: int = MAX_DECOMPRESSED, keyed: Collection[int] = ()
+) -> DecodedRecords:
+    """Decode the records of all batches in one pass. A bad batch is refused alone.
+
+    Args:
+        batches: Batches that :func:`~txnstore.gateway.records.batch.check_produced` has accepted. Their offset deltas
+            must count from 0.
+        max_decompressed: Bytes that the records of one batch may have when they are decompressed; at most 1 GiB.
+        keyed: The places of the batches whose topic is compacted, so each record needs a key.
+    """
+    errors: dict[int, BatchError] = {}
+    tables: list[pa.Table] = []
+    group: list[_Payload] = []
+    size = 0
+    for number, batch in enumerate(batches):
+        try:
+            data = _decompressed(batch, min(max_decompressed, 1 << 30))
+            if not 0 <= batch.count <= len(data) // _MIN_RECORD:
+                raise InvalidBatchError(f"{len(data)} bytes are no {batch.count} records")
+        except BatchError as error:
+            errors[number] = error
+            continue
+        if group and size + len(data) > _GROUP_BYTES:
+            tables.append(_decode(group, keyed, errors))
+            group, size = [], 0
+        group.append(_Payload(number, batch, data))
+        size += len(data)
+    if group or not tables:
+        tables.append(_decode(group, keyed, errors))
+    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches))
+    return DecodedRecords(pa.concat_tables(tables), counts, errors)
+
+
+def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
+    """The rows of the good batches of the group; adds the errors of the others."""
+    data = b"".join([*(payload.data for payload in group), _PADDING])
+    marks: list[int] = []
+    good: list[_Payload] = []
+    end = 0
+    for payload in group:
+        start, end, before = end, end + len(payload.data), len(marks)
+        if _mark_records(data, start, end, payload.batch.count, marks):
+            good.append(payload)
+        else:
+            del marks[before:]
+            errors[payload.number] = InvalidBatchError("the lengths of the records do not add up to their bytes")
+    if not marks:
+        return RECORD_SCHEMA.empty_table()
+    records = _Records(data, np.fromiter(marks, np.int64, len(marks)), good, keyed)
+    bad = records.errors()
+    if not bad:
+        return records.table()
+    errors.update(bad)
+    return _decode([payload for payload in good if payload.number not in bad], keyed, errors)
+
+
+def _mark_records(data: bytes, at: int, end: int, count: int, marks: list[int]) -> bool:
+    """Append the place of each record; whether they fill the bytes.
+
+    The loop is all that decoding does in Python for each record, so it checks nothing: places only grow, so the last
+    one tells whether all are inside. A negative length counts as its positive twin here, and is seen later.
+    """
+    append = marks.append
+    try:
+        for _ in range(count):
+            append(at)
+            low = data[at]
+            if low < 0x80:
+                at += (low >> 1) + 1
+            elif (high := data[at + 1]) < 0x80:
+                at += (low >> 1) + (high << 6) - 62  # (low & 0x7F | high << 7) // 2 + 2
+            else:
+                length, at = _varint(data, at)
+                at += abs(length)
+    except (IndexError, ValueError):
+        return False
+    return at == end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and the place after it."""
+    number = shift = 0
+    for at in range(at, at + _VARINT):
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at + 1
+        shift += 7
+    raise ValueError("a number of more than five bytes")
+
+
+class _Records:
+    """The fields of all records of a group.
+
+    Args:
+        data: The records of the batches, one after the other, and padding.
+        marks: Where each record begins.
+        payloads: The batches that have records in ``marks``, in their order.
+        keyed: The places of batches whose records need a key.
+    """
+
+    def __init__(self, data: bytes, marks: _Int64, payloads: Sequence[_Payload], keyed: Collection[int]) -> None:
+        self._data = data
+        self._payloads = payloads
+        batches = [payload.batch for payload in payloads]
+        counts = np.array([batch.count for batch in batches], np.int64)
+        #: The first row of each batch, and the number of all.
+        self._firsts = np.concatenate(([0], np.cumsum(counts)))
+
+        def spread(values: list[Any], kind: type[Any]) -> Any:
+            return np.repeat(np.array(values, kind), counts)
+
+        bytes_ = np.frombuffer(data, np.uint8)
+        #: Rows whose fields do not fit the record.
+        self._broken = np.zeros(len(marks), np.bool_)
+        lengths, at = self._numbers(bytes_, marks, None)
+        self._ends = at + np.maximum(lengths, 0)
+        self._broken |= lengths < _MIN_RECORD - 1
+        deltas, at = self._numbers(bytes_, at + 1, self._ends, _VARLONG)
+        offsets, at = self._numbers(bytes_, at, self._ends)
+        self._keys, at = self._cells(bytes_, at)
+        self._values, at = self._cells(bytes_, at)
+        headers, self._at = self._numbers(bytes_, at, self._ends)
+        self._broken |= (headers < 0) | np.where(headers == 0, self._at != self._ends, self._at >= self._ends)
+        #: The headers of the rows that have any.
+        self._headers = _Headers(data, *self._rows_with_headers(headers))
+        self._broken[self._headers.broken] = True
+
+        self._misplaced = offsets != np.arange(len(marks)) - np.repeat(self._firsts[:-1], counts)
+        base = spread([b.max_timestamp if b.has_append_time else b.base_timestamp for b in batches], np.int64)
+        if any(batch.has_append_time for batch in batches):
+            deltas[spread([batch.has_append_time for batch in batches], np.bool_)] = 0
+        self._times = base + deltas
+        self._keyless = self._keys[1] < 0
+        self._keyless &= spread([payload.number in keyed for payload in payloads], np.bool_)
+
+    def _numbers(self, bytes_: _Bytes, at: _Int64, ends: _Int64 | None, most: int = _VARINT) -> tuple[_Int64, _Int64]:
+        """The number at each place, and the places after them. Rows where there is none are marked broken."""
+        if ends is not None:
+            self._broken |= at >= ends
+            at = np.minimum(at, ends)
+        numbers, after, endless = _varints(bytes_, at, most)
+        self._broken[endless] = True
+        return numbers, after
+
+    def _cells(self, bytes_: _Bytes, at: _Int64) -> tuple[tuple[_Int64, _Int64], _Int64]:
+        """Place and length of the bytes whose length is at each place, and the places after them.
+
+        A negative length is null. No place is after the end of its record.
+        """
+        lengths, starts = self._numbers(bytes_, at, self._ends)
+        room = self._ends - starts
+        self._broken |= lengths > room
+        starts = np.minimum(starts, self._ends)
+        after = starts + np.clip(lengths, 0, np.maximum(room, 0))
+        return (starts, np.minimum(lengths, room)), after
+
+    def _rows_with_headers(self, counts: _Int64) -> tuple[_Int64, _Int64, _Int64, _Int64]:
+        rows = np.flatnonzero((counts > 0) & ~self._broken)
+        return rows, self._at[rows], self._ends[rows], counts[rows]
+
+    def errors(self) -> dict[int, BatchError]:
+        """The batches that are refused, by their place in the sequence."""
+        wrong_times = (self._times < -1) | (self._times > MAX_TIMESTAMP)
+        checks: list[tuple[_Bools, type[BatchError], Callable[[int], str]]] = [
+            (self._broken, InvalidBatchError, lambda row: "the fields of the record do not fit its length"),
+            (self._misplaced, InvalidBatchError, lambda row: "the offset of the record does not count from the first"),
+            (
+                self._headers.misnamed(len(wrong_times)),
+                InvalidBatchError,
+                lambda row: "the name of a header is no UTF-8",
+            ),
+            (
+                wrong_times,
+                InvalidTimestampError,
+                lambda row: f"the timestamp {self._times[row]} is not in the years 1970 to 9999",
+            ),
+            (self._keyless, InvalidBatchError, lambda row: "the topic is compacted by key, so a record needs a key"),
+        ]
+        errors: dict[int, BatchError] = {}
+        for wrong, kind, text in checks:
+            rows = np.flatnonzero(wrong)
+            places = np.searchsorted(self._firsts, rows, side="right") - 1
+            for place in np.unique(places).tolist():
+                number = self._payloads[place].number
+                if number in errors:
+                    continue
+                mine = rows[places == place][:_LISTED].tolist()
+                listed = [RecordError(row - int(self._firsts[place]), text(row)) for row in mine]
+                errors[number] = kind(f"record {listed[0].index} of the batch: {listed[0].message}", listed)
+        return errors
+
+    def table(self) -> pa.Table:
+        """The rows, after :meth:`errors` has found none."""
+        keys, values = _cut(self._data, self._keys, self._values)
+        missing = self._times == -1
+        times = pa.array(self._times, pa.int64(), mask=missing if missing.any() else None).cast(TIMESTAMP)
+        return pa.Table.from_arrays([keys, values, self._headers.column(len(missing)), times], schema=RECORD_SCHEMA)
+
+
+class _Headers:
+    """The headers of the rows that have any.
+
+    Args:
+        data: The records of the batches.
+        rows: The rows.
+        starts: Where the headers of each row begin.
+        ends: Where each row ends.
+        counts: How many headers each row has.
+    """
+
+    def __init__(self, data: bytes, rows: _Int64, starts: _Int64, ends: _Int64, counts: _Int64) -> None:
+        self._data = data
+        self._rows = rows
+        self._counts = counts
+        #: Rows whose headers do not fit the record.
+        self.broken: list[int] = []
+        #: Place and length of the name and of the value of each header: four numbers a header.
+        self._places = array("q")
+        for row, start, end, count in zip(rows.tolist(), starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
+            if not self._read(start, end, count):
+                self.broken.append(row)
+
+    def _read(self, at: int, end: int, count: int) -> bool:
+        """Append the places of the headers of a row; whether they fill it."""
+        if 2 * count > end - at:
+            return False
+        data, places = self._data, array("q")
+        try:
+            for _ in range(count):
+                name = data[at]
+                if name < 0x80:
+                    name, start = (name >> 1) ^ -(name & 1), at + 1
+                else:
+                    name, start = _varint(data, at)
+                if name < 0 or start + name >= end:
+                    return False
+                at = start + name
+                value = data[at]
+                if value < 0x80:
+                    value, after = (value >> 1) ^ -(value & 1), at + 1
+                else:
+                    value, after = _varint(data, at)
+                places.extend((start, name, after, value))
+                at = after + max(value, 0)
+                if at > end:
+                    return False
+        except ValueError:
+            return False
+        self._places.extend(places)
+        return at == end
+
+    def misnamed(self, count: int) -> _Bools:
+        """Of ``count`` rows those with a header whose name is no UTF-8."""
+        wrong = np.zeros(count, np.bool_)
+        if self.broken or not len(self._rows):
+            return wrong
+        names, _ = self._cut()
+        try:
+            names.cast(pa.string())
+        except pa.ArrowInvalid:
+            rows = np.repeat(self._rows, self._counts)
+            wrong[[row for row, name in zip(rows.tolist(), names.to_pylist(), strict=True) if not _is_utf8(name)]] = (
+                True
+            )
+        return wrong
+
+    def column(self, count: int) -> pa.Array:
+        """The column of ``count`` rows."""
+        if not len(self._rows):
+            return pa.nulls(count, HEADERS)
+        names, values = self._cut()
+        counts = np.zeros(count, np.int32)
+        counts[self._rows] = self._counts
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        pairs = pa.StructArray.from_arrays([names.cast(pa.string()), values], fields=list(HEADERS.value_type))
+        return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=HEADERS, mask=pa.array(counts == 0))
+
+    def _cut(self) -> list[pa.Array]:
+        places = np.frombuffer(self._places, np.int64).reshape(-1, 4).T
+        return _cut(self._data, (places[0], places[1]), (places[2], places[3]))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _cut(data: bytes, *columns: tuple[_Int64, _Int64]) -> list[pa.Array]:
+    """Binary columns of the bytes at some places.
+
+    Args:
+        data: The bytes.
+        columns: Places and lengths of the cells of each column; a negative length is null. The places of a row grow
+            from column to column, and those of the next row are greater.
+    """
+    width = 2 * len(columns)
+    count = width * len(columns[0][0])
+    bounds = np.empty(count + 1, np.int32)
+    for number, (starts, lengths) in enumerate(columns):
+        bounds[2 * number : count : width] = starts
+        bounds[2 * number + 1 : count : width] = starts + np.maximum(lengths, 0)
+    bounds[count] = bounds[count - 1]
+    cells = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    cut = []
+    for number, (_, lengths) in enumerate(columns):
+        null = lengths < 0
+        places = np.arange(2 * number, count, width, dtype=np.int32)
+        cut.append(cells.take(pa.array(places, mask=null if null.any() else None)))
+    return cut
+
+
+def _varints(bytes_: _Bytes, at: _Int64, most: int) -> tuple[_Int64, _Int64, _Int64]:
+    """The zigzag number at each place, the places after them, and the rows where it has more than ``most`` bytes."""
+    byte = bytes_[at]
+    numbers = (byte & np.uint8(0x7F)).astype(np.uint64)
+    after = at + 1
+    more = np.flatnonzero(byte >= 0x80)
+    for shift in range(7, 7 * most, 7):
+        if not more.size:
+            break
+        byte = bytes_[after[more]]
+        numbers[more] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        more = more[byte >= 0x80]
+    return (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64), after, more
+
+
+# Compression ----------------------------------------------------------------------------------------------------------
+
+
+def _decompressed(batch: RawBatch, limit: int) -> Buffer:
+    """The records of a batch; never takes more memory than the limit.
+
+    ``aiokafka.codec`` uses the same libraries, without a limit.
+    """
+    codec, data = batch.codec, batch.records
+    if codec is Codec.NONE:
+        return data
+    try:
+        match codec:
+            case Codec.GZIP:
+                plain: Buffer = gzip.GzipFile(fileobj=io.BytesIO(data)).read(limit + 1)
+            case Codec.SNAPPY:
+                plain = _unsnapped(data, limit)
+            case Codec.LZ4:
+                plain = _into(cramjam.lz4.decompress_into, data, limit)
+            case Codec.ZSTD:
+                plain = _into(cramjam.zstd.decompress_into, data, limit)
+    except (cramjam.DecompressionError, OSError, EOFError, zlib.error, struct.error) as error:
+        raise CorruptBatchError(f"the records cannot be decompressed ({codec.name.lower()}): {error}") from error
+    if len(plain) > limit:
+        raise _too_large(limit)
+    return plain
+
+
+def _into(decompress: Callable[[Any, Any], int], data: memoryview, limit: int) -> memoryview:
+    """Decompress into memory of the limit's size, of which the system provides what is written."""
+    plain = np.empty(limit + 1, np.uint8)
+    try:
+        size = decompress(data, plain)
+    except cramjam.DecompressionError as error:
+        if "whole buffer" in str(error):
+            raise _too_large(limit) from error
+        raise
+    return plain[:size].data
+
+
+def _unsnapped(data: memoryview, limit: int) -> bytes:
+    """Decompress snappy: one block, or the blocks with their sizes of Java's library (xerial)."""
+    blocks = [data] if bytes(data[: len(_XERIAL)]) != _XERIAL else list(_xerial_blocks(data[16:]))
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > limit:
+        raise _too_large(limit)
+    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    at = 0
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        at += 4
+        if not 0 < size <= len(data) - at:
+            raise CorruptBatchError("a block of snappy is cut off")
+        yield data[at : at + size]
+        at += size
+
+
+def _too_large(limit: int) -> BatchTooLargeError:
+    return BatchTooLargeError(f"the records of the batch have more than {limit} bytes without compression")
+
+
+# Encoding -------------------------------------------------------------------------------------------------------------
+
+_COMPRESS: dict[Codec, Callable[[Buffer], Buffer]] = {
+    Codec.GZIP: codecs.gzip_encode,
+    Codec.SNAPPY: codecs.snappy_encode,
+    Codec.LZ4: codecs.lz4_encode,
+    Codec.ZSTD: codecs.zstd_encode,
+}
+#: Bytes of a record besides its key, value and headers: length, attributes, the deltas, three lengths.
+_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
+#: Bytes of the two lengths of a header.
+_HEADER_OVERHEAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch that was made of rows.
+
+    Attributes:
+        first_offset: The offset of its first record.
+        last_offset: The offset of its last record.
+        data: The batch, as a client gets it.
+    """
+
+    first_offset: int
+    last_offset: int
+    data: bytes
+
+
+def to_batches(table: pa.Table, *, max_bytes: int = 1 << 20, codec: Codec | None = None) -> list[EncodedBatch]:
+    """Encode rows as record batches, in their order.
+
+    Args:
+        table: The columns ``_offset`` (ascending, holes allowed), ``_timestamp``, ``key``, ``value`` and ``headers``.
+        max_bytes: The size of a batch before compression. A larger record has a batch of its own.
+        codec: The compression; None for none.
+    """
+    columns = table.select(["_offset", "_timestamp", "key", "value", "headers"])
+    if not columns.num_rows:
+        return []
+    offsets = _whole(columns["_offset"]).to_numpy()
+    sizes = np.zeros(len(offsets) + 1, np.int64)
+    np.cumsum(_most_bytes(columns), out=sizes[1:])
+    batches = []
+    start = 0
+    while start < len(offsets):
+        limit = int(np.searchsorted(sizes, sizes[start] + max_bytes - HEADER_SIZE, side="right")) - 1
+        reach = int(np.searchsorted(offsets, offsets[start] + MAX_DELTA, side="right"))
+        end = max(start + 1, min(limit, reach, len(offsets)))
+        batches.append(_encode(columns.slice(start, end - start), offsets[start:end], codec or Codec.NONE))
+        start = end
+    return batches
+
+
+def _encode(rows: pa.Table, offsets: _Int64, codec: Codec) -> EncodedBatch:
+    """One batch."""
+    times = pc.fill_null(_whole(rows["_timestamp"]).cast(TIMESTAMP).cast(pa.int64()), -1).to_numpy()
+    keys, values = _whole(rows["key"]), _whole(rows["value"])
+    counts, headers = _encoded_headers(_whole(rows["headers"]))
+    after_key, after_value = _Numbers(_lengths(values, -1)), _Numbers(counts)
+    before_key = _Numbers(np.zeros(len(offsets), np.int64), times - times[0], offsets - offsets[0], _lengths(keys, -1))
+    lengths = before_key.sizes + after_key.sizes + after_value.sizes
+    lengths += _lengths(keys, 0) + _lengths(values, 0)
+    pieces = [before_key, keys, after_key, values, after_value]
+    if headers is not None:
+        lengths += _lengths(headers, 0)
+        pieces.append(headers)
+    pieces[0] = before_key.led_by(lengths)
+    joined = pc.binary_join_element_wise(
+        *(piece.array() if isinstance(piece, _Numbers) else piece for piece in pieces),
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    records: Buffer = _data(joined)
+    if codec is not Codec.NONE:
+        compressed = _COMPRESS[codec](records)
+        codec, records = (codec, compressed) if len(compressed) < len(records) else (Codec.NONE, records)
+    first, last = int(offsets[0]), int(offsets[-1])
+    stamps = int(times[0]), int(times.max())
+    return EncodedBatch(first, last, written(first, last - first, stamps, len(offsets), records, codec=codec))
+
+
+class _Numbers:
+    """For each row some zigzag numbers, one after the other.
+
+    Args:
+        columns: The first number of each row, the second one, and so on.
+    """
+
+    def __init__(self, *columns: _Int64) -> None:
+        self._columns = [((column << 1) ^ (column >> 63)).view(np.uint64) for column in columns]
+        #: The bytes of each row.
+        self.sizes: _Int64 = np.sum([_sizes(column) for column in self._columns], axis=0)
+
+    def led_by(self, numbers: _Int64) -> _Numbers:
+        """The same with one more number before the others."""
+        led = _Numbers(numbers)
+        led._columns += self._columns
+        led.sizes = led.sizes + self.sizes
+        return led
+
+    def array(self) -> pa.Array:
+        """The bytes of the rows: a matrix of all bytes that a number of the column may have, less those it has not."""
+        widths = [max(1, -(-int(column.max()).bit_length() // 7)) for column in self._columns]
+        rows = len(self.sizes)
+        matrix = np.empty((rows, sum(widths)), np.uint8)
+        used = np.empty(matrix.shape, np.bool_)
+        place = 0
+        for column, width in zip(self._columns, widths, strict=True):
+            for byte in range(width):
+                rest = column >> np.uint64(7 * byte)
+                more = rest >= 0x80
+                matrix[:, place] = (rest & np.uint64(0x7F)).astype(np.uint8) | more.view(np.uint8) << np.uint8(7)
+                used[:, place] = True if byte == 0 else rest != 0
+                place += 1
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(self.sizes, out=offsets[1:])
+        data = matrix[used]
+        return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _sizes(numbers: npt.NDArray[np.uint64]) -> _Int64:
+    """The bytes of each number."""
+    sizes = np.ones(len(numbers), np.int64)
+    greatest, limit = int(numbers.max()), 1 << 7
+    while greatest >= limit:
+        sizes += numbers >= limit
+        limit <<= 7
+    return sizes
+
+
+def _most_bytes(columns: pa.Table) -> _Int64:
+    """The bytes that each row takes in a batch at most."""
+    sizes: _Int64 = _OVERHEAD + _lengths(columns["key"], 0) + _lengths(columns["value"], 0)
+    headers = _whole(columns["headers"])
+    if headers.null_count < len(headers):
+        counts = _header_counts(headers)
+        pairs = headers.flatten()
+        each = _HEADER_OVERHEAD + _lengths(pairs.field("key"), 0) + _lengths(pairs.field("value"), 0)
+        total = np.concatenate(([0], np.cumsum(each)))
+        ends = np.cumsum(counts)
+        sizes = sizes + total[ends] - total[ends - counts]
+    return sizes
+
+
+def _encoded_headers(headers: pa.Array) -> tuple[_Int64, pa.Array | None]:
+    """The number of headers of each row, and their bytes; None if no row has any."""
+    counts = _header_counts(headers)
+    pairs = headers.flatten()
+    if not len(pairs):
+        return counts, None
+    names, values = pairs.field("key").cast(pa.binary()), pairs.field("value")
+    joined = pc.binary_join_element_wise(
+        _Numbers(_lengths(names, 0)).array(),
+        names,
+        _Numbers(_lengths(values, -1)).array(),
+        values,
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    # The headers of a row are neighbours, so the bytes of a row are a range of the same buffer.
+    bounds = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+    offsets = bounds[np.concatenate(([0], np.cumsum(counts)))]
+    return counts, pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(offsets), joined.buffers()[2]])
+
+
+def _header_counts(headers: pa.Array) -> _Int64:
+    counts: _Int64 = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return counts
+
+
+def _lengths(column: Any, null: int) -> _Int64:
+    """The bytes of each cell; those of a null cell are ``null``."""
+    lengths = pc.binary_length(column)
+    if lengths.null_count:
+        lengths = pc.fill_null(lengths, null)
+    return lengths.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _data(joined: pa.Array) -> memoryview:
+    """The bytes of all cells of an array that begins with its buffer."""
+    size = int(np.frombuffer(joined.buffers()[1], np.int32)[len(joined)])
+    return memoryview(joined.buffers()[2])[:size]

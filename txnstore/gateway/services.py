@@ -1,0 +1,122 @@
+"""What the handlers of a gateway share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.connection import Connection
+from txnstore.core.authorization.rights import Right, check_rights
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.view import View
+from txnstore.errors import AuthorizationError
+from txnstore.gateway.commits import Commits
+from txnstore.gateway.errors import RefusedError
+from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.properties import Properties
+from txnstore.gateway.server import Peer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A gateway as clients see it: a broker."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the handlers share.
+
+    Attributes:
+        connection: The connection to the store.
+        threads: Runs what waits for the storage, and conversions that take long.
+        commits: Commits commands.
+        freshness: The newest view, and changes of it.
+        properties: The properties of the gateway.
+        node: This gateway.
+        nodes: All gateways, this one included.
+    """
+
+    connection: Connection
+    threads: Executor
+    commits: Commits
+    freshness: Freshness
+    properties: Properties
+    node: Node
+    nodes: tuple[Node, ...]
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run what waits for the storage, or computes for long, outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
+    async def view_with(self, is_enough: Callable[[View], bool]) -> View:
+        """The known view if it is enough, else the view at the heads of the chains."""
+        view = self.freshness.view
+        return view if is_enough(view) else await self.freshness.head()
+
+    async def find(self, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
+        """The topic of a name, or of an id where the name is None; read at the head if it is not known.
+
+        Raises:
+            RefusedError: There is none, or it has no such partition.
+        """
+        try:
+            return _found(self.freshness.view, name, topic_id, partition)
+        except RefusedError:
+            return _found(await self.freshness.head(), name, topic_id, partition)
+
+    def check(self, peer: Peer, *rights: Right) -> None:
+        """Check that the principal of a connection has these rights, by the rules as they are known; no request.
+
+        Raises:
+            AuthorizationError: It lacks one.
+        """
+        check_rights(self.connection.chain.state.authorization, self.principal(peer), rights)
+
+    def may(self, peer: Peer, *rights: Right) -> bool:
+        """Whether the principal of a connection has these rights."""
+        try:
+            self.check(peer, *rights)
+        except AuthorizationError:
+            return False
+        return True
+
+    def principal(self, peer: Peer) -> str:
+        """Who the client of a connection is; without authentication, who the gateway is."""
+        return peer.principal or self.connection.principal
+
+
+def _found(view: View, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
+    topic = topic_by_id(view, topic_id) if name is None else view.topics.get(name)
+    if topic is None or not 0 <= partition < topic.partitions:
+        msg = f"there is no partition {partition} of {name or topic_id!r}"
+        raise RefusedError(ErrorCode.unknown_topic_or_partition, msg)
+    return topic
+
+
+def topic_uuid(topic: CatalogTopic) -> UUID:
+    """The id of a topic in Kafka's form."""
+    return UUID(topic.topic_id)
+
+
+def topic_by_id(view: View, topic_id: UUID | None) -> CatalogTopic:
+    """The topic of an id.
+
+    Raises:
+        RefusedError: There is none.
+    """
+    for topic in view.topics.values():
+        if topic_id is not None and topic_uuid(topic) == topic_id:
+            return topic
+    raise RefusedError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")

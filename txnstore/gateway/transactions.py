@@ -1,0 +1,149 @@
+"""Producer ids and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.rights import read_group, write_id, write_topics
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.log.commands import Append
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.errors import TxnStoreError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.groups.offsets import GroupOffsets, committed_topics
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request, value
+
+#: The first version of EndTxn with transactions of version 2: each end returns the next epoch (KIP-890).
+END_TXN_V2 = 5
+
+
+class Transactions:
+    """Grants identities of producers, and carries their transactions."""
+
+    def __init__(self, services: Services, offsets: GroupOffsets) -> None:
+        self._services = services
+        self._offsets = offsets
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its APIs."""
+        return {
+            Api.INIT_PRODUCER_ID: self.init,
+            Api.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            Api.ADD_OFFSETS_TO_TXN: self.add_offsets,
+            Api.TXN_OFFSET_COMMIT: self.commit_offsets,
+            Api.END_TXN: self.end,
+        }
+
+    async def init(self, request: Request, peer: Peer) -> Fields:
+        """Grant a producer id and epoch; fence earlier instances of a transactional id."""
+        body = request.body
+        expected = (value(body, "producer_id", NO_PRODUCER), value(body, "producer_epoch", NO_PRODUCER))
+        refused = {"producer_id": NO_PRODUCER, "producer_epoch": NO_PRODUCER}
+        try:
+            if (expected[0] < 0) != (expected[1] < 0):
+                raise RefusedError(ErrorCode.invalid_request, "producer id and epoch must be given together")
+            if body.transactional_id == "":
+                raise RefusedError(ErrorCode.invalid_request, "the transactional id is empty")
+            if body.transactional_id is not None:
+                self._services.check(peer, write_id(body.transactional_id))
+            timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
+            identity: ProducerIdentity = await self._services.commits.submit(
+                InitProducer(
+                    body.transactional_id,
+                    timeout_ms if body.transactional_id is not None else None,
+                    expected if expected[0] >= 0 else None,
+                )
+            )
+        except (TxnStoreError, RefusedError) as error:
+            return {**refused, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
+        return {
+            "error_code": ErrorCode.none,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.epoch,
+        }
+
+    async def add_partitions(self, request: Request, peer: Peer) -> Fields:
+        """Add partitions to a transaction: all or none, as in Kafka."""
+        body = request.body
+        transactional_id = body.v3_and_below_transactional_id
+        producer = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, transactional_id)
+        tps = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        partitions: list[TopicPartition] = []
+        for name, number in tps:
+            try:
+                self._services.check(peer, write_id(transactional_id), write_topics([name]))
+                await self._services.find(name, None, number)
+                partitions.append(TopicPartition(name, number))
+            except (TxnStoreError, RefusedError) as error:
+                codes[name, number] = code_of(error, Api.ADD_PARTITIONS_TO_TXN, request.version)
+        if codes:
+            codes = {tp: codes.get(tp, ErrorCode.operation_not_attempted) for tp in tps}
+        elif partitions:
+            failure = await self._append(Append(producer, partitions=tuple(partitions)), request)
+            codes = dict.fromkeys(tps, failure)
+        results = [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {"partition_index": number, "partition_error_code": codes[topic.name, number]}
+                    for number in topic.partitions
+                ],
+            }
+            for topic in body.v3_and_below_topics
+        ]
+        return {"results_by_topic_v3_and_below": results}
+
+    async def add_offsets(self, request: Request, peer: Peer) -> Fields:
+        """Add a group to a transaction."""
+        body = request.body
+        try:
+            self._services.check(peer, write_id(body.transactional_id), read_group(body.group_id))
+        except TxnStoreError as error:
+            return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
+        producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
+        return {"error_code": await self._append(Append(producer, groups=(body.group_id,)), request)}
+
+    async def commit_offsets(self, request: Request, peer: Peer) -> Fields:
+        """Commit offsets of a group with a transaction."""
+        body, api = request.body, Api.TXN_OFFSET_COMMIT
+        parts = await self._offsets.checked(body.topics, body.group_id, api, request.version, peer)
+        offsets = tuple(offset for _, offset, _ in parts if offset is not None)
+        failure: ErrorCode | None = None
+        if offsets:
+            generation, member_id = value(body, "generation_id", -1), value(body, "member_id", "")
+            pending = TxnOffsets(body.group_id, offsets, generation, member_id, value(body, "group_instance_id"))
+            producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
+            try:
+                self._services.check(peer, write_id(body.transactional_id))
+                failure = await self._append(Append(producer, offsets=(pending,)), request)
+            except TxnStoreError as error:
+                failure = code_of(error, api, request.version)
+        return {"topics": committed_topics(body.topics, parts, failure)}
+
+    async def end(self, request: Request, peer: Peer) -> Fields:
+        """Commit or abort a transaction."""
+        body = request.body
+        producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
+        outcome = Outcome.COMMIT if body.committed else Outcome.ABORT
+        try:
+            self._services.check(peer, write_id(body.transactional_id))
+            ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome))
+        except TxnStoreError as error:
+            return {"error_code": code_of(error, Api.END_TXN, request.version), "producer_id": -1, "producer_epoch": -1}
+        return {
+            "error_code": ErrorCode.none,
+            "producer_id": ended.producer.producer_id,
+            "producer_epoch": ended.producer.epoch,
+        }
+
+    async def _append(self, command: Append, request: Request) -> ErrorCode:
+        try:
+            await self._services.commits.submit(command)
+        except TxnStoreError as error:
+            return code_of(error, Api(request.api), request.version)
+        return ErrorCode.none
