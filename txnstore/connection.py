@@ -22,6 +22,7 @@ from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
+from txnstore.chain.principals import asking
 from txnstore.chain.remains import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
@@ -289,20 +290,24 @@ class Connection:
         """
         return self._submit(self._open(), command)
 
-    def submit_all(self, commands: Sequence[Command]) -> list[Any]:
+    def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands in their order, together where that is possible; returns the answer, or the error, of each.
 
         In a store with one chain they share an entry, and each is refused alone. Several chains take one after the
         other through the coordinator.
+
+        Args:
+            asked: Each command, and the principal who asks for it; None: that of the process.
         """
         opened = self._open()
-        if opened.document.chains > 1 or len(commands) == 1:
-            return [_answer_of(partial(self._submit, opened, command)) for command in commands]
+        if opened.document.chains > 1 or len(asked) == 1:
+            return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
         began, chain = self.measurements.clock(), opened.catalog
         queued: list[Callable[[], Any]] = []
-        for command in commands:
+        for command, principal in asked:
             try:
-                waiter = chain.enqueue(self._completed(opened, command))
+                with asking(principal):
+                    waiter = chain.enqueue(self._completed(opened, command))
                 queued.append(partial(chain.commit_queued, waiter))
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
                 queued.append(partial(_raise, error))
@@ -330,6 +335,10 @@ class Connection:
         if isinstance(command, InitProducer):
             command = replace(command, max_timeout_ms=opened.document.transaction_max_timeout_ms)
         return with_expired(command, opened.chains.expired_members)
+
+    def _submit_for(self, opened: _Opened, command: Command, principal: str | None) -> Any:
+        with asking(principal):
+            return self._submit(opened, command)
 
     def parts_if_open(self) -> OpenParts | None:
         """What work in the background needs, also after a close; None if the connection was closed. Never connects."""

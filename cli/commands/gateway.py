@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.errors import InvalidConfigError
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -52,7 +55,15 @@ class Property(click.ParamType[tuple[str, str]]):
     metavar="NAME=VALUE",
     help="A property of Kafka's brokers, such as num.partitions=4; repeatable.",
 )
-@click.option("--insecure", is_flag=True, help="Listen on more than this machine, without TLS and authentication.")
+@click.option("--tls-cert", type=_FILE, help="Encrypt connections: the certificate and its chain, as PEM.")
+@click.option("--tls-key", type=_FILE, help="The key of the certificate, as PEM.")
+@click.option("--sasl", type=_FILE, help="Who may connect: a file with hashes of passwords (docs/gateway.md).")
+@click.option(
+    "--hash-password", is_flag=True, help="Ask for a password, print its line for the file of --sasl, and end."
+)
+@click.option(
+    "--insecure", is_flag=True, help="Allow other machines without TLS and --sasl, and passwords without TLS."
+)
 @shared_options()
 @pass_app
 def gateway(
@@ -60,6 +71,10 @@ def gateway(
     listen: tuple[str, int],
     advertise: tuple[str, int] | None,
     properties: tuple[tuple[str, str], ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    sasl: Path | None,
+    hash_password: bool,
     insecure: bool,
 ) -> None:
     """Serve the store to Kafka's clients: any of them, at HOST:PORT as bootstrap server.
@@ -72,24 +87,41 @@ def gateway(
 
         from txnstore.gateway.gateway import run
         from txnstore.gateway.properties import Properties
+        from txnstore.gateway.security import Security, hashed, read_users, tls_context
     except ModuleNotFoundError as error:
         msg = f"a gateway needs packages that are not installed: {error.name} is missing"
         raise CommandError(msg, "Install txnstore[gateway].") from error
+    if hash_password:
+        print(hashed(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
+        return
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are given together")
+    try:
+        users = read_users(sasl) if sasl is not None else None
+        tls = tls_context(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+    except InvalidConfigError as error:
+        raise CommandError(str(error)) from error
     try:
         chosen = Properties.from_mapping(dict(properties))
     except InvalidConfigError as error:
         raise click.BadParameter(str(error), param_hint="--property") from None
-    if not insecure and listen[0] not in {"127.0.0.1", "::1", "localhost"}:
-        msg = f"{listen[0]} can be reached from other machines, and this listener has no TLS and no authentication"
-        raise CommandError(msg, "Listen on 127.0.0.1, or add --insecure in a network that you trust.")
+    if not insecure and (users is None or tls is None) and listen[0] not in {"127.0.0.1", "::1", "localhost"}:
+        msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
+        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
+        raise CommandError(msg, advice)
     try:
         bound = socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET)
     except OSError as error:
         raise CommandError(f"{listen[0]}:{listen[1]} cannot be listened on: {error.strerror}") from error
     host, port = bound.getsockname()[:2]
+    security = Security(users, tls, plain=insecure)
     connection = app.unloaded(read_only=False)
     with app.progress("opening the store"):
         connection.load()
         connection.check_storage()
     with connection:
-        asyncio.run(run(connection, chosen, bound, advertise, lambda: print(f"listening on {host}:{port}", flush=True)))
+        asyncio.run(
+            run(
+                connection, chosen, bound, advertise, security, lambda: print(f"listening on {host}:{port}", flush=True)
+            )
+        )

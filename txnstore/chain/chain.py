@@ -41,6 +41,7 @@ from txnstore.chain.keys import Keys
 from txnstore.chain.loading import Loader
 from txnstore.chain.pacing import Pacing
 from txnstore.chain.payload import line_of, payload_of
+from txnstore.chain.principals import asking_principal
 from txnstore.chain.tail import FIRST_WINDOW, Tail, entry_in
 from txnstore.chain.turns import Turns
 from txnstore.core.authorization.changes import is_in_use
@@ -300,7 +301,7 @@ class Chain:
         """
         self._check_writable("committed")
         check(command)
-        waiter = QueuedCommand(command, self._principal)
+        waiter = QueuedCommand(command, asking_principal(self._principal))
         self._waiting.append(waiter)
         return waiter
 

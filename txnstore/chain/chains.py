@@ -15,6 +15,7 @@ from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
 from txnstore.chain.past import Past, check_entries, check_timestamp
+from txnstore.chain.principals import with_principal
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.groups.commands import ExpiredMembers
 from txnstore.core.state import State
@@ -253,7 +254,7 @@ class Chains:
         if not work:
             return {}, {}
         numbers = sorted(work)
-        others = {number: self._workers[number].submit(work[number]) for number in numbers[:-1]}
+        others = {number: self._workers[number].submit(with_principal(work[number])) for number in numbers[:-1]}
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
         for number in reversed(numbers):

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
 from txnstore.core.commands import Command
@@ -16,6 +16,14 @@ _LOG = logging.getLogger(__name__)
 
 #: Commands that are committed at the same time in a store with several chains, which carry them one by one.
 _THREADS = 32
+
+
+class _Asked(NamedTuple):
+    """A command that waits for its commit, who asks for it, and the future of its answer."""
+
+    command: Command
+    principal: str | None
+    future: asyncio.Future[Any]
 
 
 class Commits:
@@ -36,14 +44,19 @@ class Commits:
         self._committed = committed
         self._single = not connection.several_chains
         #: The commands that no commit has taken, oldest first. Only the event loop changes it.
-        self._waiting: deque[tuple[Command, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[_Asked] = deque()
         #: The commits under way. Only the event loop changes it.
         self._running: set[asyncio.Task[None]] = set()
 
-    def submit(self, command: Command) -> asyncio.Future[Any]:
-        """Commit a command; the future has its answer, or the error that refuses it."""
+    def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
+        """Commit a command; the future has its answer, or the error that refuses it.
+
+        Args:
+            command: The command.
+            principal: Who asks for it; None: the principal of the gateway.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((command, future))
+        self._waiting.append(_Asked(command, principal, future))
         self._start()
         return future
 
@@ -63,8 +76,8 @@ class Commits:
             _LOG.error("the commit of requests failed", exc_info=task.exception())
         self._start()
 
-    async def _commit(self, taken: list[tuple[Command, asyncio.Future[Any]]]) -> None:
-        commands = [command for command, _ in taken]
+    async def _commit(self, taken: list[_Asked]) -> None:
+        commands = [(asked.command, asked.principal) for asked in taken]
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self._threads, self._connection.submit_all, commands)
@@ -73,7 +86,8 @@ class Commits:
             if not isinstance(error, Exception):
                 raise
         finally:
-            for (_, future), answer in zip(taken, answers, strict=True):
+            for asked, answer in zip(taken, answers, strict=True):
+                future = asked.future
                 if future.done():
                     continue
                 if isinstance(answer, BaseException):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +21,7 @@ from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.offsets import Offsets
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
+from txnstore.gateway.security import OPEN, Security
 from txnstore.gateway.server import Fields, Handler, Peer, Server
 from txnstore.gateway.services import Node, Services
 from txnstore.gateway.transactions import Transactions
@@ -41,7 +41,7 @@ class Gateway:
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
-        tls: Listen with TLS.
+        security: How clients are known, and whether connections are encrypted.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Gateway:
         properties: Properties,
         bound: socket.socket,
         advertised: tuple[str, int] | None = None,
-        tls: ssl.SSLContext | None = None,
+        security: Security = OPEN,
     ) -> None:
-        self._bound, self._tls = bound, tls
+        self._bound, self._tls = bound, security.tls
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
@@ -69,10 +69,13 @@ class Gateway:
                 Offsets(services).handlers(),
                 offsets.handlers(),
                 Transactions(services, offsets).handlers(),
+                security.handlers(),
             ]
         )
         self._server = Server(
-            self._handlers, lambda: versions_fields(self._handlers, ErrorCode.unsupported_version), authenticated=None
+            self._handlers,
+            lambda: versions_fields(self._handlers, ErrorCode.unsupported_version),
+            authenticates=security.users is not None,
         )
 
     async def start(self) -> None:
@@ -105,6 +108,7 @@ async def run(
     properties: Properties,
     bound: socket.socket,
     advertised: tuple[str, int] | None,
+    security: Security,
     ready: Callable[[], None],
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT.
@@ -114,12 +118,13 @@ async def run(
         properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
+        security: How clients are known, and whether connections are encrypted.
         ready: Called when clients can connect.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    gateway = Gateway(connection, properties, bound, advertised)
+    gateway = Gateway(connection, properties, bound, advertised, security)
     await gateway.start()
     ready()
     try:

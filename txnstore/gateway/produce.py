@@ -56,6 +56,7 @@ class StagedBatch:
         tp: Its partition.
         raw: The batch as it came.
         producer: Its producer.
+        principal: Who asks for it; None: the principal of the gateway.
         added_only: It is refused unless the partition was added to the transaction before.
         appended: Where it was appended.
         new_batch: Its rows, inlined or uploaded.
@@ -65,6 +66,7 @@ class StagedBatch:
     tp: TopicPartition
     raw: RawBatch
     producer: ProducerIdentity
+    principal: str | None
     added_only: bool
     appended: asyncio.Future[Appended]
     new_batch: NewBatch | None = field(default=None)
@@ -119,7 +121,9 @@ class Produce:
             return error
         appended = asyncio.get_running_loop().create_future()
         added_only = raw.is_transactional and request.version < PRODUCE_V2
-        staged = StagedBatch(found, TopicPartition(found.name, partition.index), raw, producer, added_only, appended)
+        staged = StagedBatch(
+            found, TopicPartition(found.name, partition.index), raw, producer, peer.principal, added_only, appended
+        )
         self._staged.append(staged)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
@@ -231,7 +235,7 @@ class Produce:
 
     def _commit(self, staged: StagedBatch) -> None:
         assert staged.new_batch is not None
-        answer = self._services.commits.submit(Append(staged.producer, (staged.new_batch,)))
+        answer = self._services.commits.submit(Append(staged.producer, (staged.new_batch,)), staged.principal)
         answer.add_done_callback(partial(self._committed, staged))
 
     def _committed(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:

@@ -46,6 +46,8 @@ READ_TIMEOUT = 30.0
 MAX_IDLE = 600.0
 #: The responses of a connection that may wait to be sent; then its next request is not read.
 MAX_UNANSWERED = 64
+#: What a client may ask before it has authenticated.
+_BEFORE_AUTHENTICATION = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 #: Seconds for which a client may take none of its responses.
 WRITE_TIMEOUT = 60.0
 
@@ -56,14 +58,14 @@ class Peer:
 
     Attributes:
         host: Its address.
-        principal: Who it is; None before it has authenticated, where that is required.
-        is_loopback: Whether it is on this machine.
+        authenticated: Whether it may send other requests than those by which it authenticates.
+        principal: Who it is; None: nobody authenticates here, and the gateway asks for what its clients do.
         sasl: The state of its authentication.
     """
 
     host: str
-    principal: str | None
-    is_loopback: bool = False
+    authenticated: bool
+    principal: str | None = None
     sasl: Any = None
 
 
@@ -104,7 +106,7 @@ class Server:
     Args:
         handlers: The handler of each API.
         versions_response: The response of ApiVersions to a version of it that the gateway does not know.
-        authenticated: The principal of a client that does not authenticate; None: it has to.
+        authenticates: Whether clients have to authenticate first.
         max_connections: The number of connections after which further ones are closed.
     """
 
@@ -113,12 +115,12 @@ class Server:
         handlers: Mapping[Api, Handler],
         versions_response: Callable[[], Fields],
         *,
-        authenticated: str | None,
+        authenticates: bool,
         max_connections: int = 20_000,
     ) -> None:
         self._handlers = handlers
         self._versions_response = versions_response
-        self._authenticated = authenticated
+        self._authenticates = authenticates
         self._max_connections = max_connections
         self._budget = Budget(MAX_STAGED_BYTES)
         self._connections: set[asyncio.Task[None]] = set()
@@ -156,7 +158,7 @@ class Server:
         self.traffic.connections += 1
         name = writer.get_extra_info("peername")
         host = str(name[0]) if name else "unknown"
-        peer = Peer(host, self._authenticated, is_loopback=host in {"127.0.0.1", "::1"})
+        peer = Peer(host, authenticated=not self._authenticates)
         _keep_alive(writer)
         connection = _Connection(self, reader, writer, peer)
         try:
@@ -255,6 +257,8 @@ class _Connection:
         decoded = self._server.decode(frame)
         if isinstance(decoded, bytes):
             await self._unsent.put(self._task(_ready(decoded), taken))
+        elif not (self._peer.authenticated or decoded.api in _BEFORE_AUTHENTICATION):
+            raise MalformedRequestError(f"a request of {Api(decoded.api).name} before the client has authenticated")
         elif decoded.api == Api.PRODUCE:
             # Staged before the next request is read; the response follows when its batches are committed.
             later = await self._server.handler(decoded)(decoded, self._peer)

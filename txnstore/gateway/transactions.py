@@ -56,7 +56,8 @@ class Transactions:
                     body.transactional_id,
                     timeout_ms if body.transactional_id is not None else None,
                     expected if expected[0] >= 0 else None,
-                )
+                ),
+                peer.principal,
             )
         except (TxnStoreError, RefusedError) as error:
             return {**refused, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
@@ -84,7 +85,7 @@ class Transactions:
         if codes:
             codes = {tp: codes.get(tp, ErrorCode.operation_not_attempted) for tp in tps}
         elif partitions:
-            failure = await self._append(Append(producer, partitions=tuple(partitions)), request)
+            failure = await self._append(Append(producer, partitions=tuple(partitions)), request, peer)
             codes = dict.fromkeys(tps, failure)
         results = [
             {
@@ -106,7 +107,7 @@ class Transactions:
         except TxnStoreError as error:
             return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
-        return {"error_code": await self._append(Append(producer, groups=(body.group_id,)), request)}
+        return {"error_code": await self._append(Append(producer, groups=(body.group_id,)), request, peer)}
 
     async def commit_offsets(self, request: Request, peer: Peer) -> Fields:
         """Commit offsets of a group with a transaction."""
@@ -120,7 +121,7 @@ class Transactions:
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
             try:
                 self._services.check(peer, write_id(body.transactional_id))
-                failure = await self._append(Append(producer, offsets=(pending,)), request)
+                failure = await self._append(Append(producer, offsets=(pending,)), request, peer)
             except TxnStoreError as error:
                 failure = code_of(error, api, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}
@@ -132,7 +133,7 @@ class Transactions:
         outcome = Outcome.COMMIT if body.committed else Outcome.ABORT
         try:
             self._services.check(peer, write_id(body.transactional_id))
-            ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome))
+            ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome), peer.principal)
         except TxnStoreError as error:
             return {"error_code": code_of(error, Api.END_TXN, request.version), "producer_id": -1, "producer_epoch": -1}
         return {
@@ -141,9 +142,9 @@ class Transactions:
             "producer_epoch": ended.producer.epoch,
         }
 
-    async def _append(self, command: Append, request: Request) -> ErrorCode:
+    async def _append(self, command: Append, request: Request, peer: Peer) -> ErrorCode:
         try:
-            await self._services.commits.submit(command)
+            await self._services.commits.submit(command, peer.principal)
         except TxnStoreError as error:
             return code_of(error, Api(request.api), request.version)
         return ErrorCode.none

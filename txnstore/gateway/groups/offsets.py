@@ -48,7 +48,7 @@ class GroupOffsets:
         if offsets:
             commit = TxnOffsets(body.group_id, offsets, generation, body.member_id, value(body, "group_instance_id"))
             try:
-                await self._services.commits.submit(CommitOffsets(commit))
+                await self._services.commits.submit(CommitOffsets(commit), peer.principal)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}

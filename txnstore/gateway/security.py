@@ -1,0 +1,253 @@
+"""Who a client is: SASL PLAIN and SCRAM over salted hashes, TLS.
+
+A file of users has a line for each user and mechanism, in the form of RFC 5803, which no password can be read from::
+
+    [users]
+    alice = "SCRAM-SHA-256$4096:c2FsdA==$StoredKey:ServerKey"
+    bob = ["SCRAM-SHA-256$…", "SCRAM-SHA-512$…"]
+
+PLAIN sends the password itself, so it is offered in TLS only; it is checked against the same hashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import re
+import ssl
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from scramp import ScramException, ScramMechanism
+
+from txnstore.core.authorization.changes import check_principal
+from txnstore.errors import InvalidConfigError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.wire import Request
+
+_LOG = logging.getLogger(__name__)
+
+#: The hash function of each mechanism of SCRAM.
+_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_PLAIN = "PLAIN"
+_LINE = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
+#: Kafka's ``iterations`` of new credentials, as RFC 7677 asks for at least.
+_ITERATIONS = 4096
+#: Seconds before a failed authentication is answered (Kafka: ``connection.failed.authentication.delay.ms``).
+_FAILURE_DELAY = 0.1
+#: The longest message of an authentication, in bytes.
+_MAX_MESSAGE = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The salted hash of a password (RFC 5802)."""
+
+    mechanism: str
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def is_of(self, password: str) -> bool:
+        """Whether it is the hash of this password."""
+        try:
+            _, stored_key, _, _ = ScramMechanism(self.mechanism).make_auth_info(
+                password, iteration_count=self.iterations, salt=self.salt
+            )
+        except ScramException:  # Characters that SASLprep forbids.
+            return False
+        return hmac.compare_digest(stored_key, self.stored_key)
+
+
+#: The credentials of each user, by mechanism.
+Users = Mapping[str, Mapping[str, Credential]]
+
+
+def hashed(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
+    """The line of a file of users for a password, with a new salt."""
+    scram = ScramMechanism(mechanism)
+    salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
+    encoded = [base64.b64encode(each).decode() for each in (salt, stored_key, server_key)]
+    return f"{mechanism}${iterations}:{encoded[0]}${encoded[1]}:{encoded[2]}"
+
+
+def read_users(path: Path) -> Users:
+    """Read a file of users.
+
+    Raises:
+        InvalidConfigError: It cannot be read, or a line of it is none; the message has no hash.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"the users of {path} cannot be read: {error}") from error
+    table = document.get("users")
+    if not isinstance(table, dict) or not table or set(document) != {"users"}:
+        raise InvalidConfigError(f"{path} must have one table [users], with a line for each user")
+    users: dict[str, dict[str, Credential]] = {}
+    for name, lines in table.items():
+        check_principal(f"User:{name}")
+        for line in lines if isinstance(lines, list) else [lines]:
+            credential = _credential(path, name, line)
+            users.setdefault(name, {})[credential.mechanism] = credential
+    return users
+
+
+def _credential(path: Path, name: str, line: object) -> Credential:
+    match = _LINE.fullmatch(line) if isinstance(line, str) else None
+    try:
+        if match is None:
+            raise ValueError("it has another form")
+        mechanism, iterations = match[1], int(match[2])
+        salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in match.groups()[2:])
+        size = hashlib.new(_HASHES[mechanism]).digest_size
+        if not (len(stored_key) == len(server_key) == size and iterations >= _ITERATIONS):
+            raise ValueError(f"its keys have another length, or it has less than {_ITERATIONS} iterations")
+    except ValueError as error:
+        msg = f"{path}: the line of {name!r} is no hash of a password: {error}; `txnstore gateway --hash-password`"
+        raise InvalidConfigError(f"{msg} makes one") from None
+    return Credential(mechanism, iterations, salt, stored_key, server_key)
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """A context for a listener.
+
+    Raises:
+        InvalidConfigError: A file cannot be read, or the key is not that of the certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfigError(f"TLS cannot use {certificate} with {key}: {error}") from error
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How a listener knows its clients.
+
+    Attributes:
+        users: The credentials of those who may connect; None: everyone may, without a name.
+        tls: How connections are encrypted; None: they are not.
+        plain: Offer PLAIN without TLS, too: only where nobody else can listen.
+    """
+
+    users: Users | None = None
+    tls: ssl.SSLContext | None = None
+    plain: bool = False
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of authentication, if there is one."""
+        if self.users is None:
+            return {}
+        return Sasl(self.users, plain=self.plain or self.tls is not None).handlers()
+
+
+#: A listener that everyone may use who can reach it.
+OPEN = Security()
+
+
+class Sasl:
+    """Authenticates clients.
+
+    Args:
+        users: The credentials of the users.
+        plain: Offer PLAIN, because connections are encrypted.
+    """
+
+    def __init__(self, users: Users, *, plain: bool) -> None:
+        self._users = users
+        scram = sorted({mechanism for credentials in users.values() for mechanism in credentials})
+        self.mechanisms = ([_PLAIN] if plain else []) + scram
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its APIs."""
+        return {Api.SASL_HANDSHAKE: self.handshake, Api.SASL_AUTHENTICATE: self.authenticate}
+
+    async def handshake(self, request: Request, peer: Peer) -> Fields:
+        """Choose a mechanism."""
+        mechanism = request.body.mechanism
+        if request.version == 0:
+            # Its authentication would be frames without a header, which no client of this decade sends.
+            return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
+        if mechanism not in self.mechanisms:
+            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
+        peer.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
+        return {"error_code": ErrorCode.none, "mechanisms": self.mechanisms}
+
+    def _scram(self, mechanism: str) -> Any:
+        return _Scram(self._users, mechanism)
+
+    async def authenticate(self, request: Request, peer: Peer) -> Fields:
+        """A message of the mechanism; after the last one the client has its principal."""
+        data: bytes = request.body.auth_bytes
+        if peer.sasl is None or len(data) > _MAX_MESSAGE:
+            return _failed(ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small")
+        try:
+            if peer.sasl == _PLAIN:
+                user, answer = await self._plain(data), b""
+            else:
+                user, answer = peer.sasl.answer(data.decode("utf-8"))
+        except (KeyError, ValueError, UnicodeDecodeError, ScramException) as error:
+            _LOG.warning("a client at %s failed to authenticate", peer.host, extra={"peer": peer.host})
+            _LOG.debug("authentication failed", extra={"peer": peer.host, "error": repr(error)})
+            peer.sasl = None
+            await asyncio.sleep(_FAILURE_DELAY)
+            return _failed(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
+        if user is not None:
+            peer.principal, peer.sasl, peer.authenticated = f"User:{user}", None, True
+        return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
+
+    async def _plain(self, data: bytes) -> str:
+        """The user of a message of PLAIN (RFC 4616), whose password is right."""
+        authorized, user, password = data.decode("utf-8").split("\0")
+        if authorized not in {"", user}:
+            raise ValueError("an authorization id that is not the user")
+        credentials = list(self._users.get(user, {}).values())
+        if not credentials:
+            raise KeyError(user)
+        check = partial(credentials[0].is_of, password)
+        if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
+            raise ValueError("wrong password")
+        return user
+
+
+class _Scram:
+    """The exchange of SCRAM with one client."""
+
+    def __init__(self, users: Users, mechanism: str) -> None:
+        self._users, self._mechanism = users, mechanism
+        self._user = ""
+        self._server: Any = ScramMechanism(mechanism).make_server(self._look_up)
+
+    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        credential = self._users.get(user, {}).get(self._mechanism)
+        if credential is None:
+            raise KeyError(user)
+        self._user = user
+        return credential.salt, credential.stored_key, credential.server_key, credential.iterations
+
+    def answer(self, message: str) -> tuple[str | None, bytes]:
+        """The answer to a message of the client; after its last one also its name."""
+        server = self._server
+        if server.stage is None:
+            server.set_client_first(message)
+            return None, server.get_server_first().encode()
+        server.set_client_final(message)
+        return self._user, server.get_server_final().encode()
+
+
+def _failed(code: ErrorCode, message: str) -> Fields:
+    return {"error_code": code, "error_message": message, "auth_bytes": b""}
