@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.harness.kafka_clients.machines import Place, run_class
+from tests.harness.kafka_clients.machines import Place, kill_all, run_class
 from tests.harness.kafka_clients.outcomes import (
     EVERY,
     Case,
@@ -34,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     shutil.rmtree(options.logs, ignore_errors=True)
     options.logs.mkdir(parents=True)
-    command = None if options.brokers else Path(sys.executable).with_name("txnstore")
-    place = Place(options.jars, options.classes, options.logs, command)
+    place = Place(options.jars, options.classes, options.logs, 0 if options.brokers else options.gateways)
     expected = read_expected()
     chosen = _choice(place, options, expected)
 
@@ -47,8 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"{of}: {passed} of {len(results)} cases passed in {sum(r.seconds for r in results.values()):.0f} s")
         return results
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = {case: result for of_class in pool.map(run, chosen) for case, result in of_class.items()}
+        try:
+            results = {case: result for of_class in pool.map(run, chosen) for case, result in of_class.items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            kill_all()
+            raise
     _report(results, options.logs / "results.tsv")
     if options.accept:
         write_expected(accepted(expected, results))
@@ -73,6 +79,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="tests that take less than five minutes")
     parser.add_argument("--all", action="store_true", help="also the cases that the list leaves out")
     parser.add_argument("--brokers", action="store_true", help="Kafka's own brokers instead of gateways")
+    parser.add_argument("--gateways", type=int, default=1, help="gateways of a test that has as many brokers")
     parser.add_argument("--accept", action="store_true", help="write the outcomes into the list")
     parser.add_argument("--jobs", type=int, default=1, help="Java virtual machines at a time")
     parser.add_argument("--logs", type=Path, default=Path("build/kafka/tests-logs"), help="a folder that is emptied")

@@ -7,14 +7,18 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tests.harness.kafka.cluster import SHORT_LIVED
 from tests.harness.kafka_clients.outcomes import Case, Result, parse
+from txnstore.gateway.properties import Properties
+
+_RUNNING: set[int] = set()
 
 #: How long a case may take, and how long a machine may be silent: longer than the longest case.
 CASE_SECONDS, SILENT_SECONDS = 120, 300
@@ -22,15 +26,16 @@ CASE_SECONDS, SILENT_SECONDS = 120, 300
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the jars and our classes are, and where the outcomes and the output go; ``command`` starts a gateway.
+    """Where the jars and our classes are, and where the outcomes and the output go.
 
-    Without a command, Kafka's own brokers answer.
+    Attributes:
+        gateways: How many answer at most, where a test has as many brokers; 0 for Kafka's own brokers.
     """
 
     jars: Path
     classes: Path
     logs: Path
-    command: Path | None
+    gateways: int
 
     def test_classes(self) -> dict[str, str]:
         """The tests by the name of their class: its name with the package."""
@@ -48,7 +53,7 @@ def run_class(place: Place, name: str, methods: Sequence[str] = (), without: Seq
     properties = {
         "txnstore.outcomes": str(outcomes),
         "txnstore.logs": str(logs),
-        **({"txnstore.command": str(place.command)} if place.command else {}),
+        **(_gateways(place.gateways) if place.gateways else {}),
         "junit.jupiter.extensions.autodetection.enabled": "true",
         "junit.jupiter.execution.timeout.default": f"{CASE_SECONDS} s",
     }
@@ -60,13 +65,33 @@ def run_class(place: Place, name: str, methods: Sequence[str] = (), without: Seq
     with (logs / "output.log").open("wb") as output:
         # A group of its own, which holds its gateways too.
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        _RUNNING.add(process.pid)
         try:
             end = _end(process, outcomes)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process.pid)
             process.wait()
     return parse(outcomes.read_text().splitlines(), end)
+
+
+def kill_all() -> None:
+    """End the machines that run, and their gateways."""
+    for pid in list(_RUNNING):
+        _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _RUNNING.discard(pid)
+
+
+def _gateways(count: int) -> dict[str, str]:
+    return {
+        "txnstore.command": str(Path(sys.executable).with_name("txnstore")),
+        "txnstore.gateways": str(count),
+        "txnstore.properties": ",".join(field.name.replace("_", ".") for field in fields(Properties)),
+    }
 
 
 def _end(process: subprocess.Popen[bytes], outcomes: Path) -> str:

@@ -20,6 +20,7 @@ import org.apache.kafka.clients.consumer.GroupProtocol;
 import org.apache.kafka.common.acl.AccessControlEntry;
 import org.apache.kafka.common.acl.AclBinding;
 import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.network.ListenerName;
@@ -265,7 +266,7 @@ final class Cluster implements ClusterInstance {
     }
 
     /** 0 if there is no such topic. */
-    private static int partitions(Admin admin, String topic) throws Exception {
+    private static int partitions(Admin admin, String topic) throws ExecutionException, InterruptedException {
         try {
             return admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
         } catch (ExecutionException error) {
@@ -277,7 +278,7 @@ final class Cluster implements ClusterInstance {
     }
 
     private interface Condition {
-        boolean holds(Admin admin) throws Exception;
+        boolean holds(Admin admin) throws ExecutionException, InterruptedException;
     }
 
     private interface Step {
@@ -286,17 +287,18 @@ final class Cluster implements ClusterInstance {
 
     private void await(String expectation, Condition condition) throws InterruptedException {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(WAIT_SECONDS);
-        Exception last = null;
+        Throwable last = null;
         try (Admin admin = admin()) {
             while (System.nanoTime() < end) {
                 try {
                     if (condition.holds(admin)) {
                         return;
                     }
-                } catch (InterruptedException error) {
-                    throw error;
-                } catch (Exception error) {
-                    last = error;
+                } catch (ExecutionException error) {
+                    if (!(error.getCause() instanceof RetriableException)) {
+                        throw new AssertionError(expectation, error.getCause());
+                    }
+                    last = error.getCause();
                 }
                 TimeUnit.MILLISECONDS.sleep(50);
             }

@@ -22,14 +22,14 @@ import java.util.stream.Stream;
 import org.apache.kafka.common.test.api.ClusterConfig;
 
 /**
- * A gateway process for each broker, all on one store in a new folder.
+ * A gateway process for each broker, up to {@code txnstore.gateways}, all on one store in a new folder.
  *
  * <p>The files of their output stay in the folder {@code txnstore.logs}, each under the name of its test.
  */
 final class Gateways implements Servers {
     private static final Pattern LISTENING = Pattern.compile("^listening on .*:(\\d+)$", Pattern.MULTILINE);
     /** What a gateway refuses is left out: most settings of a broker have no meaning for one. */
-    private static final Set<String> PROPERTIES = Set.of(System.getProperty("txnstore.properties", "").split(","));
+    private static final Set<String> PROPERTIES = Set.of(System.getProperty("txnstore.properties").split(","));
     private static final long START_SECONDS = 60;
 
     private final ClusterConfig config;
@@ -55,8 +55,9 @@ final class Gateways implements Servers {
         if (init.waitFor() != 0) {
             throw new IOException("txnstore init: " + Files.readString(logs.resolve("init.log")));
         }
-        for (int id = 0; id < config.numBrokers(); id++) {
-            ports.put(id, config.numBrokers() == 1 ? 0 : freePort());
+        int count = Math.min(config.numBrokers(), Integer.getInteger("txnstore.gateways"));
+        for (int id = 0; id < count; id++) {
+            ports.put(id, count == 1 ? 0 : freePort());
         }
         for (int id : ports.keySet()) {
             launch(id);
