@@ -191,6 +191,7 @@ def test_store_exposes_exactly_public_names() -> None:
         "read_only",
         "recover",
         "refresh",
+        "remove_members",
         "reset_offsets",
         "retain",
         "scan",

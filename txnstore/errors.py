@@ -243,11 +243,21 @@ class FencedInstanceError(GroupError):
     advice = "Close this consumer. Give every consumer a unique group_instance_id."
 
 
+class InconsistentGroupProtocolError(GroupError):
+    """The group has members of another kind: those of a gateway, or those of this library. Both are never in one."""
+
+    kafka_code = 23
+    advice = "Stop its other consumers first, or choose another group."
+
+
 class GroupNotEmptyError(GroupError):
     """The group has live members, so an administrator cannot change its offsets or delete it."""
 
     kafka_code = 68
-    advice = "Stop its consumers first, or wait for their session timeout."
+    advice = (
+        "Stop its consumers first, or wait for their session timeout. If their gateways are gone for ever, remove the "
+        "members with store.remove_members or `txnstore group remove-members`."
+    )
 
 
 class GroupNotFoundError(GroupError):

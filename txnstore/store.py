@@ -602,6 +602,23 @@ class Store:
 
         return reset_offsets(self._connection, group, to, topics, dry_run=dry_run)
 
+    def remove_members(self, group: str) -> int:
+        """Remove the members of a group that a gateway keeps, for example if it is gone for ever.
+
+        Members that are alive join again; what they have not committed they read again.
+
+        Returns:
+            The number of members that were removed; members of this library, which have leases, are not.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            IllegalGenerationError: A gateway has stored another generation meanwhile: its members are alive.
+        """
+        load("txnstore.admin.groups")
+        from txnstore.admin.groups import remove_members
+
+        return remove_members(self._connection, group)
+
     def delete_group(self, name: str) -> None:
         """Delete a group without live members, and its offsets (OFF-17).
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 
 _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pending", "committed_at", "metadata"]
+_MEMBER_COLUMNS = {
+    "native": ["member_id", "instance_id", "assigned", "waits_for", "expires_at"],
+    "classic": ["member_id", "instance_id", "assigned", "client_id", "client_host"],
+    "consumer": ["member_id", "instance_id", "assigned", "waits_for"],
+}
 _RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
@@ -37,7 +42,8 @@ def list_groups(app: App) -> None:
         {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
         for item in groups
     ]
-    columns = ["group", "state", "generation", "members", "partitions", "lag"]
+    kind = ["kind"] if any(item.kind != "native" for item in groups) else []
+    columns = ["group", *kind, "state", "generation", "members", "partitions", "lag"]
     app.out.rows(rows, columns, empty="There are no groups. A consumer with a group id creates one")
 
 
@@ -55,7 +61,7 @@ def show(app: App, name: str) -> None:
         app.out.record({**_summary(group), "lag": group.lag, "members": members, "offsets": offsets})
         return
     app.out.record({**_summary(group), "lag": group.lag})
-    app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
+    app.out.rows(members, _MEMBER_COLUMNS[group.kind])
     for member in group.members:
         for holder in member.holders:
             from txnstore.consumer.membership import describe_holder
@@ -134,6 +140,25 @@ def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
         return {}
 
 
+@group.command("remove-members")
+@click.argument("name")
+@yes_option
+@shared_options()
+@pass_app
+def remove_members(app: App, name: str, yes: bool) -> None:
+    """Remove the members of the group NAME that a gateway keeps, if it is gone for ever. Shows the members, and asks.
+
+    Members that are alive join again.
+    """
+    with app.open() as store:
+        group = store.group(name)
+        if asks(f"remove the members of group {name!r}", yes=yes):
+            app.out.plan(_members(group) if group.kind != "native" else [], _MEMBER_COLUMNS[group.kind])
+            ask(f"Remove these members of group {name!r}?")
+        removed = store.remove_members(name)
+    app.out.result(f"{removed} members of group {name!r} are removed", group=name, members=removed)
+
+
 @group.command()
 @click.argument("name")
 @yes_option
@@ -156,6 +181,19 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
         "state": group.state,
         "generation": group.generation,
         "last_transactional_id": group.last_transactional_id,
+        **_classic(group),
+    }
+
+
+def _classic(group: GroupDescription) -> dict[str, Any]:
+    """What only a group of a gateway has."""
+    if group.kind != "classic":
+        return {} if group.kind == "native" else {"kind": group.kind}
+    return {
+        "kind": group.kind,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "stored_at": instant(group.stored_at),
     }
 
 
@@ -169,6 +207,7 @@ def _members(group: GroupDescription) -> list[dict[str, Any]]:
             "waits_for": [str(tp) for tp in member.waits_for],
             "held_by": [holder.member_id for holder in member.holders],
             "expires_at": instant(member.expires_at),
+            **({"client_id": member.client_id, "client_host": member.client_host} if group.kind == "classic" else {}),
         }
         for member in group.members
     ]

@@ -27,7 +27,7 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
 from txnstore.core.log.visibility import visible
 from txnstore.core.maintenance import ReplaceSegments
-from txnstore.core.model import NO_PRODUCER, Isolation, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_FEATURES, NO_PRODUCER, Features, Isolation, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import with_expired
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
@@ -58,7 +58,7 @@ class World:
         self.now = 1_000
         #: Commands name the expired members themselves.
         self.blind = False
-        self.entries: list[tuple[int, tuple[Event, ...]]] = []
+        self.entries: list[tuple[int, tuple[Event, ...], Features]] = []
         self._segments = 0
         #: The offsets of the rows of the segments that a compaction made.
         self.rows: dict[str, tuple[int, ...]] = {}
@@ -71,7 +71,7 @@ class World:
         self.now += 1
         decision = decide(begin_entry(self.state, self.now), self._watched(command))
         if decision.events:
-            self._enter(decision.events)
+            self._enter(decision.events, decision.state.requires.without(self.state.requires))
             assert self.state == decision.state
         return decision.result
 
@@ -98,17 +98,17 @@ class World:
         assert self.replay() == self.state
         return raised.value
 
-    def _enter(self, events: tuple[Event, ...]) -> None:
+    def _enter(self, events: tuple[Event, ...], requires: Features = NO_FEATURES) -> None:
         before = self.state
-        self.entries.append((self.now, events))
+        self.entries.append((self.now, events, requires))
         self.state = self.replay()
         check_entry(before, self.now, events, self.state)
 
     def replay(self) -> State:
         """The fold of all entries from the first one."""
         state = self.start
-        for now, events in self.entries:
-            state = begin_entry(state, now)
+        for now, events, requires in self.entries:
+            state = begin_entry(state, now, requires)
             for event in events:
                 state = evolve(state, event)
         return state

@@ -106,6 +106,8 @@ class State:
     authorization: Json = field(
         default_factory=lambda: {"mode": "off", "super_users": [], "allow_if_no_acl": False, "acls": []}
     )
+    generations: dict[str, Json] = field(default_factory=dict)
+    epochs: dict[str, dict[str, int]] = field(default_factory=dict)
     decided: dict[int, str] = field(default_factory=dict)
 
     def log(self, event: Json) -> Json:
@@ -126,6 +128,7 @@ def new_partition(revision: int) -> Json:
         "aborted": [],
         "clean_until": 0,
         "revision": revision,
+        "session_windows": {},
         "batches": {},
     }
 
@@ -254,6 +257,7 @@ def _txn_prepared(state: State, event: Json) -> None:
     if txn is not None:  # A reader that folds only what readers need has no transactions.
         txn |= {"state": f"PREPARE_{event['outcome']}", "updated_at": state.timestamp}
         txn |= {name: event[name] for name in ("next_producer_id", "next_epoch")}
+        txn["session_epoch"] = -1
         grant(state, event["next_producer_id"])
 
 
@@ -347,7 +351,16 @@ def _log_start_moved(state: State, event: Json) -> None:
 
 @needed(READERS, "GroupDeleted")
 def _group_deleted(state: State, event: Json) -> None:
-    del state.groups[event["group"]]
+    for by_group in (state.groups, state.generations, state.epochs):
+        by_group.pop(event["group"], None)
+
+
+@needed(READERS, "OffsetsDeleted")
+def _offsets_deleted(state: State, event: Json) -> None:
+    group = state.groups[event["group"]]
+    for offsets in (group["offsets"], *group["pending"].values()):
+        for tp in event["partitions"]:
+            offsets.pop(tuple(tp), None)
 
 
 @needed(READERS, "OffsetsExpired")
@@ -388,6 +401,7 @@ def _producer_initialized(state: State, event: Json) -> None:
         "started_at": None,
         "updated_at": state.timestamp,
         "versions": before["versions"] if before is not None else {},
+        "session_epoch": -1,
     }
     state.transactional_ids[event["producer_id"]] = name
 
@@ -412,6 +426,20 @@ def _txn_held(state: State, event: Json) -> None:
         raise_fence(state, event["producer_id"], event["epoch"], held=True)
     else:
         state.transactions[event["transactional_id"]] |= {"held": event["epoch"], "updated_at": state.timestamp}
+
+
+@needed(WRITERS, "SessionContinued")
+def _session_continued(state: State, event: Json) -> None:
+    producer_id, session_epoch = event["producer_id"], event["session_epoch"]
+    for tp in event["partitions"]:
+        log = state.partitions[tuple(tp)]
+        kept, current = log["session_windows"].get(producer_id), log["producers"].get(producer_id)
+        window = kept["batches"] if kept is not None and kept["session_epoch"] == session_epoch else []
+        if current is not None and current["epoch"] == event["epoch"]:
+            window = [*window, *current["batches"]]
+        log["session_windows"][producer_id] = {"session_epoch": session_epoch, "batches": window[-5:]}
+    if not state.is_foreign(producer_id):
+        state.transactions[event["transactional_id"]]["session_epoch"] = session_epoch
 
 
 @needed(WRITERS, "ProducerFenced")
@@ -464,7 +492,11 @@ def _objects_forgotten(state: State, event: Json) -> None:
 def _member_joined(state: State, event: Json) -> None:
     members = state.groups.setdefault(event["group"], new_group())["members"]
     before = members.get(event["replaces"] or event["member_id"], {"target": [], "held": []})
+    if not members:
+        state.epochs.pop(event["group"], None)
     members.pop(event["replaces"], None)
+    state.epochs.get(event["group"], {}).pop(event["replaces"], None)
+    state.generations.pop(event["group"], None)
     names = ("member_id", "topics", "assignor", "session_timeout_ms", "instance_id")
     members[event["member_id"]] = {
         **{name: event[name] for name in names},
@@ -486,8 +518,14 @@ def _member_seen(state: State, event: Json) -> None:
 def _member_left(state: State, event: Json) -> None:
     group = state.groups[event["group"]]
     del group["members"][event["member_id"]]
+    state.epochs.get(event["group"], {}).pop(event["member_id"], None)
     if not group["members"]:
         group["emptied_at"] = state.timestamp
+
+
+@needed(WRITERS, "MemberReconciled")
+def _member_reconciled(state: State, event: Json) -> None:
+    state.epochs.setdefault(event["group"], {})[event["member_id"]] = event["epoch"]
 
 
 @needed(WRITERS, "GroupRebalanced")
@@ -498,10 +536,23 @@ def _group_rebalanced(state: State, event: Json) -> None:
         group["members"][item["member_id"]] |= {"target": item["target"], "held": item["held"]}
 
 
+@needed(WRITERS, "GenerationStored")
+def _generation_stored(state: State, event: Json) -> None:
+    group = state.groups.setdefault(event["group"], new_group())
+    group["generation"] = event["generation"]
+    before = state.generations.get(event["group"])
+    if before is not None and before["members"] and not event["members"]:
+        group["emptied_at"] = state.timestamp
+    state.epochs.pop(event["group"], None)
+    names = ("protocol_type", "protocol", "leader", "members")
+    state.generations[event["group"]] = {**{name: event[name] for name in names}, "stored_at": state.timestamp}
+
+
 @needed(WRITERS, "ProducersExpired")
 def _producers_expired(state: State, event: Json) -> None:
     for producer_id in event["producer_ids"]:
         del state.log(event)["producers"][producer_id]
+        state.log(event)["session_windows"].pop(producer_id, None)
 
 
 @needed(WRITERS, "FencesExpired")
@@ -581,6 +632,7 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
     named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
+    named |= {name for name in ("generations", "epochs") if not getattr(state, name)}
     if state.authorization != State(0, 1).authorization:
         named.remove("authorization")
     same = {name: value for name, value in vars(state).items() if name not in named}
@@ -600,7 +652,8 @@ def _texts(values: Json) -> Json:
 
 def _partition_head(tp: Tp, log: Json) -> Json:
     same = {name: value for name, value in log.items() if name != "batches"}
-    return {**same, "tp": list(tp), "producers": _texts(log["producers"]), "open_txns": _texts(log["open_txns"])}
+    texts = {name: _texts(log[name]) for name in ("producers", "open_txns", "session_windows")}
+    return {**same, "tp": list(tp), **texts}
 
 
 def _group_head(name: str, group: Json) -> Json:
@@ -626,11 +679,12 @@ def state_of(head: Json, batches: dict[Tp, dict[int, Json]]) -> State:
             **{name: value for name, value in log.items() if name != "tp"},
             "producers": _numbers(log["producers"]),
             "open_txns": _numbers(log["open_txns"]),
+            "session_windows": _numbers(log.get("session_windows", {})),
             "batches": batches.get(tuple(log["tp"]), {}),
         }
         for log in head["partitions"]
     }
-    state.transactions = {txn["transactional_id"]: txn for txn in head["transactions"]}
+    state.transactions = {txn["transactional_id"]: {"session_epoch": -1, **txn} for txn in head["transactions"]}
     state.decided = decided_in(state.transactions)
     state.groups = {
         group["name"]: {
@@ -826,6 +880,11 @@ class Chain:
         for name in ("version", "checksum", "index"):
             folded[name] = head[name]
         # As JSON: a list and a tuple, a text and a number as a name are the same there.
+        # A writer may leave out members of sessions that have their defaults.
+        for log in head["partitions"]:
+            log.setdefault("session_windows", {})
+        for txn in head["transactions"]:
+            txn.setdefault("session_epoch", -1)
         for name in {*folded, *head}:
             assert _same(folded.get(name)) == _same(head.get(name)), f"{key}: {name}"
         batches = {tp: log["batches"] for tp, log in state.partitions.items() if log["batches"]}

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
 from tests.helpers.core import World
-from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
+from txnstore.core.groups.commands import (
+    CommitOffsets,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    Membership,
+    StoreGeneration,
+    TxnOffsets,
+)
 from txnstore.core.groups.events import GroupOffset
-from txnstore.core.groups.model import Group
+from txnstore.core.groups.model import ClassicMember, Group
 from txnstore.core.model import TopicPartition
 
 SESSION = 45_000
@@ -67,6 +76,32 @@ def join(world: World, member_id: str, partitions: int = 4, topic: str = "t", **
 
 def group(world: World, name: str = "g") -> Group:
     return world.state.groups[name]
+
+
+def client(
+    member_id: str,
+    topics: tuple[str, ...] = ("t",),
+    instance_id: str | None = None,
+    assignment: bytes = b"",
+    subscription: bytes | None = None,
+) -> ClassicMember:
+    """A Kafka client that reads these topics."""
+    data = consumer_data(*topics) if subscription is None else subscription
+    return ClassicMember(member_id, instance_id, "app", "/10.0.0.1", SESSION, 300_000, data, assignment)
+
+
+def consumer_data(*topics: str, partitions: tuple[int, ...] | None = None) -> bytes:
+    """A subscription of Kafka's consumer protocol, or an assignment of these partitions of each topic; version 1."""
+    numbers = b"" if partitions is None else struct.pack(f">{len(partitions) + 1}i", len(partitions), *partitions)
+    items = b"".join(struct.pack(">h", len(name.encode())) + name.encode() + numbers for name in topics)
+    return struct.pack(">hi", 1, len(topics)) + items + struct.pack(">i", -1)
+
+
+def generation(number: int, *members: ClassicMember, expected: int | None = None, **options: Any) -> StoreGeneration:
+    """The command that stores a generation of group ``g``, after the one before it; the first member leads."""
+    leader = members[0].member_id if members else None
+    options = {"protocol_type": "consumer", "protocol": "range", "leader": leader, **options}
+    return StoreGeneration("g", number - 1 if expected is None else expected, number, members=members, **options)
 
 
 def settle(*peers: Peer) -> list[list[int]]:

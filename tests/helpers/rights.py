@@ -23,13 +23,16 @@ from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated,
 from txnstore.core.events import Event
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
@@ -40,6 +43,7 @@ from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
     ProducerInitialized,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -55,7 +59,7 @@ Need = tuple[Named, ...]
 ACTION: Named = ("CLUSTER_ACTION", "CLUSTER", CLUSTER)
 ALTER: Named = ("ALTER", "CLUSTER", CLUSTER)
 #: What follows from other events, whoever writes it.
-_CONSEQUENCES = (Observed, MarkerWritten, GroupMarkerWritten, TxnCompleted, ProducerFenced)
+_CONSEQUENCES = (Observed, SessionContinued, MarkerWritten, GroupMarkerWritten, TxnCompleted, ProducerFenced)
 _MAINTENANCE = (
     SegmentsReplaced,
     ObjectsDropped,
@@ -120,13 +124,18 @@ def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  
             if state.transactions[event.transactional_id].timed_from is not None:
                 return []  # Perhaps its timeout has passed.
             return [(*_write_id(event.transactional_id), ACTION)]
-        case MemberJoined() | MemberSeen() | MemberLeft(reason="left"):
+        case MemberJoined() | MemberSeen() | MemberReconciled() | MemberLeft(reason="left"):
             return [_one("READ", "GROUP", event.group)]
         case MemberLeft() | GroupRebalanced():
             # Members whose leases are over leave with whatever is asked of the group.
             return [(("READ", "GROUP", event.group), ("DELETE", "GROUP", event.group), ACTION)]
         case GroupDeleted():
             return [(("DELETE", "GROUP", event.group), ACTION)]
+        case GenerationStored():
+            return [(("READ", "GROUP", event.group), ACTION)]
+        case OffsetsDeleted():
+            topics = {tp.topic for tp in event.partitions}
+            return [_one("DELETE", "GROUP", event.group), *(_one("READ", "TOPIC", name) for name in sorted(topics))]
         case LogStartMoved():
             return [(("DELETE", "TOPIC", event.topic), ACTION)]
         case AuthorizationChanged() | AclCreated() | AclDeleted():

@@ -7,11 +7,13 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
+from tests.mutants.of_classic import CLASSIC
 from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_fresh import FRESH
+from tests.mutants.of_gateways import GATEWAYS
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_history import HISTORY
@@ -340,7 +342,7 @@ ONE_CHAIN = (
 )
 
 MUTANTS = (
-    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
+    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS),
     *(
         *EXPIRY,
         *TIME,
@@ -364,5 +366,6 @@ MUTANTS = (
         *UPGRADE,
         *POWER,
         *AUTHORIZATION,
+        *CLASSIC,
     ),
 )

@@ -81,7 +81,7 @@ class Mutant:
         replacement = _LOCAL.sub(lambda local: places[0][local[1]], self.new)
         # The code is inserted into the function that is already decorated.
         source = source[: places[0].start()] + replacement + source[places[0].end() :]
-        source = source[source.index("def ") :]
+        source = source[source.index("async def " if inspect.iscoroutinefunction(function) else "def ") :]
         names: dict[str, Any] = {}
         flags = __future__.annotations.compiler_flag
         exec(compile(source, function.__code__.co_filename, "exec", flags), function.__globals__, names)  # noqa: S102

@@ -33,7 +33,7 @@ GROUPS = (
     Mutant(
         "an offset commit of an expired member is accepted",
         groups_membership.check_membership,
-        "    require_member($group, $name, $offsets.member_id, $offsets.instance_id)\n",
+        "    require_any_member($group, $name, $offsets.member_id, $offsets.instance_id)\n",
         "",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),
@@ -53,7 +53,7 @@ GROUPS = (
     ),
     Mutant(
         "two members share a static name",
-        groups_membership.require_member,
+        groups_membership._required,
         "if $static is not None and $static.member_id != $member_id:",
         "if False:",
         test=_MEMBERSHIP + "test_static_member_gets_its_partitions_back",

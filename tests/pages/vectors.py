@@ -16,7 +16,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from tests.helpers.later import text as later_text
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
 from txnstore.core.authorization.model import Acl
+from txnstore.core.groups.commands import DeleteOffsets, Heartbeat, JoinGroup, LeaveGroup, StoreGeneration
+from txnstore.core.groups.model import ClassicMember
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
@@ -638,6 +640,75 @@ def authorization(s: Story) -> None:
     s.store.acls.disable()
     s.step()
     s.commit({"invoices": ["d"]})
+
+
+@story(chains=2)
+def gateways(s: Story) -> None:
+    """Groups whose members a gateway keeps: generations, a static member that is replaced, offsets that are deleted."""
+    s.store.create_topic("t", 3)
+    s.step()
+    first = _classic_member("first-1", "first", b"\x00\x01\xfb\xff")
+    second = _classic_member("second-1", None, b"")
+    generations = [
+        StoreGeneration("g", -1, 1, "consumer", "range", "first-1", (first, second)),
+        StoreGeneration("g", 1, 2, "consumer", "range", "second-1", (second, first)),
+        StoreGeneration(
+            "g", 2, 2, "consumer", "range", "second-1", (replace(first, member_id="first-2"), second), ("first-1",)
+        ),
+        StoreGeneration("g", 2, 3, "consumer", None, None, ()),
+    ]
+    for command in generations:
+        connection_of(s.process()).submit(command)
+        s.step()
+        s.process().checkpoint()
+    s.process().reset_offsets("g", {TopicPartition("t", number): 0 for number in range(3)})
+    s.step()
+    pending = s.begin({"t": ["a"]}, "writer")
+    pending.send_offsets({TopicPartition("t", 0): 1, TopicPartition("t", 1): 1}, "g")
+    pending.flush()
+    s.step()
+    connection_of(s.process()).submit(DeleteOffsets("g", (TopicPartition("t", 0), TopicPartition("t", 2))))
+    s.step()
+    pending.commit_transaction()
+    s.step()
+    s.process().checkpoint()
+    _reconcile(s)
+    for name in ("deleted", "native"):
+        connection_of(s.process()).submit(StoreGeneration(name, -1, 1, "connect", "default", "m", (_worker("m"),)))
+        connection_of(s.process()).submit(StoreGeneration(name, 1, 2, "connect", None, None, ()))
+        s.step()
+    s.process().checkpoint()
+    s.process().delete_group("deleted")
+    consumer = s.process().consumer(["t"], group="native")
+    s.kept.append(consumer)
+    consumer.poll()
+    s.step()
+    s.process().checkpoint()
+
+
+def _reconcile(s: Story) -> None:
+    """A group of the kind ``consumer``: a member that joins gets partitions when the other one has released them."""
+    store = connection_of(s.process())
+    store.submit(JoinGroup("c", "one", (("t", 3),), kind="consumer"))
+    s.step()
+    store.submit(JoinGroup("c", "two", (("t", 3),), kind="consumer", instance_id="two"))
+    s.step()
+    s.process().checkpoint()
+    store.submit(Heartbeat("c", "one", (TopicPartition("t", 0), TopicPartition("t", 1))))
+    store.submit(JoinGroup("c", "two-2", (("t", 3),), kind="consumer", instance_id="two"))
+    s.step()
+    s.process().checkpoint()
+    store.submit(LeaveGroup("c", "one"))
+    s.step()
+    s.process().checkpoint()
+
+
+def _worker(member_id: str) -> ClassicMember:
+    return _classic_member(member_id, None, b"worker")
+
+
+def _classic_member(member_id: str, instance_id: str | None, data: bytes) -> ClassicMember:
+    return ClassicMember(member_id, instance_id, "client", "/127.0.0.1", 45_000, 300_000, data, data[::-1])
 
 
 class _ByHand:

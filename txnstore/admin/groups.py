@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
-from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
+from txnstore.core.groups.commands import DeleteGroup, LeaveGroup, ResetOffsets, StoreGeneration, TxnOffsets
+from txnstore.core.groups.consumer_protocol import assigned_partitions, subscribed_topics
 from txnstore.core.groups.membership import holders
-from txnstore.core.groups.model import Group, Member, OffsetAndMetadata, PartitionHolder
-from txnstore.core.groups.offsets import committed, exists, group_offset
+from txnstore.core.groups.model import ClassicMember, Group, GroupKind, Member, OffsetAndMetadata, PartitionHolder
+from txnstore.core.groups.offsets import committed, exists, group_offset, live_words
 from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
@@ -30,12 +31,16 @@ class GroupMember:
     Attributes:
         member_id: The id that it joined with.
         instance_id: The name of a static member (KIP-345), or None.
-        topics: The topics that it subscribed to.
-        assigned: The partitions that it reads.
+        topics: The topics that it subscribed to. Those of a member that a gateway keeps are known if its clients speak
+            Kafka's consumer protocol.
+        assigned: The partitions that it reads; as for ``topics``.
         waits_for: The partitions of its target that other members still hold (KIP-848).
-        expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch.
+        expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch; None: a gateway keeps it,
+            and knows that.
         holders: The members that hold the partitions that it waits for; for a member without any target, because the
             group has more members than partitions, all others with partitions.
+        client_id: The ``client.id`` of a client of a gateway.
+        client_host: The address from which it calls.
     """
 
     member_id: str
@@ -43,8 +48,10 @@ class GroupMember:
     topics: tuple[str, ...]
     assigned: tuple[TopicPartition, ...]
     waits_for: tuple[TopicPartition, ...]
-    expires_at: int
+    expires_at: int | None
     holders: tuple[PartitionHolder, ...] = ()
+    client_id: str = ""
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,12 @@ class GroupDescription:
         last_transactional_id: The id of the transaction that last committed its offsets (OFF-23).
         members: Its live members.
         positions: Where it has committed, or has members.
+        kind: ``native``: its members are consumers of this library. ``classic``: they are Kafka clients, which a
+            gateway keeps; members, state and generation are those that it has stored last. ``consumer``: a gateway
+            keeps the members, and the chain assigns to them (KIP-848).
+        protocol_type: Of a classic group: ``consumer``, ``connect`` or another type.
+        protocol: Of a classic group with members: the protocol that they have agreed on, such as ``range``.
+        stored_at: Of a classic group: when the generation was stored, in milliseconds since the epoch.
     """
 
     group: str
@@ -96,6 +109,10 @@ class GroupDescription:
     last_transactional_id: str | None
     members: tuple[GroupMember, ...]
     positions: tuple[GroupPosition, ...]
+    kind: GroupKind = "native"
+    protocol_type: str | None = None
+    protocol: str | None = None
+    stored_at: int | None = None
 
     @property
     def lag(self) -> int:
@@ -133,6 +150,31 @@ def delete_group(connection: Connection, name: str) -> None:
     connection.submit(DeleteGroup(check_id("group", name)))
 
 
+def remove_members(connection: Connection, name: str) -> int:
+    """Remove the members of a group that a gateway keeps, as if all had left.
+
+    For members whose gateways are gone for ever. Those that are alive lose nothing but their membership: their gateway
+    is refused its next generation, their commits are refused, and they join again.
+
+    Returns:
+        The number of members that were removed; 0 if the group has none at a gateway.
+
+    Raises:
+        GroupNotFoundError: There is no such group.
+        IllegalGenerationError: A gateway has stored another generation meanwhile: its members are alive.
+    """
+    group = _find(connection.view(), check_id("group", name))
+    if not group.has_members_at_gateway:
+        return 0
+    if group.classic is None:
+        for member_id in sorted(group.members):
+            connection.submit(LeaveGroup(name, member_id))
+        return len(group.members)
+    protocol_type, generation = group.classic.protocol_type, group.generation
+    connection.submit(StoreGeneration(name, generation, generation + 1, protocol_type, None, None, ()))
+    return len(group.classic_members)
+
+
 def reset_offsets(
     connection: Connection, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
 ) -> dict[TopicPartition, int]:
@@ -157,7 +199,7 @@ def reset_offsets(
     name = check_id("group", name)
     view = connection.view()
     if _live_members(connection, view, name):
-        msg = f"group {name!r} has live members, so its offsets cannot be reset"
+        msg = f"group {name!r} has {live_words(view.groups[name])}, so its offsets cannot be reset"
         raise GroupNotEmptyError(msg)
     if isinstance(to, Mapping):
         items = tuple(group_offset(tp, value) for tp, value in to.items())
@@ -202,15 +244,21 @@ def _find(view: View, name: str) -> Group:
     return group
 
 
-def _live_members(connection: Connection, view: View, name: str) -> list[Member]:
-    """The members of a group whose leases are not over, as this process measures them, by member id."""
+def _live_members(connection: Connection, view: View, name: str) -> list[Member | ClassicMember]:
+    """The members of a group by member id, but those whose leases are over, as this process measures them."""
+    group = view.groups.get(name, Group())
+    if group.classic_members:
+        return list(group.classic_members)
     expired = dict(connection.chains.ages.expired_members(view.states, name))
-    members = view.groups[name].members if name in view.groups else {}
-    return [member for member_id, member in sorted(members.items()) if member_id not in expired]
+    return [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
 
 
-def _described(view: View, name: str, group: Group, members: list[Member]) -> GroupDescription:
-    if not members:
+def _described(view: View, name: str, group: Group, live: list[Member | ClassicMember]) -> GroupDescription:
+    members = [member for member in live if isinstance(member, Member)]
+    described = [
+        _member(group, member) if isinstance(member, Member) else _classic_member(group, member) for member in live
+    ]
+    if not live:
         state = "Empty"
     elif all(member.assigned == member.target == member.held for member in members):
         state = "Stable"
@@ -221,8 +269,12 @@ def _described(view: View, name: str, group: Group, members: list[Member]) -> Gr
         state=state,
         generation=group.generation,
         last_transactional_id=view.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
-        members=tuple(_member(group, member) for member in members),
-        positions=tuple(_positions(view, name, group, members)),
+        members=tuple(described),
+        positions=tuple(_positions(view, name, group, described)),
+        kind=group.kind,
+        protocol_type=group.classic.protocol_type if group.classic is not None else None,
+        protocol=group.classic.protocol if group.classic is not None else None,
+        stored_at=group.classic.stored_at if group.classic is not None else None,
     )
 
 
@@ -233,12 +285,26 @@ def _member(group: Group, member: Member) -> GroupMember:
         topics=tuple(sorted(member.topics)),
         assigned=member.assigned,
         waits_for=tuple(tp for tp in member.target if tp not in member.held),
-        expires_at=member.expires_at,
+        expires_at=None if group.has_members_at_gateway else member.expires_at,
         holders=holders(group, member),
     )
 
 
-def _positions(view: View, name: str, group: Group, members: list[Member]) -> list[GroupPosition]:
+def _classic_member(group: Group, member: ClassicMember) -> GroupMember:
+    protocol_type = group.classic.protocol_type if group.classic is not None else None
+    return GroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        topics=tuple(sorted(subscribed_topics(protocol_type, member.subscription) or ())),
+        assigned=assigned_partitions(protocol_type, member.assignment),
+        waits_for=(),
+        expires_at=None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+    )
+
+
+def _positions(view: View, name: str, group: Group, members: list[GroupMember]) -> list[GroupPosition]:
     """The existing partitions in which the group has committed or pending offsets, or members."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}

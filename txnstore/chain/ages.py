@@ -233,6 +233,8 @@ class Ages:
         """
         state = states[chain_of_group(name, len(states))]
         group = state.groups.get(name)
+        if group is not None and group.has_members_at_gateway:
+            return ()
         return tuple(
             (member_id, member.seen_at)
             for member_id, member in (sorted(group.members.items()) if group is not None else ())

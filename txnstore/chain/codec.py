@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,7 @@ from txnstore.chain.keys import CHAINS, entry_sequence, store_of
 from txnstore.core.authorization.changes import AUTHORIZATION
 from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
+from txnstore.core.groups.model import GROUPS
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
 from txnstore.core.log.model import Segment
 from txnstore.core.maintenance import SegmentsReplaced
@@ -35,13 +36,14 @@ from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
+from txnstore.core.transactions.sessions import SESSIONS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
 FORMAT_VERSION = 3
 #: The features of the format that this release has. A chain may require others, of later releases.
 READ_FEATURES: frozenset[str] = frozenset()
-WRITE_FEATURES = frozenset(AUTHORIZATION.write)
+WRITE_FEATURES = frozenset((*AUTHORIZATION.write, *GROUPS.write, *SESSIONS.write))
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
@@ -53,10 +55,16 @@ _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
+#: Names of members, or members with those of the objects in their lists, as pydantic takes them.
+Unwritten: TypeAlias = set[str] | dict[str, Any]
+#: Bytes that nobody here reads are base64 in JSON, of the URL-safe alphabet, with its padding.
+OPAQUE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
 class Stored(BaseModel):
     """A JSON object in storage: strict types. Unknown members are of a later release, and change nothing here."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, **OPAQUE)
 
     version: int = FORMAT_VERSION
 
@@ -70,7 +78,7 @@ class Stored(BaseModel):
         """The JSON without what only later releases know."""
         return document
 
-    def unwritten(self) -> set[str]:
+    def unwritten(self) -> Unwritten:
         """The members that are not written, because they have their default: older documents lack them, too."""
         return set()
 
@@ -262,7 +270,7 @@ def _writer_of(kind: type) -> SchemaSerializer:
 @cache
 def _writer_of_any() -> SchemaSerializer:
     """Writes lists of events of all classes."""
-    return TypeAdapter(list[AnyEvent]).serializer
+    return TypeAdapter(list[AnyEvent], config=OPAQUE).serializer
 
 
 def decode(model: type[M], key: str, data: bytes) -> M:

@@ -46,10 +46,11 @@ from txnstore.core.transactions.commands import (
     InitProducer,
     KeptTransaction,
 )
-from txnstore.core.transactions.lookups import was_decided
+from txnstore.core.transactions.lookups import repeated_batches, was_decided
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import (
     ConcurrentTransactionsError,
+    InvalidTxnStateError,
     StorageError,
     TxnStoreError,
     UnknownTopicOrPartitionError,
@@ -198,11 +199,37 @@ class Coordinator:
         coordinator_chain = chain_of_producer(producer.producer_id)
         coordinator_part = parts.get(coordinator_chain, Part())
         others = {number: part for number, part in parts.items() if number != coordinator_chain}
-        added, appended = self._add_and_append(producer, coordinator_chain, coordinator_part, others)
+        try:
+            added, appended = self._add_and_append(producer, coordinator_chain, coordinator_part, others, command)
+        except InvalidTxnStateError:
+            repeated = self._repeated(command, coordinator_chain, others) if command.added_only else None
+            if repeated is None:
+                raise
+            return repeated
         return joined(parts, {coordinator_chain: appended, **self._register(producer, added, others)})
 
+    def _repeated(self, command: Append, coordinator_chain: int, others: Iterable[int]) -> tuple[Appended, ...] | None:
+        """Where batches that are not in the open transaction were appended before, in the session; None if nowhere.
+
+        The coordinator's chain answers for its own partitions, and does not know the logs of the others.
+        """
+        producer = command.producer
+        states = self._chains.concurrently({number: self._chains[number].refresh for number in others})
+        states[coordinator_chain] = self._chains[coordinator_chain].state
+        txn = states[coordinator_chain].transactions.get(producer.transactional_id or "")
+        if txn is None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+            return None
+        count = len(self._chains)
+        leaders = {batch.tp: states[chain_of_partition(batch.tp, count)] for batch in command.batches}
+        return repeated_batches(leaders, txn, command)
+
     def _add_and_append(
-        self, producer: ProducerIdentity, coordinator_chain: int, coordinator_part: Part, others: dict[int, Part]
+        self,
+        producer: ProducerIdentity,
+        coordinator_chain: int,
+        coordinator_part: Part,
+        others: dict[int, Part],
+        joining: Append | None = None,
     ) -> tuple[Added | None, tuple[Appended, ...]]:
         """Add the partitions and groups of other chains to the transaction, and append the coordinator's part.
 
@@ -214,6 +241,7 @@ class Coordinator:
             coordinator_chain: The chain of its coordinator.
             coordinator_part: The part of the command for this chain.
             others: The parts for other chains, by chain.
+            joining: The whole command, if it may name partitions and groups that join the transaction without data.
 
         Returns:
             The evidence that these chains need to accept their parts, and where the batches were appended. The evidence
@@ -222,14 +250,27 @@ class Coordinator:
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
+        named = joining is not None and bool(joining.partitions or joining.groups)
+        if joining is not None and named:
+            partitions = tuple(dict.fromkeys((*partitions, *joining.partitions)))
+            groups = tuple(dict.fromkeys((*groups, *joining.groups)))
+            topic_ids = tuple(dict.fromkeys((*topic_ids, *joining.topic_ids, *self._topic_ids(joining.partitions))))
         self.completions.wait_for(producer.transactional_id)
         command = Append(
-            producer, coordinator_part.batches, coordinator_part.offsets, partitions, groups, topic_ids=topic_ids
+            producer,
+            coordinator_part.batches,
+            coordinator_part.offsets,
+            partitions,
+            groups,
+            topic_ids=topic_ids,
+            added_only=joining is not None and joining.added_only,
         )
         added = self._added(coordinator_chain, command)
         if added is not None and self._is_old(added, others):
             added, command = None, replace(command, renews=True)
-        if added is not None and not (coordinator_part.batches or coordinator_part.offsets):
+        # A batch that rests on an outdated state is refused by its chain. The answer that they are added is not checked
+        # by anything that follows, so the head of the coordinator's chain gives it.
+        if added is not None and not named and not (coordinator_part.batches or coordinator_part.offsets):
             return added, ()
         submit = partial(self._submit_part, coordinator_chain, command)
         while True:
@@ -246,8 +287,14 @@ class Coordinator:
         """
         state = self._chains[coordinator_chain].state
         txn = state.transactions.get(command.producer.transactional_id or "")
-        is_added = txn is not None and _has_added(txn, command)
-        return Added(coordinator_chain, state.sequence, state.timestamp) if is_added else None
+        if txn is None or not _has_added(txn, command):
+            return None
+        return Added(coordinator_chain, state.sequence, state.timestamp, txn.session_epoch)
+
+    def _topic_ids(self, tps: Iterable[TopicPartition]) -> tuple[tuple[str, str], ...]:
+        """Pairs of (topic, topic id) of partitions, where the id is known."""
+        topics = self._chains[CATALOG].state.topics
+        return tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
 
     def _is_old(self, added: Added, chains: Iterable[int]) -> bool:
         """Whether these chains may soon refuse the evidence as too old: the coordinator's chain was idle for hours."""
@@ -270,9 +317,7 @@ class Coordinator:
         coordinator_chain = chain_of_producer(producer.producer_id)
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != coordinator_chain)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != coordinator_chain))
-        topics = self._chains[CATALOG].state.topics
-        topic_ids = tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
-        command = Append(producer, partitions=tps, groups=names, topic_ids=topic_ids)
+        command = Append(producer, partitions=tps, groups=names, topic_ids=self._topic_ids(tps))
         if not (tps or names) or self._added(coordinator_chain, command) is not None:
             return False
         self.completions.in_background(

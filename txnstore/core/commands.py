@@ -5,7 +5,16 @@ from __future__ import annotations
 from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.expiration import Expire
-from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
+from txnstore.core.groups.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ResetOffsets,
+    StoreGeneration,
+)
 from txnstore.core.log.commands import Append, DeleteRecords
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
 from txnstore.core.transactions.commands import (
@@ -39,6 +48,8 @@ Command = (
     | LeaveGroup
     | ResetOffsets
     | DeleteGroup
+    | StoreGeneration
+    | DeleteOffsets
     | ReplaceSegments
     | ReplaceRuns
     | DropObjects

@@ -22,8 +22,18 @@ from txnstore.core.events import Event
 from txnstore.core.evolve import FOLDS
 from txnstore.core.expiration import Expire
 from txnstore.core.groups import membership as groups_membership
-from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
-from txnstore.core.groups.offsets import commit_plain_offsets, delete_group, reset_offsets
+from txnstore.core.groups.classic import store_generation
+from txnstore.core.groups.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ResetOffsets,
+    StoreGeneration,
+)
+from txnstore.core.groups.offsets import commit_plain_offsets, delete_group, delete_offsets, reset_offsets
 from txnstore.core.log.commands import Append, DeleteRecords
 from txnstore.core.log.retention import delete_records
 from txnstore.core.maintenance import (
@@ -142,6 +152,8 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     LeaveGroup: groups_membership.leave,
     ResetOffsets: reset_offsets,
     DeleteGroup: delete_group,
+    StoreGeneration: store_generation,
+    DeleteOffsets: delete_offsets,
     ReplaceSegments: replace_segments,
     ReplaceRuns: replace_runs,
     DeleteRecords: delete_records,

@@ -8,13 +8,16 @@ from txnstore.core.authorization.model import AclCreated, AclDeleted, Authorizat
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
@@ -23,6 +26,7 @@ from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
     ProducerInitialized,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -43,6 +47,7 @@ Event = (
     | TxnHeld
     | ProducerFenced
     | TxnPrepared
+    | SessionContinued
     | MarkerWritten
     | GroupMarkerWritten
     | VersionRecorded
@@ -54,8 +59,11 @@ Event = (
     | MemberJoined
     | MemberLeft
     | MemberSeen
+    | MemberReconciled
     | GroupRebalanced
     | GroupDeleted
+    | GenerationStored
+    | OffsetsDeleted
     | ProducersExpired
     | FencesExpired
     | TransactionalIdExpired

@@ -264,7 +264,12 @@ V = TypeVar("V")
 def _producers_expired(state: State, event: ProducersExpired) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    partition = replace(partition, producers=_without_keys(partition.producers, event.producer_ids))
+    windows = partition.session_windows
+    for producer_id in event.producer_ids:
+        windows = windows.discard(producer_id)
+    partition = replace(
+        partition, producers=_without_keys(partition.producers, event.producer_ids), session_windows=windows
+    )
     return replace(state, partitions=state.partitions.insert(tp, partition))
 
 

@@ -17,11 +17,13 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
     ExpiredMembers,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
+    StoreGeneration,
     TxnOffsets,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
@@ -123,6 +125,7 @@ def _partitions_of(command: Command) -> Iterator[TopicPartition]:
     match command:
         case Append() | EndTxn():
             yield from (batch.tp for batch in command.batches)
+            yield from command.partitions if isinstance(command, Append) else ()
             yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
         case CommitOffsets() | ResetOffsets():
             yield from (item.tp for item in command.offsets.offsets)
@@ -180,6 +183,8 @@ _ROUTES: dict[type, _Route] = {
     Heartbeat: lambda command, chains: (chain_of_group(command.group, chains),),
     LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
     DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    StoreGeneration: lambda command, chains: (chain_of_group(command.group, chains),),
+    DeleteOffsets: lambda command, chains: (chain_of_group(command.group, chains),),
     ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
     ReplaceRuns: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
     DeleteRecords: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
@@ -223,7 +228,7 @@ def with_expired(command: Command, expired: Callable[[str], ExpiredMembers]) -> 
         expired: Returns the members of a group whose leases are over, as the caller has measured.
     """
     match command:
-        case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup():
+        case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup() | StoreGeneration() | DeleteOffsets():
             members = expired(command.group)
             return replace(command, expired=members) if members else command
         case CommitOffsets() | ResetOffsets():

@@ -75,14 +75,15 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         limit = min(value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         asked = [await self._asked(topic, partition, peer) for topic in body.topics for partition in topic.partitions]
+        view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:
-                view = self._services.freshness.view
                 parts, size, is_final = await self._read_all(view, asked, isolation, limit)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
                     return self._response(request, asked, parts)
                 await self._services.freshness.change(view, remaining)
+                view = self._services.freshness.view
 
     async def _asked(self, topic: Any, partition: Any, peer: Peer) -> _Asked:
         name, topic_id = value(topic, "topic"), value(topic, "topic_id")
@@ -200,6 +201,15 @@ class Fetch:
             for topic in request.body.topics
         ]
         return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
+
+
+def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:
+    """Whether an offset is after the end of its log in this view: the client may know of entries that it lacks.
+
+    Refused without a look at the head, a consumer would begin anew at an end of the log.
+    """
+    logs = ((view.partition(each.tp), each.offset) for each in asked if each.topic is not None)
+    return any(log is None or offset > log.high_watermark for log, offset in logs)
 
 
 def _encode(objects: Any, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:

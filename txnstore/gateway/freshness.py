@@ -18,6 +18,8 @@ _LOG = logging.getLogger(__name__)
 POLL = 0.1
 #: Seconds between two checks for abandoned transactions behind which committed records wait.
 _UNBLOCK = 1.0
+#: Seconds for which metadata are answered from the same view.
+_RECENT = 1.0
 
 
 class Freshness:
@@ -35,6 +37,8 @@ class Freshness:
         #: The look at the heads that runs now, and the one that will follow it: requests that come meanwhile share it.
         self._running: asyncio.Task[View] | None = None
         self._next: asyncio.Future[View] | None = None
+        #: When the newest look at the heads began, by the clock of the loop.
+        self._read_at = -_RECENT
         self._changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
         self._poller: asyncio.Task[None] | None = None
@@ -53,9 +57,15 @@ class Freshness:
             self._next = self._loop.create_future()
         return await asyncio.shield(self._next)
 
+    async def recent(self) -> View:
+        """A view that was read less than :data:`_RECENT` seconds ago: what others have changed may be missing in it."""
+        return self.view if self._loop.time() - self._read_at < _RECENT else await self.head()
+
     async def _look(self) -> View:
+        began = self._loop.time()
         try:
             await self._loop.run_in_executor(self._threads, self._connection.view)
+            self._read_at = began
             self.note()
             return self.view
         finally:

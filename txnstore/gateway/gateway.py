@@ -24,6 +24,7 @@ from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
 from txnstore.gateway.server import Fields, Handler, Peer, Server
 from txnstore.gateway.services import Node, Services
+from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
 
@@ -58,7 +59,8 @@ class Gateway:
         host, port = advertised or bound.getsockname()[:2]
         node = Node(0, host, port)
         commits = Commits(connection, self._threads, self._freshness.note)
-        services = Services(connection, self._threads, commits, self._freshness, properties, node, (node,))
+        sessions = Sessions(self._freshness, commits)
+        services = Services(connection, self._threads, commits, sessions, self._freshness, properties, node, (node,))
         hot, offsets = HotBatches(), GroupOffsets(services)
         self._produce = Produce(services, hot)
         self._handlers = _handlers(

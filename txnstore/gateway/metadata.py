@@ -76,7 +76,7 @@ class Metadata:
         """The gateways, and topics with the leaders of their partitions."""
         asked = value(request.body, "topics")
         if asked is None or (request.version == 0 and not asked):
-            view = self._services.freshness.view
+            view = await self._services.freshness.recent()
             topics = [
                 self._described(topic)
                 for name, topic in sorted(view.topics.items())
@@ -108,8 +108,9 @@ class Metadata:
 
     async def _find(self, name: str, peer: Peer, *, may_create: bool) -> CatalogTopic:
         self._check_described(name, peer)
-        view = await self._services.view_with(lambda view: name in view.topics)
-        topic = view.topics.get(name)
+        topic = (await self._services.freshness.recent()).topics.get(name)
+        if topic is None:
+            topic = (await self._services.freshness.head()).topics.get(name)
         if topic is not None:
             return topic
         check_topic_name(name)
@@ -155,7 +156,7 @@ class Metadata:
         cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
         names = sorted({each.name for each in request.body.topics})
         if not names:
-            names = sorted(self._services.freshness.view.topics)
+            names = sorted((await self._services.freshness.recent()).topics)
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         topics: list[Mapping[str, Any]] = []

@@ -34,6 +34,7 @@ from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import rows_from_json
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
+from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
 from txnstore.producer.upload import deliver, encode_rows
 
@@ -56,8 +57,9 @@ class StagedBatch:
         tp: Its partition.
         raw: The batch as it came.
         producer: Its producer.
+        client: The identity that its client has for many transactions (v1); None: the same as that of the producer.
+            Then the partition must have been added to the transaction before.
         principal: Who asks for it; None: the principal of the gateway.
-        added_only: It is refused unless the partition was added to the transaction before.
         appended: Where it was appended.
         new_batch: Its rows, inlined or uploaded.
     """
@@ -66,8 +68,8 @@ class StagedBatch:
     tp: TopicPartition
     raw: RawBatch
     producer: ProducerIdentity
+    client: ProducerIdentity | None
     principal: str | None
-    added_only: bool
     appended: asyncio.Future[Appended]
     new_batch: NewBatch | None = field(default=None)
 
@@ -81,6 +83,8 @@ class Produce:
         #: The batches that no flush has taken, oldest first.
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
+        #: Batches that are appended once more.
+        self._retries: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of its API."""
@@ -116,20 +120,20 @@ class Produce:
                 raise RefusedError(ErrorCode.invalid_producer_id_mapping, msg)
             if transactional_id is not None:
                 self._services.check(peer, write_id(transactional_id))
-            producer = self._producer(raw, transactional_id if raw.is_transactional else None)
+            client = self._client(raw, transactional_id if raw.is_transactional else None)
+            is_v1 = raw.is_transactional and request.version < PRODUCE_V2
+            producer = await self._services.sessions.identity(client) if is_v1 else client
         except (TxnStoreError, RefusedError) as error:
             return error
         appended = asyncio.get_running_loop().create_future()
-        added_only = raw.is_transactional and request.version < PRODUCE_V2
-        staged = StagedBatch(
-            found, TopicPartition(found.name, partition.index), raw, producer, peer.principal, added_only, appended
-        )
+        tp = TopicPartition(found.name, partition.index)
+        staged = StagedBatch(found, tp, raw, producer, client if is_v1 else None, peer.principal, appended)
         self._staged.append(staged)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
         return staged
 
-    def _producer(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
+    def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         return ProducerIdentity(raw.producer_id, raw.producer_epoch, transactional_id)
 
     # Flushes ----------------------------------------------------------------------------------------------------------
@@ -235,20 +239,48 @@ class Produce:
 
     def _commit(self, staged: StagedBatch) -> None:
         assert staged.new_batch is not None
-        answer = self._services.commits.submit(Append(staged.producer, (staged.new_batch,)), staged.principal)
+        append = Append(staged.producer, (staged.new_batch,), added_only=staged.client is not None)
+        answer = self._services.commits.submit(append, staged.principal)
         answer.add_done_callback(partial(self._committed, staged))
 
     def _committed(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
         if answer.cancelled():
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
-            _fail(staged, error)
+            if isinstance(error, OUTDATED) and staged.client is not None:
+                self._retry(staged, staged.client, error)
+            else:
+                _fail(staged, error)
         else:
             (appended,) = answer.result()
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep(staged, appended)
             if not staged.appended.done():
                 staged.appended.set_result(appended)
+
+    def _retry(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
+        """Append a batch with the identity of the next transaction, if another gateway has ended the one that was read.
+
+        Only once: the batch has no client's identity any more.
+        """
+
+        async def retry() -> None:
+            try:
+                newest = await self._services.sessions.newest(client)
+            except TxnStoreError as refusal:
+                _fail(staged, refusal)
+                return
+            if newest == staged.producer:
+                _fail(staged, error)
+                return
+            assert staged.new_batch is not None
+            append = Append(newest, (staged.new_batch,), added_only=True)
+            staged.client = None
+            self._services.commits.submit(append, staged.principal).add_done_callback(partial(self._committed, staged))
+
+        task = asyncio.get_running_loop().create_task(retry())
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None

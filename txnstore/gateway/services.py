@@ -21,6 +21,7 @@ from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import Peer
+from txnstore.gateway.sessions import Sessions
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class Services:
         connection: The connection to the store.
         threads: Runs what waits for the storage, and conversions that take long.
         commits: Commits commands.
+        sessions: The identities of clients of transactions v1.
         freshness: The newest view, and changes of it.
         properties: The properties of the gateway.
         node: This gateway.
@@ -51,6 +53,7 @@ class Services:
     connection: Connection
     threads: Executor
     commits: Commits
+    sessions: Sessions
     freshness: Freshness
     properties: Properties
     node: Node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kio.schema.errors import ErrorCode
 
 from txnstore.core.authorization.rights import read_group, write_id, write_topics
@@ -19,6 +21,8 @@ from txnstore.gateway.wire import Request, value
 
 #: The first version of EndTxn with transactions of version 2: each end returns the next epoch (KIP-890).
 END_TXN_V2 = 5
+#: The first version of TxnOffsetCommit that adds its group to the transaction itself.
+TXN_OFFSET_COMMIT_V2 = 5
 
 
 class Transactions:
@@ -85,7 +89,7 @@ class Transactions:
         if codes:
             codes = {tp: codes.get(tp, ErrorCode.operation_not_attempted) for tp in tps}
         elif partitions:
-            failure = await self._append(Append(producer, partitions=tuple(partitions)), request, peer)
+            failure = await self._joined(producer, Append(producer, partitions=tuple(partitions)), request, peer)
             codes = dict.fromkeys(tps, failure)
         results = [
             {
@@ -107,7 +111,7 @@ class Transactions:
         except TxnStoreError as error:
             return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
-        return {"error_code": await self._append(Append(producer, groups=(body.group_id,)), request, peer)}
+        return {"error_code": await self._joined(producer, Append(producer, groups=(body.group_id,)), request, peer)}
 
     async def commit_offsets(self, request: Request, peer: Peer) -> Fields:
         """Commit offsets of a group with a transaction."""
@@ -121,7 +125,9 @@ class Transactions:
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
             try:
                 self._services.check(peer, write_id(body.transactional_id))
-                failure = await self._append(Append(producer, offsets=(pending,)), request, peer)
+                is_v1 = request.version < TXN_OFFSET_COMMIT_V2
+                append = Append(producer, offsets=(pending,), added_only=is_v1)
+                failure = await self._joined(producer, append, request, peer, is_v1=is_v1)
             except TxnStoreError as error:
                 failure = code_of(error, api, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}
@@ -133,7 +139,7 @@ class Transactions:
         outcome = Outcome.COMMIT if body.committed else Outcome.ABORT
         try:
             self._services.check(peer, write_id(body.transactional_id))
-            ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome), peer.principal)
+            ended = await self._end(producer, outcome, request, peer)
         except TxnStoreError as error:
             return {"error_code": code_of(error, Api.END_TXN, request.version), "producer_id": -1, "producer_epoch": -1}
         return {
@@ -142,9 +148,30 @@ class Transactions:
             "producer_epoch": ended.producer.epoch,
         }
 
-    async def _append(self, command: Append, request: Request, peer: Peer) -> ErrorCode:
+    async def _end(self, client: ProducerIdentity, outcome: Outcome, request: Request, peer: Peer) -> Ended:
+        """End a transaction; one of version 1 leaves its client the epoch that it has.
+
+        A repeated end is answered as the first one. With the identity of an earlier transaction, an end would be taken
+        for such a repetition, and leave the open one open: so it is looked up at the head.
+        """
+        if request.version >= END_TXN_V2:
+            command = EndTxn(client, outcome)
+        else:
+            command = EndTxn(await self._services.sessions.newest(client), outcome, session=True)
+        ended: Ended = await self._services.commits.submit(command, peer.principal)
+        return ended
+
+    async def _joined(
+        self, client: ProducerIdentity, command: Append, request: Request, peer: Peer, *, is_v1: bool = True
+    ) -> ErrorCode:
+        """Add to the transaction of a client."""
         try:
-            await self._services.commits.submit(command, peer.principal)
+            if is_v1:
+                await self._services.sessions.commit(
+                    client, lambda identity: replace(command, producer=identity), peer.principal
+                )
+            else:
+                await self._services.commits.submit(command, peer.principal)
         except TxnStoreError as error:
             return code_of(error, Api(request.api), request.version)
         return ErrorCode.none

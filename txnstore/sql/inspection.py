@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from txnstore.core.authorization.rules import NO_AUTHORIZATION
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
+from txnstore.core.groups.consumer_protocol import assigned_partitions
 from txnstore.core.log.model import Batch, Partition, next_sequence
 from txnstore.core.log.visibility import aborted_batches, count_records, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
@@ -323,6 +324,15 @@ def _member_rows(view: View) -> Iterator[Row]:
             yield (
                 group_id, group.generation, member_id, member.instance_id, member.assignor, member.session_timeout_ms,
                 member.seen_at, assigned, target,
+            )  # fmt: skip
+        classic = group.classic
+        if classic is None:
+            continue
+        for client in classic.members:
+            assigned = [tp._asdict() for tp in assigned_partitions(classic.protocol_type, client.assignment)]
+            yield (
+                group_id, group.generation, client.member_id, client.instance_id, classic.protocol,
+                client.session_timeout_ms, None, assigned, assigned,
             )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
         ends: dict[str, int] = {}
         decided: set[TxnId] = set()
         current: dict[str, str] = {}
-        for event in _events(archive, chain):
+        for event in events_of(archive, chain):
             match event:
                 case TopicCreated(topic=topic) if topic.name == PASSING:
                     current[topic.name] = topic.topic_id
@@ -134,7 +134,8 @@ def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Itera
             yield f"stray-marker: {txn} in {key}, but its transaction is in {sorted(lives)}"
 
 
-def _events(archive: Mapping[str, bytes], chain: int) -> Iterator[object]:
+def events_of(archive: Mapping[str, bytes], chain: int) -> Iterator[object]:
+    """The events of a chain, in order."""
     for key in sorted(archive):
         if key.startswith(keys.entries(chain)):
             yield from decode_entry(key, archive[key]).events

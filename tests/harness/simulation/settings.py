@@ -61,6 +61,8 @@ OPERATORS = ("operate:p/1",)
 SPREADERS = ("spread:s/2", "spread:s/3")
 #: They change the rules of the store, which all processes are checked by.
 ADMINISTRATORS = ("admin:x/1", "admin:x/2")
+#: They coordinate one classic group, both at the same time.
+GATEWAYS = ("gateway:q/2", "gateway:q/3")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -144,10 +146,13 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += LOSERS
     if random.Random(f"operators/{seed}").random() < 0.15:
         actors += OPERATORS
-    if random.Random(f"spreaders/{seed}").random() < 0.4:
-        actors += SPREADERS
-    if random.Random(f"administrators/{seed}").random() < 0.3:
-        actors += ADMINISTRATORS
+    for name, share, others in (
+        ("spreaders", 0.4, SPREADERS),
+        ("administrators", 0.3, ADMINISTRATORS),
+        ("gateways", 0.3, GATEWAYS),
+    ):
+        if random.Random(f"{name}/{seed}").random() < share:
+            actors += others
     mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,

@@ -14,6 +14,7 @@ from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
 from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner
+from tests.harness.simulation.gateways import Gateway, kept
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -70,6 +71,7 @@ _KINDS: dict[str, type[Actor]] = {
     "operate": Operator,
     "spread": Spreader,
     "admin": Administrator,
+    "gateway": Gateway,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -147,6 +149,7 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.settled(store, journal, final)
         yield from checks.copies(world, store, journal)
         yield from followed(world, store, journal)
+        yield from kept(world)
         yield from occupied(world)
         yield from cleaned(world, store, journal)
         yield from shared(world, store)

@@ -83,6 +83,10 @@ class World:
         self.shortened: dict[str, int] = {}
         #: The group, partition and topic id of acknowledged offsets of the topic that is recreated.
         self.followed: set[tuple[str, TopicPartition, str]] = set()
+        #: The acknowledged generations of the classic group: each with its number and the ids of its members.
+        self.generations: set[tuple[int, frozenset[str]]] = set()
+        #: The generation and the id of each member that an acknowledged generation has fenced.
+        self.fenced: set[tuple[int, str]] = set()
         #: The entries that a process did not find for a while.
         self.hidden: set[str] = set()
         #: The objects that were lost for a while, and those that a process was given other bytes for.

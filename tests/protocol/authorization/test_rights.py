@@ -25,10 +25,12 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
+    StoreGeneration,
     TxnOffsets,
 )
 from txnstore.core.groups.events import GroupOffset
@@ -82,6 +84,8 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (Heartbeat("g", "m", ()), {READ_G: None}),
     (LeaveGroup("g", "m"), {READ_G: None}),
     (DeleteGroup("g"), {("DELETE", "GROUP", "g"): None}),
+    (StoreGeneration("g", -1, 1, "consumer", None, None, ()), {READ_G: ("CLUSTER_ACTION", "CLUSTER", CLUSTER)}),
+    (DeleteOffsets("g", (TopicPartition("t", 0),)), {("DELETE", "GROUP", "g"): None, ("READ", "TOPIC", "t"): None}),
     (CreateTopic(TOPIC), {("CREATE", "TOPIC", "t"): ("CREATE", "CLUSTER", CLUSTER)}),
     (AlterTopic(replace(TOPIC, partitions=3), 0), {("ALTER", "TOPIC", "t"): None}),
     (AlterTopic(replace(TOPIC, schema="other"), 0), {("ALTER", "TOPIC", "t"): None}),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
+from pydantic import Field
+
 from txnstore.chain import version2
-from txnstore.chain.codec import Int64, Stored
+from txnstore.chain.codec import Int64, Stored, Unwritten
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.model import CommittedOffset, Group, Member
+from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState, SessionWindow
 from txnstore.core.model import (
     NO_FEATURES,
+    NO_PRODUCER,
     EntrySpan,
     Features,
     Fence,
@@ -41,6 +44,7 @@ class PartitionDocument:
     aborted: list[AbortedTxn]
     clean_until: int = 0
     revision: int = 0
+    session_windows: dict[int, SessionWindow] = field(default_factory=dict)
 
 
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
@@ -66,6 +70,7 @@ class TransactionDocument:
     started_at: int | None
     updated_at: int
     versions: dict[str, int]
+    session_epoch: int = NO_PRODUCER
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +127,23 @@ class HeadDocument(Stored):
     fences: dict[int, Fence]
     requires: Features = NO_FEATURES
     authorization: AuthorizationDocument | None = None
+    #: What gateways have stored of classic groups, by name of the group.
+    generations: dict[str, ClassicGeneration] = Field(default_factory=dict)
+    #: The epochs of the members of groups of the kind ``consumer``, by name of the group.
+    epochs: dict[str, dict[str, int]] = Field(default_factory=dict)
     index: list[Int64]
 
-    def unwritten(self) -> set[str]:
-        return {"authorization"} if self.authorization is None else set()
+    def unwritten(self) -> Unwritten:
+        """Nor what no feature of the store has made."""
+        members: dict[str, Any] = {}
+        for name in ("authorization", "generations", "epochs"):
+            if not getattr(self, name):
+                members[name] = True
+        if not any(item.session_windows for item in self.partitions):
+            members["partitions"] = {"__all__": {"session_windows"}}
+        if all(item.session_epoch == NO_PRODUCER for item in self.transactions):
+            members["transactions"] = {"__all__": {"session_epoch"}}
+        return members
 
     @classmethod
     def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +186,8 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
         fences=_sorted(state.fences),
         requires=state.requires,
         authorization=_authorization_document(state.authorization),
+        generations={name: group.classic for name, group in sorted_items(state.groups) if group.classic is not None},
+        epochs={name: _sorted(group.epochs) for name, group in sorted_items(state.groups) if group.epochs is not None},
         index=index,
     )
 
@@ -186,7 +206,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
-        groups=Map({item.name: _group(item) for item in document.groups}),
+        groups=Map({item.name: _group(item, document) for item in document.groups}),
         dropped=Map(document.dropped),
         released=Map(document.released),
         released_entries=tuple(document.released_entries),
@@ -228,6 +248,7 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
         producers=_sorted(partition.producers),
         open_txns=_sorted(partition.open_txns),
         aborted=list(partition.aborted),
+        session_windows=_sorted(partition.session_windows),
     )
 
 
@@ -240,6 +261,7 @@ def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
         producers=Map(item.producers),
         open_txns=Map(item.open_txns),
         aborted=tuple(item.aborted),
+        session_windows=Map(item.session_windows),
     )
 
 
@@ -288,19 +310,21 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument) -> Group:
+def _group(item: GroupDocument, document: HeadDocument) -> Group:
     return _converted(
         Group,
         item,
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
         members=Map({member.member_id: member for member in item.members}),
+        classic=document.generations.get(item.name),
+        epochs=Map(document.epochs[item.name]) if item.name in document.epochs else None,
     )
 
 
 def _converted(kind: type[D], source: object, **converted: Any) -> D:
     """A ``kind`` with the fields of ``source``, except for those that are stored in another form: ``converted``."""
-    same = {field.name: getattr(source, field.name) for field in fields(kind) if field.name not in converted}
+    same = {item.name: getattr(source, item.name) for item in fields(kind) if item.name not in converted}
     return kind(**same, **converted)
 
 

@@ -29,10 +29,12 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
+    StoreGeneration,
     TxnOffsets,
 )
 from txnstore.core.log.commands import Append, DeleteRecords
@@ -196,6 +198,16 @@ def _of_delete_group(command: DeleteGroup) -> list[Right]:
     return [Right("DELETE", "GROUP", (command.group,))]
 
 
+def _of_store_generation(command: StoreGeneration) -> list[Right]:
+    """A gateway asks for a member, or for itself, when the session of the last member has timed out."""
+    return [Right("READ", "GROUP", (command.group,), or_else=_OR_CLUSTER_ACTION)]
+
+
+def _of_delete_offsets(command: DeleteOffsets) -> list[Right]:
+    topics = tuple(dict.fromkeys(tp.topic for tp in command.partitions))
+    return [Right("DELETE", "GROUP", (command.group,)), *([Right("READ", "TOPIC", topics)] if topics else [])]
+
+
 def _of_create_topic(command: CreateTopic) -> list[Right]:
     return [Right("CREATE", "TOPIC", (command.topic.name,), or_else=("CREATE", "CLUSTER", CLUSTER))]
 
@@ -293,6 +305,8 @@ _RIGHTS: dict[type, Callable[[Any], list[Right]]] = {
     Heartbeat: _of_member,
     LeaveGroup: _of_member,
     DeleteGroup: _of_delete_group,
+    StoreGeneration: _of_store_generation,
+    DeleteOffsets: _of_delete_offsets,
     CreateTopic: _of_create_topic,
     DeleteTopic: _of_delete_topic,
     CloseTopic: _of_delete_topic,

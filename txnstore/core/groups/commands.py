@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import ClassicMember
 from txnstore.core.model import TopicPartition
 
 #: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
@@ -54,7 +56,8 @@ class JoinGroup:
         assignor: The assignor that the member asks for.
         session_timeout_ms: The length of the lease in ms.
         instance_id: The name of a static member, which replaces the member that has this name (KIP-345).
-        expired: The members whose leases are over.
+        expired: The members whose leases are over; of the kind ``consumer``: those that the gateway has timed out.
+        kind: ``native``, or ``consumer``: a gateway joins for a client of KIP-848.
     """
 
     group: str
@@ -64,11 +67,14 @@ class JoinGroup:
     session_timeout_ms: int = 45_000
     instance_id: str | None = None
     expired: ExpiredMembers = ()
+    kind: Literal["native", "consumer"] = "native"
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
+
+    A member of the kind ``consumer`` has no lease: for it the command writes only changes.
 
     Attributes:
         group: The group.
@@ -117,8 +123,50 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreGeneration:
+    """Store a generation of a classic group; the gateway that coordinates the group asks. Answered with None.
+
+    Attributes:
+        group: The group.
+        expected: The generation that is stored; -1 if there is no group, or it has never had members.
+        generation: The new one, above ``expected``; the same one if static members are replaced.
+        protocol_type: The type of its protocols.
+        protocol: The protocol that the members have agreed on; of no meaning without members.
+        leader: The id of the member that has assigned; of no meaning without members.
+        members: All members; none: the group is empty.
+        replaces: Within a generation: the ids of the members whose static names others have now (KIP-345).
+        expired: The members with leases that are over, of a group that was native.
+    """
+
+    group: str
+    expected: int
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: tuple[ClassicMember, ...]
+    replaces: tuple[str, ...] = ()
+    expired: ExpiredMembers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """Delete committed and pending offsets of a group (KIP-496).
+
+    Answered with the partitions whose offsets stay, because a live member reads their topic: a tuple, sorted.
+    """
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
+    expired: ExpiredMembers = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Membership:
-    """The answer to a member: the generation of its group, and the partitions that it may read now."""
+    """The answer to a member: the generation of its group, and the partitions that it may read now.
+
+    The generation for a member of the kind ``consumer`` is its epoch: the one that it has reconciled (KIP-848).
+    """
 
     member_id: str
     generation: int

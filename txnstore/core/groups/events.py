@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from txnstore.core.groups.model import ClassicMember
 from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
 
 
@@ -112,8 +113,40 @@ class GroupRebalanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReconciled:
+    """A member of a group of the kind ``consumer`` reads nothing but its targets of the generation ``epoch``."""
+
+    type: Literal["MemberReconciled"] = "MemberReconciled"
+    group: str
+    member_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeleted:
     """A group was deleted with its committed and pending offsets (OFF-17)."""
 
     type: Literal["GroupDeleted"] = "GroupDeleted"
     group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationStored:
+    """A gateway stored a generation of a classic group: all values are new. Without ``members`` the group is empty."""
+
+    type: Literal["GenerationStored"] = "GenerationStored"
+    group: str
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: list[ClassicMember]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsDeleted:
+    """The committed and pending offsets of these partitions were removed from a group (KIP-496, OFF-17)."""
+
+    type: Literal["OffsetsDeleted"] = "OffsetsDeleted"
+    group: str
+    partitions: list[TopicPartition]

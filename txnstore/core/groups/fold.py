@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.fences import with_fence
 from txnstore.core.groups.events import (
+    GenerationStored,
     GroupDeleted,
     GroupMarkerWritten,
     GroupRebalanced,
     MemberJoined,
     MemberLeft,
+    MemberReconciled,
     MemberSeen,
     OffsetsCommitted,
+    OffsetsDeleted,
 )
-from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
+from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member, OffsetAndMetadata
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, TopicPartition
 from txnstore.core.state import Fold, State, is_foreign, replace
 
@@ -39,13 +42,15 @@ def _member_joined(state: State, event: MemberJoined) -> State:
         target=before.target if before is not None else (),
         held=before.held if before is not None else (),
     )
+    if group.classic is not None or not group.members:
+        group = replace(group, classic=None, epochs=None)
     if event.replaces:
-        group = replace(group, members=group.members.discard(event.replaces))
+        group = _without_epoch(replace(group, members=group.members.discard(event.replaces)), event.replaces)
     return _with_group(state, event.group, _with_member(group, member))
 
 
 def _member_left(state: State, event: MemberLeft) -> State:
-    group = state.groups[event.group]
+    group = _without_epoch(state.groups[event.group], event.member_id)
     members = group.members.remove(event.member_id)
     emptied_at = group.emptied_at if members else state.timestamp
     return _with_group(state, event.group, replace(group, members=members, emptied_at=emptied_at))
@@ -59,6 +64,16 @@ def _member_seen(state: State, event: MemberSeen) -> State:
     return _with_group(state, event.group, _with_member(group, member))
 
 
+def _member_reconciled(state: State, event: MemberReconciled) -> State:
+    group = state.groups[event.group]
+    epochs: Map[str, int] = Map() if group.epochs is None else group.epochs
+    return _with_group(state, event.group, replace(group, epochs=epochs.insert(event.member_id, event.epoch)))
+
+
+def _without_epoch(group: Group, member_id: str) -> Group:
+    return group if group.epochs is None else replace(group, epochs=group.epochs.discard(member_id))
+
+
 def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
     group = replace(state.groups[event.group], generation=event.generation)
     for item in event.members:
@@ -69,6 +84,22 @@ def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
 
 def _group_deleted(state: State, event: GroupDeleted) -> State:
     return replace(state, groups=state.groups.remove(event.group))
+
+
+def _generation_stored(state: State, event: GenerationStored) -> State:
+    group = state.groups.get(event.group, Group())
+    classic = ClassicGeneration(
+        event.protocol_type, event.protocol, event.leader, tuple(event.members), stored_at=state.timestamp
+    )
+    emptied = bool(group.classic_members) and not event.members
+    group = replace(
+        group,
+        generation=event.generation,
+        classic=classic,
+        epochs=None,
+        emptied_at=state.timestamp if emptied else group.emptied_at,
+    )
+    return _with_group(state, event.group, group)
 
 
 def _with_member(group: Group, member: Member) -> Group:
@@ -97,6 +128,23 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
     return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=commit_position)
+
+
+def _offsets_deleted(state: State, event: OffsetsDeleted) -> State:
+    group = state.groups[event.group]
+    pending = group.pending
+    for producer_id, offsets in group.pending.items():
+        pending = pending.insert(producer_id, _without(offsets, event.partitions))
+    group = replace(group, offsets=_without(group.offsets, event.partitions), pending=pending)
+    return _with_group(state, event.group, group)
+
+
+def _without(
+    offsets: Map[TopicPartition, CommittedOffset], partitions: Iterable[TopicPartition]
+) -> Map[TopicPartition, CommittedOffset]:
+    for tp in partitions:
+        offsets = offsets.discard(tp)
+    return offsets
 
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
@@ -147,8 +195,11 @@ GROUP_FOLDS: dict[type, Fold] = {
     MemberJoined: _member_joined,
     MemberLeft: _member_left,
     MemberSeen: _member_seen,
+    MemberReconciled: _member_reconciled,
     GroupRebalanced: _group_rebalanced,
+    GenerationStored: _generation_stored,
     GroupDeleted: _group_deleted,
     OffsetsCommitted: _offsets_committed,
+    OffsetsDeleted: _offsets_deleted,
     GroupMarkerWritten: _group_marker_written,
 }

@@ -11,6 +11,7 @@ has renewed its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
 from txnstore.core.groups.commands import (
@@ -21,11 +22,24 @@ from txnstore.core.groups.commands import (
     Membership,
     TxnOffsets,
 )
-from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
-from txnstore.core.groups.model import Group, Member, PartitionHolder
+from txnstore.core.groups.events import (
+    GroupRebalanced,
+    MemberJoined,
+    MemberLeft,
+    MemberPartitions,
+    MemberReconciled,
+    MemberSeen,
+)
+from txnstore.core.groups.model import GROUPS, ClassicMember, Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import Draft
-from txnstore.errors import FencedInstanceError, IllegalGenerationError, InvalidConfigError, UnknownMemberError
+from txnstore.errors import (
+    FencedInstanceError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    UnknownMemberError,
+)
 from txnstore.validation import check_id, check_topic_name
 
 #: Kafka's ``group.max.session.timeout.ms``.
@@ -36,11 +50,17 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     """Join a group, replace a static member of the same name, or change the topics of a member.
 
     Raises:
+        InconsistentGroupProtocolError: A gateway keeps members of the group.
         InvalidConfigError: An argument is not valid, or a member changes its ``group.instance.id``.
     """
     topics = _checked_topics(command.topics)
     _check_join(command, topics)
     group = _group(draft, command.group)
+    if group.kind != command.kind:
+        if not expire_if_none_live(draft, command.group, command.expired):
+            msg = f"group {command.group!r} has members of the kind {group.kind}, so none of another kind can join it"
+            raise InconsistentGroupProtocolError(msg)
+        group = _group(draft, command.group)
     before = group.members.get(command.member_id)
     if before is not None and before.instance_id != command.instance_id:
         msg = f"member {before.member_id!r} of group {command.group!r} cannot change its group.instance.id"
@@ -48,6 +68,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     if before is None:
         before = _static_member(group, command.instance_id)
     removed = expire(draft, command.group, command.expired, caller=before)
+    epoch = group.epochs.get(before.member_id) if group.epochs is not None and before is not None else None
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -61,6 +82,9 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     )
     if removed or before is None or (before.topics, before.assignor) != (topics, command.assignor):
         _rebalance(draft, command.group)
+    if command.kind == "consumer":
+        draft.require(GROUPS)
+        _reconcile(draft, command.group, command.member_id, epoch)
     return _membership(draft, command.group, command.member_id)
 
 
@@ -72,18 +96,22 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         FencedInstanceError: Another member has its static name.
         InvalidConfigError: The topics are other ones than at the last join.
     """
-    member = require_member(_group(draft, command.group), command.group, command.member_id, command.instance_id)
+    group = _group(draft, command.group)
+    member = require_member(group, command.group, command.member_id, command.instance_id)
     topics = _checked_topics(command.topics) if command.topics is not None else member.topics
     if set(topics) != set(member.topics):
         msg = f"member {member.member_id!r} of group {command.group!r} has to join again to read other topics"
         raise InvalidConfigError(msg)
     changed = topics != member.topics
     owned = {member.member_id: command.owned} if command.owned is not None else {}
-    draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
+    if group.epochs is None or changed:
+        draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
     if expire(draft, command.group, command.expired, caller=member) or changed:
         _rebalance(draft, command.group, owned)
     else:
         _hand_over(draft, command.group, owned)
+    if group.epochs is not None:
+        _reconcile(draft, command.group, member.member_id, group.epochs[member.member_id])
     return _membership(draft, command.group, member.member_id)
 
 
@@ -103,10 +131,14 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
 def expire_if_none_live(draft: Draft, name: str, expired: ExpiredMembers) -> bool:
     """Remove all members of a group if the leases of all of them are over; none if one is live.
 
+    A member that a gateway keeps has no lease: it is live.
+
     Returns:
         Whether the group has no live member.
     """
-    if any((member.member_id, member.seen_at) not in expired for member in _members(_group(draft, name))):
+    if _group(draft, name).classic_members or any(
+        (member.member_id, member.seen_at) not in expired for member in _members(_group(draft, name))
+    ):
         return False
     if expire(draft, name, expired):
         _rebalance(draft, name)
@@ -159,17 +191,40 @@ def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
 
 
 def require_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:
-    """The member of this id (OFF-06).
+    """The member of this id that has a lease (OFF-06).
 
     Raises:
         FencedInstanceError: Another member has taken over its static name (KIP-345).
         UnknownMemberError: It left, its lease expired, or it never joined.
     """
-    static = _static_member(group, instance_id)
+    member, static = group.members.get(member_id), _static_member(group, instance_id)
+    return _required(member, static, name, member_id, instance_id)
+
+
+def require_any_member(group: Group, name: str, member_id: str, instance_id: str | None) -> None:
+    """Check that the group has this member, with a lease or at a gateway; raises as :func:`require_member`."""
+    if not group.classic_members:
+        require_member(group, name, member_id, instance_id)
+        return
+    member = next((each for each in group.classic_members if each.member_id == member_id), None)
+    named = (each for each in group.classic_members if each.instance_id == instance_id)
+    static = next(named, None) if instance_id is not None else None
+    _required(member, static, name, member_id, instance_id)
+
+
+M = TypeVar("M", Member, ClassicMember)
+
+
+def _required(member: M | None, static: M | None, name: str, member_id: str, instance_id: str | None) -> M:
+    """The member of this id; ``static``: that of this static name.
+
+    Raises:
+        FencedInstanceError: Another member has taken over its static name (KIP-345).
+        UnknownMemberError: It left, its lease expired, or it never joined.
+    """
     if static is not None and static.member_id != member_id:
         msg = f"member {static.member_id!r} of group {name!r} has taken over the group.instance.id {instance_id!r}"
         raise FencedInstanceError(msg)
-    member = group.members.get(member_id)
     if member is None or (instance_id is not None and member.instance_id != instance_id):
         msg = f"group {name!r} has no member {member_id!r}: it never joined, it left, or its lease expired"
         raise UnknownMemberError(msg)
@@ -182,8 +237,8 @@ def check_offset_commit(draft: Draft, offsets: TxnOffsets, *, transactional: boo
     If it depends on whether the group has a live member, this also removes the members whose leases are all over.
     A commit without a membership is accepted in a transaction (OFF-08). A commit without a generation is accepted while
     the group has no live member, whatever its member id, as in Kafka's ``ClassicGroup.validateOffsetCommit``. Stricter
-    than Kafka: a member cannot commit for a partition that another member holds, also with the newest generation; it
-    has released that partition.
+    than Kafka: a member with a lease cannot commit for a partition that another one holds, also with the newest
+    generation; it has released that partition.
 
     Raises:
         UnknownMemberError: The group has live members, and the caller is none of them.
@@ -213,9 +268,10 @@ def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
         msg = f"group {name!r} does not exist, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)
     group = group or Group()
-    require_member(group, name, offsets.member_id, offsets.instance_id)
-    if offsets.generation != group.generation:
-        msg = f"group {name!r} is at generation {group.generation}, not {offsets.generation}"
+    require_any_member(group, name, offsets.member_id, offsets.instance_id)
+    generation = _generation_of(group, offsets.member_id)
+    if offsets.generation != generation:
+        msg = f"group {name!r} is at generation {generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
     tps = {item.tp for item in offsets.offsets}
     for other in _members(group):
@@ -309,7 +365,24 @@ def _static_member(group: Group, instance_id: str | None) -> Member | None:
 
 def _membership(draft: Draft, name: str, member_id: str) -> Membership:
     group = _group(draft, name)
-    return Membership(member_id, group.generation, group.members[member_id].assigned)
+    return Membership(member_id, _generation_of(group, member_id), group.members[member_id].assigned)
+
+
+def _generation_of(group: Group, member_id: str) -> int:
+    """The generation that a member commits in: the last one that it has reconciled, or that of the group."""
+    return group.generation if group.epochs is None else group.epochs.get(member_id, group.generation)
+
+
+def _reconcile(draft: Draft, name: str, member_id: str, epoch: int | None) -> None:
+    """Note the generation that a member has reconciled; ``epoch``: that before, which stays until it has released all.
+
+    A partition that another member holds still is none of its concern: it does not read it (KIP-848).
+    """
+    group = _group(draft, name)
+    member = group.members[member_id]
+    reconciled = group.generation if epoch is None or set(member.held).issubset(member.target) else epoch
+    if group.epochs is None or group.epochs.get(member_id) != reconciled:
+        draft.emit(MemberReconciled(group=name, member_id=member_id, epoch=reconciled))
 
 
 def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:

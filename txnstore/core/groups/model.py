@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from txnstore.core.model import Map, TopicPartition
+from txnstore.core.model import Features, Map, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,64 @@ class PartitionHolder:
     expires_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicMember:
+    """A member of a classic group. A gateway times it; in the chain it has no lease.
+
+    Attributes:
+        member_id: The id of the member.
+        instance_id: The name of a static member (KIP-345), or None.
+        client_id: The ``client.id`` of its requests.
+        client_host: The address that they come from.
+        session_timeout_ms: Its session timeout in ms.
+        rebalance_timeout_ms: The time that it has to join again in a rebalance, in ms.
+        subscription: What it has sent for the protocol of the generation; only its clients know what it means.
+        assignment: What the leader has given to it.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+    @property
+    def lasting_name(self) -> tuple[Literal["instance", "member"], str]:
+        """What it keeps over restarts: its static name, else its id."""
+        return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicGeneration:
+    """The generation of a classic group as a gateway has stored it (Kafka: ``GroupMetadataValue``).
+
+    Attributes:
+        protocol_type: The type of its protocols: ``consumer``, ``connect`` or another one; None: never told.
+        protocol: The protocol that the members have agreed on; None without members.
+        leader: The id of the member that has assigned; None without members.
+        members: The members, sorted by id.
+        stored_at: The time of the entry in ms.
+    """
+
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: tuple[ClassicMember, ...]
+    stored_at: int = 0
+
+
+#: ``native``: the members have leases in the chain. A gateway keeps the members of the others: of Kafka's protocol
+#: ``classic``, or ``consumer`` (KIP-848).
+GroupKind = Literal["native", "classic", "consumer"]
+
+#: The feature of the format that a chain with groups of gateways requires of its writers, who would otherwise accept
+#: offsets of members that are fenced.
+GROUPS = Features(write=("groups",))
+
+
 @dataclass(frozen=True)
 class Group:
     """A consumer group.
@@ -104,8 +163,12 @@ class Group:
         pending: The pending offsets of each open transaction, by producer id.
         generation: Grows with every change of the members; -1 before the first member.
         last_producer: The (producer id, epoch) of the last transaction that committed offsets.
-        members: The members by id.
+        members: The members that the chain assigns to, by id.
         emptied_at: The last time at which its last member was removed, in ms; kept when members join again, 0: never.
+        classic: What a gateway has stored last of a classic group; None: it is none. It has members only if ``members``
+            is empty.
+        epochs: The generation that each of ``members`` has reconciled, in a group of the kind ``consumer``: its commits
+            name it; None: the group is none.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)
@@ -114,6 +177,25 @@ class Group:
     last_producer: tuple[int, int] | None = None
     members: Map[str, Member] = field(default_factory=Map)
     emptied_at: int = 0
+    classic: ClassicGeneration | None = None
+    epochs: Map[str, int] | None = None
+
+    @property
+    def kind(self) -> GroupKind:
+        """Who keeps its members; it can change while the group has none."""
+        if self.classic is not None:
+            return "classic"
+        return "native" if self.epochs is None else "consumer"
+
+    @property
+    def has_members_at_gateway(self) -> bool:
+        """Whether a gateway keeps members: they have no leases, and are live until it removes them."""
+        return bool(self.classic_members) or (self.epochs is not None and bool(self.members))
+
+    @property
+    def classic_members(self) -> tuple[ClassicMember, ...]:
+        """The members that a gateway keeps."""
+        return () if self.classic is None else self.classic.members
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,18 @@ from dataclasses import replace
 from typing import Protocol
 
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ExpiredMembers, ResetOffsets, TxnOffsets
-from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
+from txnstore.core.groups.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    ExpiredMembers,
+    ResetOffsets,
+    TxnOffsets,
+)
+from txnstore.core.groups.consumer_protocol import subscribed_topics
+from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted, OffsetsDeleted
 from txnstore.core.groups.membership import check_offset_commit, expire_if_none_live, live_members
-from txnstore.core.groups.model import Group, OffsetAndMetadata
+from txnstore.core.groups.model import GROUPS, Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, State, leads_partition, observe
@@ -106,10 +114,53 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
     draft.emit(GroupDeleted(group=command.group))
 
 
+def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition, ...]:
+    """Delete committed and pending offsets, but for topics that a live member reads; their partitions are returned.
+
+    The end of a transaction restores no pending offset that was deleted (OFF-17).
+
+    Raises:
+        GroupNotFoundError: There is no such group.
+        GroupNotEmptyError: The group has members of which nobody can tell what they read, as Kafka Connect's workers.
+    """
+    group = draft.state.groups.get(command.group)
+    if group is None or not exists(group):
+        msg = f"there is no group {command.group!r}"
+        raise GroupNotFoundError(msg)
+    live = [member for member in group.members.values() if (member.member_id, member.seen_at) not in command.expired]
+    topics = {topic for member in live for topic in member.topics} | _topics_at_gateway(command.group, group)
+    asked = sorted(set(command.partitions))
+    stored = (group.offsets, *group.pending.values())
+    deleted = [tp for tp in asked if tp.topic not in topics and any(tp in offsets for offsets in stored)]
+    if deleted:
+        draft.require(GROUPS)
+        draft.emit(OffsetsDeleted(group=command.group, partitions=deleted))
+    return tuple(tp for tp in asked if tp.topic in topics)
+
+
+def _topics_at_gateway(name: str, group: Group) -> set[str]:
+    """The topics that the members read that a gateway keeps."""
+    topics = set[str]()
+    for member in group.classic_members:
+        read = subscribed_topics(group.classic.protocol_type if group.classic else None, member.subscription)
+        if read is None:
+            msg = f"group {name!r} has members, and it is not known what they read, so none of its offsets are deleted"
+            raise GroupNotEmptyError(msg)
+        topics.update(read)
+    return topics
+
+
 def _require_no_live_member(draft: Draft, name: str, expired: ExpiredMembers, refused: str) -> None:
     if not expire_if_none_live(draft, name, expired):
-        msg = f"group {name!r} has live members, so {refused}"
+        msg = f"group {name!r} has {live_words(draft.state.groups[name])}, so {refused}"
         raise GroupNotEmptyError(msg)
+
+
+def live_words(group: Group) -> str:
+    """The live members of a group that has some, for messages."""
+    if group.has_members_at_gateway:
+        return f"{len(group.classic_members or group.members)} members that a gateway keeps"
+    return "live members"
 
 
 def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity) -> None:
@@ -251,7 +302,7 @@ def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTIO
     An offset expires ``retention_ms`` after its commit and after the end of the last member, whichever is later. It
     does not expire while the group has live members or a transaction has a pending offset of the partition.
     """
-    if live_members(group, now):
+    if group.has_members_at_gateway or live_members(group, now):
         return []
     empty_since = max([group.emptied_at, *(m.seen_at + m.session_timeout_ms for m in group.members.values())])
     pending = {tp for offsets in group.pending.values() for tp in offsets}
@@ -269,4 +320,5 @@ def exists(group: Group | None) -> bool:
 
 def is_dead(group: Group, now: int) -> bool:
     """Whether an expiration deletes a group: no live member, no committed and no pending offset (OFF-16)."""
-    return not group.offsets and not any(group.pending.values()) and not live_members(group, now)
+    has_members = group.has_members_at_gateway or bool(live_members(group, now))
+    return not group.offsets and not any(group.pending.values()) and not has_members

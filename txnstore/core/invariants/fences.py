@@ -10,16 +10,15 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import sorted_items
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, is_foreign
-from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.core.view import View
 
 
 def fences_are_of_other_chains(state: State) -> Iterator[str]:
-    """A fence is of a producer that another chain coordinates, and has an epoch that a marker may carry."""
+    """A fence is of a producer that another chain coordinates, and has an epoch."""
     for producer_id, fence in sorted_items(state.fences):
         if not is_foreign(state, producer_id) or producer_id < 0:
             yield f"there is a fence of producer id {producer_id}, which no other chain coordinates"
-        if not 0 <= fence.epoch <= MAX_EPOCH + 1 or fence.at > state.timestamp:
+        if fence.epoch < 0 or fence.at > state.timestamp:
             yield f"the fence of producer id {producer_id} has epoch {fence.epoch} and time {fence.at}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txnstore.core.groups.assignors import Subscriptions
+from txnstore.core.groups.classic import lasting_assignments
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.invariants.common import changed, own_producers, owner_of
 from txnstore.core.model import TopicPartition, sorted_items
@@ -85,6 +86,61 @@ def instance_names_unique(state: State) -> Iterator[str]:
             yield f"group {name!r} has members, but generation {state.groups[name].generation}"
 
 
+def classic_generations_sound(state: State) -> Iterator[str]:
+    """A group has members of one kind. The ids and static names at a gateway are unique, and one member leads."""
+    for name, group in sorted_items(state.groups):
+        members = group.classic_members
+        if members and group.members:
+            yield f"group {name!r}: it has members with leases, and others at a gateway"
+        if group.classic is not None and group.generation < 1:
+            yield f"group {name!r}: a gateway has stored generation {group.generation}"
+        ids = [member.member_id for member in members]
+        lasting = {member.lasting_name for member in members}
+        if len(set(ids)) < len(ids) or len(lasting) < len(ids):
+            yield f"group {name!r}: two members at a gateway have the same id or group.instance.id"
+        leaders = {*ids} if ids else {None}
+        if group.classic is not None and group.classic.leader not in leaders:
+            yield f"group {name!r}: {group.classic.leader!r} leads it, which is none of its members"
+
+
+def epochs_sound(state: State) -> Iterator[str]:
+    """In a group of the kind ``consumer`` each member has an epoch, which is no later generation (KIP-848)."""
+    for name, group in sorted_items(state.groups):
+        if group.epochs is None:
+            continue
+        if group.classic is not None or {*group.epochs} != {*group.members}:
+            yield f"group {name!r}: {sorted(group.epochs)} have epochs, and {sorted(group.members)} are its members"
+        for member_id, epoch in sorted_items(group.epochs):
+            if not 1 <= epoch <= group.generation:
+                yield f"group {name!r}: member {member_id!r} is at epoch {epoch} of generation {group.generation}"
+
+
+def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
+    """The epoch of a member only grows: a commit of an earlier one stays refused."""
+    for name, old, new in changed(before.groups, after.groups):
+        if new is None or old.epochs is None or new.epochs is None:
+            continue
+        for member_id, epoch, now in changed(old.epochs, new.epochs):
+            if now is not None and now < epoch:
+                yield f"group {name!r}: the epoch of {member_id!r} went back from {epoch} to {now}"
+
+
+def assignments_never_change(before: State, after: State) -> Iterator[str]:
+    """A generation of a classic group has one assignment: a commit of this generation says who read what."""
+    for name, old, new in changed(before.groups, after.groups):
+        if new is None or old.classic is None or new.classic is None or not old.classic_members:
+            continue
+        if new.generation < old.generation and not _are_others(old, new):
+            yield f"group {name!r}: the generation went back from {old.generation} to {new.generation}"
+        if new.generation == old.generation and lasting_assignments(old.classic) != lasting_assignments(new.classic):
+            yield f"group {name!r}: the members or assignments of generation {new.generation} changed"
+
+
+def _are_others(old: Group, new: Group) -> bool:
+    """Whether no member is in both: the group was emptied, deleted and created again in one entry."""
+    return not {each.member_id for each in old.classic_members} & {each.member_id for each in new.classic_members}
+
+
 def generations_never_go_back(before: State, after: State) -> Iterator[str]:
     """The generation of a group only grows (CON-17), and grows when its members change: it fences the earlier ones."""
     for name, old, new in changed(before.groups, after.groups):
@@ -113,7 +169,9 @@ GROUP_INVARIANTS = (
     targets_cover_what_is_read,
     free_partitions_are_given,
     instance_names_unique,
+    classic_generations_sound,
+    epochs_sound,
 )
 
 #: The invariants of a transition.
-GROUP_STEPS = (generations_never_go_back,)
+GROUP_STEPS = (generations_never_go_back, assignments_never_change, epochs_never_go_back)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from txnstore.core.invariants.common import highest_epoch, own_producers, transactions_of
@@ -10,7 +10,6 @@ from txnstore.core.log.model import WINDOW, BatchMetadata, Partition, next_seque
 from txnstore.core.model import NO_PRODUCER, sorted_items
 from txnstore.core.routing import first_producer_id
 from txnstore.core.state import State
-from txnstore.core.transactions.model import MAX_EPOCH
 
 
 def producer_windows_sound(state: State) -> Iterator[str]:
@@ -18,16 +17,27 @@ def producer_windows_sound(state: State) -> Iterator[str]:
     for tp, partition in sorted_items(state.partitions):
         for producer_id, producer in sorted_items(partition.producers):
             where = f"{tp}: the window of producer id {producer_id}"
-            if len(producer.batches) > WINDOW:
-                yield f"{where} has {len(producer.batches)} batches"
-            for before, after in pairwise(producer.batches):
-                follows = after.first_sequence == next_sequence(before.last_sequence)
-                if not follows or after.base_offset <= before.last_offset:
-                    yield f"{where} has a gap before sequence {after.first_sequence} at offset {after.base_offset}"
-            for batch in producer.batches:
-                yield from (f"{where} {problem}" for problem in _window_batch(partition, batch))
+            yield from (f"{where} {problem}" for problem in _window(partition, producer.batches))
             if producer.current_txn_first_offset != partition.open_txns.get(producer_id):
                 yield f"{where} begins its transaction at {producer.current_txn_first_offset}, the partition does not"
+
+        for producer_id, kept in sorted_items(partition.session_windows):
+            where = f"{tp}: the window of the session of producer id {producer_id}"
+            yield from (f"{where} {problem}" for problem in _window(partition, kept.batches))
+            current = partition.producers.get(producer_id)
+            if current is None or current.epoch <= kept.session_epoch:
+                yield f"{where}, epoch {kept.session_epoch}, has no later transaction: the state is {current}"
+
+
+def _window(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[str]:
+    if len(batches) > WINDOW:
+        yield f"has {len(batches)} batches"
+    for before, after in pairwise(batches):
+        follows = after.first_sequence == next_sequence(before.last_sequence)
+        if not follows or after.base_offset <= before.last_offset:
+            yield f"has a gap before sequence {after.first_sequence} at offset {after.base_offset}"
+    for batch in batches:
+        yield from _window_batch(partition, batch)
 
 
 def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
@@ -45,9 +55,9 @@ def epochs_known_to_coordinator(state: State) -> Iterator[str]:
             if name is None:
                 continue
             txn = state.transactions.get(name)
-            limit = MAX_EPOCH + 1  # Of a producer id before a rotation: the epoch of its last marker.
-            if txn is not None and txn.producer_id == producer_id:
-                limit = highest_epoch(txn)
+            if txn is None or txn.producer_id != producer_id:
+                continue  # Of a producer id before a rotation; a session may have gone beyond 16 bits.
+            limit = highest_epoch(txn)
             if not 0 <= producer.epoch <= limit:
                 yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
 

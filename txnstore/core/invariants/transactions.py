@@ -27,8 +27,11 @@ def transactions_well_formed(state: State) -> Iterator[str]:
             yield f"{where} is {txn.state.name}, which is never stored"
         elif txn.partitions or txn.groups or txn.started_at is not None:
             yield f"{where} is {txn.state.name}, but has partitions, groups or a start time"
-        if not 0 <= txn.epoch <= MAX_EPOCH:
-            yield f"{where} has epoch {txn.epoch}, which no client may have"
+        client = txn.session_epoch if txn.in_session else txn.epoch
+        if not 0 <= client <= MAX_EPOCH:
+            yield f"{where} has epoch {client}, which no client may have"
+        if client > txn.epoch or (txn.in_session and (txn.state is TxnState.EMPTY or txn.is_prepared or txn.two_phase)):
+            yield f"{where} is {txn.state.name} at epoch {txn.epoch}, which session {client} cannot be"
 
 
 def open_transactions_listed(state: State) -> Iterator[str]:

@@ -69,7 +69,7 @@ def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
     return _in_partitions(state, batches, _batch_appended)
 
 
-def _fold_batches(state: State, batches: LastBatches) -> State:
+def fold_batches(state: State, batches: LastBatches) -> State:
     """The state after batches of one producer, as after the events of them."""
     state = _with_fences(state, ((batch.producer_id, batch.epoch) for batch in batches.values() if batch.transactional))
     return _in_partitions(state, batches.items(), _batch_appended)
@@ -179,19 +179,23 @@ def check_added(state: State, command: Append) -> Added:
     return command.added
 
 
-def append_batches(draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]) -> tuple[Appended, ...]:
+def append_batches(
+    draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch], session_epoch: int = NO_PRODUCER
+) -> tuple[Appended, ...]:
     """Append batches in order, each to its partition; returns where each is, also of a repeated one (SEQ-03)."""
-    answers, last = begin_append(draft, producer, batches)
-    draft.state = _fold_batches(draft.state, last)
+    answers, last = begin_append(draft, producer, batches, session_epoch)
+    draft.state = fold_batches(draft.state, last)
     return answers
 
 
 def begin_append(
-    draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]
+    draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch], session_epoch: int = NO_PRODUCER
 ) -> tuple[tuple[Appended, ...], LastBatches]:
     """Decide an append as :func:`append_batches` does; returns the answer, and the batches that are not folded yet.
 
     The check of a batch depends only on the earlier ones of its partition, so others are folded together.
+
+    ``session_epoch``: that of the transaction.
     """
     answers: list[Appended] = []
     accepted: list[tuple[TopicPartition, Batch]] = []
@@ -207,7 +211,7 @@ def begin_append(
             partition = partition_of(draft.state, tp)
             _check_topic(draft.state, batch)
             topics.add((batch.topic, batch.topic_id))
-        placed = _decide_batch(draft.state, producer, batch, partition)
+        placed = _decide_batch(draft.state, producer, batch, partition, session_epoch)
         if isinstance(placed, Batch):
             run[tp] = placed
             accepted.append((tp, placed))
@@ -237,11 +241,13 @@ def _check_shared_segments(producer: ProducerIdentity, accepted: list[tuple[Topi
         raise ProducerError(msg)
 
 
-def _decide_batch(state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition) -> Batch | Appended:
+def _decide_batch(
+    state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition, session_epoch: int
+) -> Batch | Appended:
     """The batch at its offsets; or where it was appended before."""
     _check_record_batch(producer, batch)
     if producer.producer_id != NO_PRODUCER:
-        duplicate = _check_sequence(partition, producer, batch)
+        duplicate = _check_sequence(partition, producer, batch, session_epoch)
         if duplicate is not None:
             return duplicate
     _check_upload(state, batch)
@@ -292,7 +298,36 @@ def _check_topic(state: State, batch: NewBatch) -> None:
         raise UnknownTopicOrPartitionError(msg)
 
 
-def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
+def session_window(partition: Partition, producer_id: int, epoch: int, session_epoch: int) -> tuple[BatchMetadata, ...]:
+    """The window of a producer at this epoch, with what is kept of the earlier transactions of its session."""
+    current = partition.producers.get(producer_id)
+    kept = partition.session_windows.get(producer_id)
+    window = current.batches if current is not None and current.epoch == epoch else ()
+    if kept is not None and kept.session_epoch == session_epoch:
+        window = (*kept.batches, *window)[-WINDOW:]
+    return window
+
+
+def find_repeated(
+    partition: Partition | None, producer: ProducerIdentity, batch: NewBatch, session_epoch: int
+) -> Appended | None:
+    """Where a batch of the window of a producer was appended first (SEQ-03); None if it is not one of these."""
+    if partition is None:
+        return None
+    return _in_window(session_window(partition, producer.producer_id, producer.epoch, session_epoch), batch)
+
+
+def _in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | None:
+    last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
+    for before in window:
+        if (before.first_sequence, before.last_sequence) == (batch.base_sequence, last_sequence):
+            return Appended(batch.tp, before.base_offset, before.last_offset + 1, before.timestamp, duplicate=True)
+    return None
+
+
+def _check_sequence(
+    partition: Partition, producer: ProducerIdentity, batch: NewBatch, session_epoch: int
+) -> Appended | None:
     """The checks of Kafka's ``ProducerAppendInfo``: the epoch, then the window, then the sequence (SEQ-01…09).
 
     Returns:
@@ -303,22 +338,20 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
         OutOfOrderSequenceError: The sequence is neither the next one nor that of a batch in the window.
     """
     current = partition.producers.get(producer.producer_id)
-    if current is None:
-        # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08).
-        expected = 0 if producer.transactional_id is not None else batch.base_sequence
-    elif producer.epoch < current.epoch:
+    if current is not None and producer.epoch < current.epoch:
         msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {current.epoch}"
         raise ProducerFencedError(msg)
-    elif producer.epoch > current.epoch:
-        expected = 0
-    else:
-        for appended in current.batches:
-            last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
-            if (appended.first_sequence, appended.last_sequence) == (batch.base_sequence, last_sequence):
-                return Appended(
-                    batch.tp, appended.base_offset, appended.last_offset + 1, appended.timestamp, duplicate=True
-                )
-        expected = next_sequence(current.last_sequence)
+    window = session_window(partition, producer.producer_id, producer.epoch, session_epoch)
+    repeated = _in_window(window, batch)
+    if repeated is not None:
+        return repeated
+    expected = 0
+    if window:
+        expected = next_sequence(window[-1].last_sequence)
+    elif current is None and (producer.transactional_id is None or session_epoch != NO_PRODUCER):
+        # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08). So
+        # may that of a session, which outlives its transactions.
+        expected = batch.base_sequence
     if batch.base_sequence != expected:
         before = _find_open(partition, producer, batch)
         if before is not None:

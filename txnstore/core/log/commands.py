@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import ProducerIdentity, TopicPartition, value
+from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Append:
         topic_ids: Pairs of (topic, topic id) of ``partitions``, where the id is known.
         renews: In the coordinator's chain: write an entry, though the transaction has all partitions and groups, so
             that other chains accept its evidence for another time.
+        added_only: Refuse what is not in the open transaction yet, as a client does that adds partitions and groups
+            with requests of their own (transactions v1). Batches that repeat earlier ones are not refused.
     """
 
     producer: ProducerIdentity
@@ -34,6 +36,7 @@ class Append:
     added: Added | None = None
     topic_ids: tuple[tuple[str, str], ...] = ()
     renews: bool = False
+    added_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,13 @@ class Added:
     """Evidence that the coordinator has the partitions and groups of an append in the open transaction.
 
     It holds as of entry ``sequence`` of the coordinator's chain ``chain``, at its time ``timestamp`` in ms.
+    ``session_epoch``: that of the transaction.
     """
 
     chain: int
     sequence: int
     timestamp: int
+    session_epoch: int = NO_PRODUCER
 
 
 @value()

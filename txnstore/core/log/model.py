@@ -227,6 +227,22 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
+@value()
+class SessionWindow:
+    """The last batches of the earlier transactions of a session, in a partition (SEQ-03).
+
+    A client of transactions v1 numbers its records on from one transaction to the next. The marker of each of them
+    empties the window of the :class:`ProducerState`, which is kept here.
+
+    Attributes:
+        session_epoch: The epoch that the client has: another one is of another session.
+        batches: The last :data:`WINDOW` batches up to the last marker.
+    """
+
+    session_epoch: int
+    batches: tuple[BatchMetadata, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
     """An entry of the aborted index (LSO-06; Kafka: ``AbortedTxn``).
@@ -249,6 +265,7 @@ class Partition:
         high_watermark: The offset after the last record or marker.
         batches: The batches by offset.
         producers: The state of each producer, by producer id.
+        session_windows: What is left of the windows of producers whose client goes on with its epoch, by producer id.
         open_txns: The first offset of each open transaction, by producer id.
         aborted: The aborted index, in order of the markers.
         clean_until: The cleaner checkpoint: below it the log has at most one record of each key. Use
@@ -265,6 +282,7 @@ class Partition:
     aborted: tuple[AbortedTxn, ...] = ()
     clean_until: int = 0
     revision: int = 0
+    session_windows: Map[int, SessionWindow] = field(default_factory=Map)
 
     @property
     def first_dirty_offset(self) -> int:
@@ -294,6 +312,7 @@ class Partition:
             aborted,
             self.clean_until,
             self.revision,
+            self.session_windows,
         )
 
     def read_limit(self, isolation: Isolation) -> int:

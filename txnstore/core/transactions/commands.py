@@ -8,7 +8,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 
 #: The default of Kafka's ``transaction.timeout.ms``.
@@ -60,6 +60,7 @@ class EndTxn:
         offsets: The offsets that are not registered yet.
         versions: Pairs of (scope, version) of an idempotent job; if one is committed already, nothing is committed.
         after: For each other chain of the transaction, an entry that follows all its batches and offsets.
+        session: The client goes on with the epoch and the sequences that it has (transactions v1).
     """
 
     producer: ProducerIdentity
@@ -68,6 +69,7 @@ class EndTxn:
     offsets: tuple[TxnOffsets, ...] = ()
     versions: tuple[tuple[str, int], ...] = ()
     after: tuple[tuple[int, int], ...] = ()
+    session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class DecidedTransaction:
 
     ``partitions`` and ``groups`` are all of the transaction, those of the coordinator's chain too. Its markers carry
     the epoch ``epoch + 1`` (KIP-890). ``topic_ids``: pairs of (topic, topic id) for topics of other
-    chains, where the id is known.
+    chains, where the id is known. ``session_epoch``: the epoch with which the client goes on; -1 if it does not.
     """
 
     transactional_id: str
@@ -158,6 +160,7 @@ class DecidedTransaction:
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
     topic_ids: tuple[tuple[str, str], ...] = ()
+    session_epoch: int = NO_PRODUCER
 
     def names(self, topic: CatalogTopic) -> bool:
         """Whether the transaction may have data in this topic, and not only in an earlier one of its name."""

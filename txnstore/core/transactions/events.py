@@ -84,6 +84,24 @@ class TxnPrepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContinued:
+    """The client of a decided transaction goes on with the epoch that it has (transactions v1).
+
+    It stands before the markers of the transaction in the chain, and keeps the windows that these empty.
+
+    ``epoch``: that of the transaction. ``session_epoch``: that of the client. ``partitions``: those of this chain with
+    batches of the transaction.
+    """
+
+    type: Literal["SessionContinued"] = "SessionContinued"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    session_epoch: int
+    partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecorded:
     """A job committed this version; a later commit of this version or an older one has no effect."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from txnstore.core.fences import with_fence
+from txnstore.core.log.appending import session_window
+from txnstore.core.log.model import Partition, SessionWindow
 from txnstore.core.model import NO_PRODUCER, Map
 from txnstore.core.state import Fold, State, is_foreign, replace
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
     ProducerInitialized,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -83,9 +86,26 @@ def _txn_prepared(state: State, event: TxnPrepared) -> State:
         state=PREPARING[event.outcome],
         next_producer_id=event.next_producer_id,
         next_epoch=event.next_epoch,
+        session_epoch=NO_PRODUCER,
         updated_at=state.timestamp,
     )
     return _with_transaction(state, txn, event.next_producer_id + 1)
+
+
+def _session_continued(state: State, event: SessionContinued) -> State:
+    logs = {tp: _with_session_window(state.partitions[tp], event) for tp in event.partitions}
+    state = replace(state, partitions=state.partitions.update(logs))
+    if is_foreign(state, event.producer_id):
+        return state
+    txn = replace(state.transactions[event.transactional_id], session_epoch=event.session_epoch)
+    return _with_transaction(state, txn)
+
+
+def _with_session_window(partition: Partition, event: SessionContinued) -> Partition:
+    """The log with the window of the producer kept, together with what is left of earlier transactions of it."""
+    window = session_window(partition, event.producer_id, event.epoch, event.session_epoch)
+    kept = SessionWindow(event.session_epoch, window)
+    return replace(partition, session_windows=partition.session_windows.insert(event.producer_id, kept))
 
 
 def _txn_completed(state: State, event: TxnCompleted) -> State:
@@ -121,6 +141,7 @@ TRANSACTION_FOLDS: dict[type, Fold] = {
     OffsetsAdded: _offsets_added,
     TxnHeld: _txn_held,
     TxnPrepared: _txn_prepared,
+    SessionContinued: _session_continued,
     VersionRecorded: _version_recorded,
     TxnCompleted: _txn_completed,
 }

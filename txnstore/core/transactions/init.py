@@ -10,6 +10,7 @@ from txnstore.core.transactions.lookups import decided_of, fenced, is_previous_i
 from txnstore.core.transactions.machine import check_transition
 from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
+from txnstore.core.transactions.sessions import client_identity
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 
@@ -45,11 +46,15 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Dec
             return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
     if command.keep_prepared and txn.state is TxnState.ONGOING and txn.is_prepared:
         return _keep(draft, command, txn)
-    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else decided_of(txn)
+    # The client's own abort leaves its session, so that the command is recognised when it is repeated.
+    in_session = command.expected is not None and txn.in_session
+    unfinished = decided_of(txn)
+    if txn.state is TxnState.ONGOING:
+        unfinished = decide_end(draft, txn, Outcome.ABORT, session=in_session)
     if unfinished is not None:
         return unfinished
     txn = draft.state.transactions[transactional_id]
-    if command.expected is not None and is_previous_identity(txn, command.expected):
+    if command.expected is not None and not in_session and is_previous_identity(txn, command.expected):
         # The end has already bumped the caller's epoch.
         return _grant(draft, command, txn.producer_id, txn.epoch)
     if txn.epoch >= MAX_EPOCH:
@@ -63,9 +68,9 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
     Raises:
         ProducerFencedError: The expected identity is neither the current one nor the one before it.
     """
-    if expected in {(txn.producer_id, txn.epoch), next_id_and_epoch(txn)}:
+    if expected == client_identity(txn) or (not txn.in_session and expected == next_id_and_epoch(txn)):
         return None
-    if is_previous_identity(txn, expected):
+    if not txn.in_session and is_previous_identity(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
+from txnstore.core.log.appending import find_repeated
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, leads_group, leads_partition
 from txnstore.core.transactions.commands import DecidedTransaction, EndTxn
-from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction
+from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction, TxnState
 from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError, ProducerFencedError
 
 
@@ -55,6 +57,7 @@ def decided_of(txn: Transaction) -> DecidedTransaction | None:
         tuple(sorted(txn.partitions)),
         tuple(sorted(txn.groups)),
         tuple((name, topic_id) for name in sorted(txn.topic_ids) for topic_id in txn.topic_ids[name]),
+        txn.session_epoch,
     )
 
 
@@ -83,6 +86,31 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
         msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
         raise InvalidPidMappingError(msg + str(producer.producer_id))
     return txn
+
+
+def has_added(txn: Transaction, command: Append) -> bool:
+    """Whether the transaction is open, and has all partitions and groups of an append already."""
+    tps = {*command.partitions, *(batch.tp for batch in command.batches)}
+    groups = {*command.groups, *(offsets.group for offsets in command.offsets if offsets.offsets)}
+    return txn.state is TxnState.ONGOING and txn.partitions >= tps and txn.groups >= groups
+
+
+def repeated_batches(
+    states: Mapping[TopicPartition, State], txn: Transaction, command: Append
+) -> tuple[Appended, ...] | None:
+    """Where the batches of an append were appended first; None if one is not in the window of its producer (SEQ-03).
+
+    Args:
+        states: For the partition of each batch the state of the chain that leads it.
+        txn: The transaction of the producer.
+        command: The append.
+    """
+    found = [
+        find_repeated(states[batch.tp].partition(batch.tp), command.producer, batch, txn.session_epoch)
+        for batch in command.batches
+    ]
+    repeated = tuple(item for item in found if item is not None)
+    return repeated if repeated and len(repeated) == len(found) and not command.offsets else None
 
 
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:

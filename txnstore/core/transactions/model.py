@@ -64,6 +64,8 @@ class Transaction:
         started_at: The time at which the open transaction began.
         updated_at: The time of the last change.
         versions: The last committed version of each scope of an idempotent job.
+        session_epoch: The epoch that the client has, if it is not ``epoch``: a client of transactions v1 keeps one for
+            a session of many transactions (:mod:`txnstore.core.transactions.sessions`); else -1.
     """
 
     transactional_id: str
@@ -82,6 +84,12 @@ class Transaction:
     started_at: int | None = None
     updated_at: int = 0
     versions: Map[str, int] = field(default_factory=Map)
+    session_epoch: int = NO_PRODUCER
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the client has another epoch than the transaction: it has ended earlier ones with transactions v1."""
+        return self.session_epoch != NO_PRODUCER
 
     @property
     def is_prepared(self) -> bool:

@@ -23,15 +23,17 @@ from txnstore.core.log.appending import (
     check_granting_chain,
     check_plain_producer,
     find_batch,
+    fold_batches,
     marker_written,
+    partition_of,
     with_markers,
 )
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
 from txnstore.core.log.model import Batch, Partition
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe
+from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe, replace
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,
@@ -45,6 +47,7 @@ from txnstore.core.transactions.commands import (
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
+    SessionContinued,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
@@ -54,15 +57,26 @@ from txnstore.core.transactions.lookups import (
     decided_of,
     earlier_outcome,
     fenced,
+    has_added,
     knows_version,
     next_id_and_epoch,
     next_identity,
+    repeated_batches,
     spans_chains,
     still_ending,
     transaction_of,
 )
 from txnstore.core.transactions.machine import check_transition
-from txnstore.core.transactions.model import COMPLETING, DECIDED, MAX_EPOCH, PREPARING, Transaction, TxnState
+from txnstore.core.transactions.model import (
+    COMPLETED,
+    COMPLETING,
+    DECIDED,
+    MAX_EPOCH,
+    PREPARING,
+    Transaction,
+    TxnState,
+)
+from txnstore.core.transactions.sessions import SESSIONS
 from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 
 
@@ -94,6 +108,8 @@ def hold(draft: Draft, command: HoldTxn) -> None:
     if txn.state is not TxnState.ONGOING:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
         raise InvalidTxnStateError(msg)
+    if txn.in_session:
+        raise _no_two_phase_session(txn)
     if not txn.is_prepared:
         draft.emit(
             TxnHeld(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
@@ -103,6 +119,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
 def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
     """Append batches and pending offsets, all or none."""
     producer = command.producer
+    session_epoch = NO_PRODUCER
     if producer.transactional_id is None:
         if command.offsets:
             msg = "offsets can only be sent inside a transaction"
@@ -113,15 +130,32 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
         txn = transaction_of(draft.state, producer)
         if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
             raise fenced(txn, producer)
+        session_epoch = txn.session_epoch
+        if command.added_only and not has_added(txn, command):
+            return _repeated_only(draft.state, txn, command)
         join(draft, command)
     else:
         added = check_added(draft.state, command)
         check_granting_chain(draft.state, producer)
         check_fence(draft.state, producer)
+        session_epoch = added.session_epoch
         observe(draft, ((added.chain, added.sequence),))
         for offsets in command.offsets:
             commit_offsets(draft, offsets, producer)
-    return append_batches(draft, producer, command.batches)
+    return append_batches(draft, producer, command.batches, session_epoch)
+
+
+def _repeated_only(state: State, txn: Transaction, command: Append) -> tuple[Appended, ...]:
+    """The answer to batches that are not in the open transaction: they repeat earlier ones of the session (SEQ-03).
+
+    Raises:
+        InvalidTxnStateError: They do not (ADD-06).
+    """
+    repeated = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
+    if repeated is None:
+        msg = f"{command.producer} has not added all its partitions and groups to the transaction ({txn.state.name})"
+        raise InvalidTxnStateError(msg)
+    return repeated
 
 
 def join(draft: Draft, command: Append | EndTxn) -> None:
@@ -157,6 +191,9 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
             name: topic_id for name, topic_id in command.topic_ids if topic_id not in txn.topic_ids.get(name, ())
         }
     new, new_groups = sorted(joining - txn.partitions), sorted(groups - txn.groups)
+    for tp in new:
+        if leads_partition(draft.state, tp):
+            partition_of(draft.state, tp)
     if new or topic_ids or renews or new_groups:
         check_transition(txn, TxnState.ONGOING)
     if new or topic_ids or renews:
@@ -192,14 +229,18 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     """
     producer = command.producer
     txn = transaction_of(draft.state, producer)
+    if command.session and (txn.is_prepared or txn.two_phase):
+        raise _no_two_phase_session(txn)
     if txn.state in DECIDED or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         return _repeated_end(draft.state, txn, command)
     if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
     join(draft, command)
-    appended, last = begin_append(draft, producer, command.batches)
+    appended, last = begin_append(draft, producer, command.batches, txn.session_epoch)
     txn = draft.state.transactions[txn.transactional_id]
     begun = txn.state is TxnState.ONGOING
+    if command.session and not begun:
+        return _ended_before(txn, command)
     if not begun and command.outcome is Outcome.COMMIT and not command.versions:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to commit"
         raise InvalidTxnStateError(msg)
@@ -209,8 +250,28 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if begun or command.outcome is Outcome.ABORT:
         # An empty abort still bumps the epoch, which fences an append whose outcome is unknown (TV2-08).
         observe(draft, command.after)
-        unfinished = decide_end(draft, draft.state.transactions[txn.transactional_id], command.outcome, last)
+        txn = draft.state.transactions[txn.transactional_id]
+        unfinished = decide_end(draft, txn, command.outcome, last, session=command.session)
     return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
+
+
+def _ended_before(txn: Transaction, command: EndTxn) -> Ended:
+    """The answer to an end in a session without an open transaction: a repetition, by Kafka's table (END-03).
+
+    The client has the same epoch in its next transaction, so only the state tells a repetition.
+
+    Raises:
+        InvalidTxnStateError: The last transaction has ended with the other outcome, or there is none.
+    """
+    if COMPLETED.get(txn.state) is not command.outcome:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to {command.outcome.lower()}"
+        raise InvalidTxnStateError(msg)
+    return Ended(command.producer)
+
+
+def _no_two_phase_session(txn: Transaction) -> InvalidTxnStateError:
+    msg = f"transactional id {txn.transactional_id!r} has two-phase commit, which needs a client of transactions v2"
+    return InvalidTxnStateError(msg)
 
 
 def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
@@ -226,13 +287,17 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     if txn.state in DECIDED and (producer.producer_id, producer.epoch) == next_id_and_epoch(txn):
         raise still_ending(txn)
     outcome = earlier_outcome(txn, command)
+    if command.session and not txn.in_session:
+        # Another process has ended it, or an init has: the epoch of the client is over.
+        raise fenced(txn, producer)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
         return Ended(next_identity(state, producer), repeated=True, unfinished=decided_of(txn))
-    if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
+    if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT and not txn.in_session):
         # Another process may have aborted it, so the producer is fenced (KAFKA-20785).
         raise fenced(txn, producer)
     if outcome is not command.outcome:
-        msg = f"transaction {txn.transactional_id!r} of {producer} is committed, so it cannot be aborted"
+        ended, other = ("committed", "aborted") if outcome is Outcome.COMMIT else ("aborted", "committed")
+        msg = f"transaction {txn.transactional_id!r} of {producer} is {ended}, so it cannot be {other}"
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, producer, batch, txn.updated_at) for batch in command.batches)
     return Ended(next_identity(state, producer), appended, unfinished=decided_of(txn))
@@ -257,20 +322,21 @@ def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
 
 
 def decide_end(
-    draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES
+    draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES, *, session: bool = False
 ) -> DecidedTransaction | None:
     """Emit the decision of a transaction, the markers of this chain, and the completion if no other chain takes part.
 
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
     when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
 
-    ``last``: see :func:`emit_markers`.
+    ``last``: see :func:`emit_markers`. ``session``: the client goes on with the epoch that it has. Then the epoch of
+    its transactions, which the client does not have, may be of more than 16 bits.
 
     Returns:
         The transaction, if its markers in other chains and its completion are still to be written; else None.
     """
     check_transition(txn, PREPARING[outcome])
-    rotate = txn.epoch >= MAX_EPOCH
+    rotate = txn.epoch >= MAX_EPOCH and not session
     draft.emit(
         TxnPrepared(
             transactional_id=txn.transactional_id,
@@ -283,6 +349,8 @@ def decide_end(
     )
     decided = decided_of(draft.state.transactions[txn.transactional_id])
     assert decided is not None  # TxnPrepared is folded.
+    if session:
+        decided = replace(decided, session_epoch=txn.session_epoch if txn.in_session else txn.epoch)
     emit_markers(draft, decided, last)
     if spans_chains(draft.state, decided):
         return decided
@@ -360,8 +428,12 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
     ``ProducerFenced`` does.
 
     ``last``: the last batch in each partition that is recorded in the draft and not folded; it is folded together with
-    the marker that follows it.
+    the marker that follows it, or before, if the session of the client goes on.
     """
+    if decided.session_epoch != NO_PRODUCER:
+        draft.state = fold_batches(draft.state, last)
+        last = NO_BATCHES
+        _keep_windows(draft, decided)
     state = draft.state
     coordinated_here = not is_foreign(state, decided.producer_id)
     lacking = coordinated_here or lacks_markers(state, decided.producer_id, decided.epoch)
@@ -385,6 +457,29 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
             )
     if not coordinated_here and lacks_markers(draft.state, decided.producer_id, decided.epoch):
         _emit_fence(draft, decided.producer_id, epoch, (), ())
+
+
+def _keep_windows(draft: Draft, decided: DecidedTransaction) -> None:
+    """Emit that the session of the client goes on: in the coordinator's chain, and where there are batches to keep."""
+    partitions = [tp for tp in decided.partitions if _has_window(draft.state, decided, tp)]
+    if partitions or not is_foreign(draft.state, decided.producer_id):
+        draft.require(SESSIONS)
+        draft.emit(
+            SessionContinued(
+                transactional_id=decided.transactional_id,
+                producer_id=decided.producer_id,
+                epoch=decided.epoch,
+                session_epoch=decided.session_epoch,
+                partitions=partitions,
+            ),
+        )
+
+
+def _has_window(state: State, decided: DecidedTransaction, tp: TopicPartition) -> bool:
+    """Whether a partition has batches of the transaction and no marker yet."""
+    partition = _log_of(state, decided, tp)
+    producer = partition.producers.get(decided.producer_id) if partition is not None else None
+    return producer is not None and producer.epoch == decided.epoch and bool(producer.batches)
 
 
 def _marker_of(

@@ -1,0 +1,86 @@
+"""A gateway in a thread of the test's process, on a socket of 127.0.0.1."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import txnstore
+from txnstore.gateway.gateway import Gateway
+from txnstore.gateway.properties import Properties
+from txnstore.gateway.security import OPEN, Security
+
+#: Members join at once: no test waits for others.
+QUICK = {"group.initial.rebalance.delay.ms": "0"}
+
+
+class RunningGateway:
+    """A gateway that clients can connect to.
+
+    Attributes:
+        address: Its host and port.
+        bootstrap: The same, as clients write it.
+    """
+
+    def __init__(
+        self,
+        store: txnstore.Store,
+        properties: Mapping[str, str] | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        self._store = store
+        self._properties = Properties.from_mapping({**QUICK, **(properties or {})})
+        self._security = security
+        bound = self._bound = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = bound.getsockname()
+        self.bootstrap = f"127.0.0.1:{self.address[1]}"
+        self._ready, self._failed = threading.Event(), list[BaseException]()
+        self._thread = threading.Thread(target=self._run, name="gateway of a test", daemon=True)
+
+    def start(self) -> None:
+        """Start it; returns when it listens."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failed:
+            raise self._failed[0]
+
+    def stop(self) -> None:
+        """End it, and wait for its end."""
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - The test gets it.
+            self._failed.append(error)
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        gateway = Gateway(self._store._connection, self._properties, self._bound, None, self._security)
+        await gateway.start()
+        self._ready.set()
+        try:
+            await self._ended.wait()
+        finally:
+            await gateway.close()
+
+
+@contextmanager
+def serving(
+    store: txnstore.Store, properties: Mapping[str, str] | None = None, security: Security = OPEN
+) -> Iterator[RunningGateway]:
+    """In the block a gateway serves the store."""
+    gateway = RunningGateway(store, properties, security)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.stop()

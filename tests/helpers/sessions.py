@@ -1,0 +1,77 @@
+"""A client of transactions v1 on the pure core, as the gateway drives it: one identity for many transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.helpers.core import T0, World, offsets
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.model import NewBatch, next_sequence
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.transactions.sessions import identity_in
+
+
+@dataclass
+class SessionClient:
+    """A client that adds partitions itself, keeps its epoch, and numbers its records on over its transactions."""
+
+    world: World
+    client: ProducerIdentity
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The identity of its transaction, for a request that arrives now."""
+        return identity_in(self.world.state, self.client)
+
+    def adding(self, *tps: TopicPartition, groups: tuple[str, ...] = ()) -> Append:
+        """AddPartitionsToTxn, AddOffsetsToTxn."""
+        return Append(self.identity, partitions=tps, groups=groups)
+
+    def numbered(self, records: int = 1, tp: TopicPartition = T0, sequence: int | None = None) -> NewBatch:
+        """A batch with the next sequence, or with this one."""
+        return self.world.batch(records, tp, self.sequences.get(tp, 0) if sequence is None else sequence)
+
+    def produce(self, batch: NewBatch) -> Append:
+        """Produce."""
+        return Append(self.identity, (batch,), added_only=True)
+
+    def end(self, outcome: Outcome = Outcome.COMMIT) -> EndTxn:
+        """EndTxn."""
+        return EndTxn(self.identity, outcome, session=True)
+
+    def send(self, records: int = 1, tp: TopicPartition = T0, sequence: int | None = None) -> Appended:
+        """Add the partition, produce a batch, and go on behind it."""
+        batch = self.numbered(records, tp, sequence)
+        self.world.do(self.adding(tp))
+        appended = self.again(batch)
+        self.sequences[tp] = next_sequence(batch.base_sequence, records)
+        return appended
+
+    def again(self, batch: NewBatch) -> Appended:
+        """Produce a batch, whatever its sequence."""
+        (appended,) = self.world.do(self.produce(batch))
+        assert isinstance(appended, Appended)
+        return appended
+
+    def send_offsets(self, positions: dict[TopicPartition, int], group: str = "g") -> None:
+        """AddOffsetsToTxn and TxnOffsetCommit."""
+        self.world.do(self.adding(groups=(group,)))
+        self.world.do(Append(self.identity, offsets=(offsets(positions, group),), added_only=True))
+
+    def finish(self, outcome: Outcome = Outcome.COMMIT) -> Ended:
+        ended = self.world.do(self.end(outcome))
+        assert isinstance(ended, Ended)
+        return ended
+
+    def transact(self, records: int = 1, tp: TopicPartition = T0, outcome: Outcome = Outcome.COMMIT) -> Appended:
+        """A transaction of one batch."""
+        appended = self.send(records, tp)
+        self.finish(outcome)
+        return appended
+
+
+def session(world: World, transactional_id: str = "a", expected: tuple[int, int] | None = None) -> SessionClient:
+    """A client that has just got its identity."""
+    return SessionClient(world, world.do(InitProducer(transactional_id, expected=expected)))

@@ -1,0 +1,1 @@
+"""The gateway, with the clients of others."""

@@ -1,0 +1,150 @@
+"""Mutants of the rules of groups whose members a gateway keeps."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain.ages import Ages
+from txnstore.core.groups import classic, membership
+from txnstore.core.groups import fold as groups_fold
+from txnstore.core.groups import offsets as groups_offsets
+
+_RULES = "unit/core/test_classic_groups.py::"
+_EPOCHS = "unit/core/test_consumer_groups.py::"
+#: Two gateways of one group, often enough.
+_GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
+
+GATEWAYS = (
+    Mutant(
+        "a gateway stores a generation after one that it does not know",
+        classic.store_generation,
+        "if $group.generation != $command.expected:",
+        "if False:",
+        settings=_GATEWAYS,
+    ),
+    Mutant(
+        "a gateway replaces a static member that another gateway has replaced",
+        classic._check_replacement,
+        "or _ids($old) - _ids($new) != set($command.replaces)",
+        "",
+        test=_RULES + "test_a_late_replacement_does_not_fence_a_newer_instance",
+    ),
+    Mutant(
+        "the assignment of a generation changes",
+        classic._check_replacement,
+        "or lasting_assignments($old) != lasting_assignments($new)",
+        "",
+        test=_RULES + "test_within_a_generation_nothing_else_changes",
+    ),
+    Mutant(
+        "a repeated generation is refused",
+        classic.store_generation,
+        "if ($group.generation, _without_time($group.classic)) == ($command.generation, $new):",
+        "if False:",
+        test=_RULES + "test_the_same_generation_again_succeeds_and_writes_nothing",
+    ),
+    Mutant(
+        "writers that do not know generations may go on",
+        classic.store_generation,
+        "$draft.require(GROUPS)",
+        "pass",
+        test=_RULES + "test_a_generation_is_one_event_and_needs_writers_that_know_it",
+    ),
+    Mutant(
+        "a gateway takes a group from members with leases",
+        classic.store_generation,
+        "if any(($member.member_id, $member.seen_at) not in $command.expired for $member in $group.members.values()):",
+        "if False:",
+        test=_RULES + "test_a_group_has_members_of_one_kind",
+    ),
+    Mutant(
+        "a member with a lease joins members of a gateway",
+        membership.join,
+        "if $group.kind != $command.kind:",
+        "if False:",
+        test=_RULES + "test_a_group_has_members_of_one_kind",
+    ),
+    Mutant(
+        "a member of a gateway commits in any generation",
+        membership.check_membership,
+        "if $offsets.generation != $group.generation:",
+        "if not $group.classic and $offsets.generation != $group.generation:",
+        settings=_GATEWAYS,
+    ),
+    Mutant(
+        "who is no member of a gateway commits",
+        membership.require_any_member,
+        "        require_member($group, $name, $member_id, $instance_id)\n        return\n",
+        "        require_member($group, $name, $member_id, $instance_id)\n    return\n",
+        settings=_GATEWAYS,
+    ),
+    Mutant(
+        "a commit without membership is accepted while a gateway keeps members",
+        membership.expire_if_none_live,
+        "_group($draft, $name).classic_members or ",
+        "",
+        settings=_GATEWAYS,
+    ),
+    Mutant(
+        "offsets expire while a gateway keeps members",
+        groups_offsets.expired_offsets,
+        "$group.has_members_at_gateway or ",
+        "",
+        test=_RULES + "test_no_time_ends_the_members_of_a_gateway",
+    ),
+    Mutant(
+        "a group expires while a gateway keeps members",
+        groups_offsets.is_dead,
+        "$group.has_members_at_gateway or ",
+        "",
+        test=_RULES + "test_no_time_ends_the_members_of_a_gateway",
+    ),
+    Mutant(
+        "offsets expire without a delay after a gateway has emptied the group",
+        groups_fold._generation_stored,
+        "$state.timestamp if $emptied else $group.emptied_at",
+        "$group.emptied_at",
+        test=_RULES + "test_offsets_expire_a_week_after_the_group_became_empty",
+    ),
+    Mutant(
+        "a lease ends a member of KIP-848",
+        Ages.expired_members,
+        "if $group is not None and $group.has_members_at_gateway:",
+        "if False:",
+        test="protocol/store/test_classic_groups.py::test_members_of_kip_848_have_no_leases",
+    ),
+    Mutant(
+        "a member of KIP-848 is at the newest generation before it has reconciled it",
+        membership._reconcile,
+        "$epoch is None or set($member.held).issubset($member.target)",
+        "True",
+        test=_EPOCHS + "test_off_07_a_member_commits_in_its_epoch_until_it_has_reconciled",
+    ),
+    Mutant(
+        "a commit of an earlier epoch is accepted",
+        membership._generation_of,
+        "$group.epochs.get($member_id, $group.generation)",
+        "min($group.epochs.values())",
+        test=_EPOCHS + "test_a_rebalance_that_takes_nothing_from_a_member_does_not_fence_it_at_once",
+    ),
+    Mutant(
+        "the epoch of a member that left stays",
+        groups_fold._without_epoch,
+        "$group.epochs.discard($member_id)",
+        "$group.epochs",
+        test=_EPOCHS + "test_a_gateway_names_who_is_gone",
+    ),
+    Mutant(
+        "offsets of a topic that is read are deleted",
+        groups_offsets.delete_offsets,
+        "if $tp.topic not in $topics and any(",
+        "if any(",
+        test=_RULES + "test_offsets_of_topics_that_are_read_stay",
+    ),
+    Mutant(
+        "the end of a transaction restores a deleted offset",
+        groups_fold._offsets_deleted,
+        "$pending = $pending.insert($producer_id, _without($offsets, $event.partitions))",
+        "pass",
+        test=_RULES + "test_pending_offsets_are_deleted_too",
+    ),
+)

@@ -1,0 +1,375 @@
+"""Sessions of clients of transactions v1 over several chains: in the pure core, and through the coordinator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.helpers import keys
+from tests.helpers.chains import Cluster, ids_of, process
+from tests.helpers.connections import connection_of
+from tests.helpers.format_answers import objects_of
+from tests.helpers.format_reader import Reader
+from txnstore.core.expiration import Expire
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.commands import Added, Append, Appended
+from txnstore.core.log.model import NewBatch, Segment, next_sequence
+from txnstore.core.model import NO_FEATURES, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, WriteMarkers
+from txnstore.core.transactions.model import TxnState
+from txnstore.core.transactions.sessions import SESSIONS, client_identity, identity_in
+from txnstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+)
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
+DAY_MS = 86_400_000
+
+# The pure core --------------------------------------------------------------------------------------------------------
+
+
+class Session(Cluster):
+    """Two chains; chain 0 coordinates a client of transactions v1, whose transactions are written step by step."""
+
+    def __init__(self) -> None:
+        super().__init__(chains=2)
+        self.name = self.home(0)
+        self.client: ProducerIdentity = self.do(0, InitProducer(self.name))
+        self.here, self.there = self.led_by(0)[0], self.led_by(1)[0]
+
+    def arrive(self) -> ProducerIdentity:
+        """The identity of its transaction, for a request that arrives now."""
+        self.identity = identity_in(self.view(), self.client)
+        return self.identity
+
+    def add(self, *tps: TopicPartition) -> Added:
+        identity = self.arrive()
+        self.do(0, Append(identity, partitions=tps))
+        state = self.states[0]
+        return Added(0, state.sequence, state.timestamp, state.transactions[self.name].session_epoch)
+
+    def produce(self, batch: NewBatch) -> Append:
+        """The command for the other chain, of a request that arrives now."""
+        added = self.add(batch.tp)
+        return Append(self.identity, (batch,), added=added)
+
+    def end(self, outcome: Outcome = COMMIT) -> None:
+        """The decision; :meth:`finish` writes what follows."""
+        after = ((1, self.states[1].sequence),)
+        ended = self.do(0, EndTxn(self.arrive(), outcome, after=after, session=True))
+        self.decided = ended.unfinished
+
+    def transact(self, batch: NewBatch, outcome: Outcome = COMMIT) -> Appended:
+        (appended,) = self.do(1, self.produce(batch))
+        self.end(outcome)
+        self.finish()
+        self.sound()
+        assert isinstance(appended, Appended)
+        return appended
+
+
+@pytest.fixture
+def cluster() -> Session:
+    return Session()
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_sequences_run_on_in_other_chains(cluster: Session, outcome: Outcome) -> None:
+    """SEQ-01, SEQ-03: also when the chain took no part in the transactions between."""
+    there = cluster.there
+    first = cluster.batch(there, 0, records=3)
+    assert cluster.transact(first, outcome).base_offset == 0
+    for number in range(2):
+        cluster.add(cluster.here)
+        cluster.do(0, Append(cluster.identity, (cluster.batch(cluster.here, number),)))
+        cluster.end()
+    for gap in (0, 2, 4):
+        with pytest.raises(OutOfOrderSequenceError):
+            cluster.do(1, cluster.produce(cluster.batch(there, gap, records=2)))
+    (again,) = cluster.do(1, cluster.produce(first))
+    assert (again.base_offset, again.duplicate) == (0, True)
+    assert cluster.transact(cluster.batch(there, 3)).base_offset == 4
+    assert client_identity(cluster.states[0].transactions[cluster.name]) == (cluster.client.producer_id, 0)
+
+
+def test_both_chains_require_the_feature(cluster: Session) -> None:
+    """Each chain that keeps a window, by an entry of its own."""
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there)))
+    cluster.end()
+    assert [state.requires for state in cluster.states] == [SESSIONS, NO_FEATURES]
+    cluster.finish()
+    assert [state.requires for state in cluster.states] == [SESSIONS, SESSIONS]
+
+
+def test_markers_of_a_session_may_be_written_again(cluster: Session) -> None:
+    """END-08: the window is kept once, whoever writes the markers, and later ones change nothing."""
+    batch = cluster.batch(cluster.there, 0, records=2)
+    cluster.do(1, cluster.produce(batch))
+    cluster.end()
+    decided = cluster.decided
+    assert decided is not None
+    late = WriteMarkers(decided, (0, cluster.states[0].sequence))
+    cluster.finish()
+    after = cluster.states[1]
+    cluster.do(1, late)
+    assert cluster.states[1] is after
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there, 2)))
+    open_one = cluster.states[1]
+    cluster.do(1, late)
+    assert cluster.states[1] is open_one
+    cluster.sound()
+
+
+def test_client_is_told_to_wait_until_markers_are_written(cluster: Session) -> None:
+    """ADD-05: what arrives after the decision is of the next transaction, which cannot begin yet."""
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there)))
+    early = cluster.arrive()
+    cluster.end()
+    assert cluster.states[0].transactions[cluster.name].state is TxnState.PREPARE_COMMIT
+    late = cluster.arrive()
+    assert late.epoch == early.epoch + 1
+    for command in (Append(late, partitions=(cluster.there,)), EndTxn(late, COMMIT, session=True)):
+        with pytest.raises(ConcurrentTransactionsError):
+            cluster.do(0, command)
+    repeated = cluster.do(0, EndTxn(early, COMMIT, session=True))
+    assert repeated.unfinished == cluster.decided
+    cluster.finish()
+    assert cluster.do(0, EndTxn(late, COMMIT, session=True)).unfinished is None
+
+
+def test_late_batch_of_an_ended_transaction_in_another_chain(cluster: Session) -> None:
+    """FEN-02: it is the next one by its sequence, and it was added; the fence refuses it."""
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there)))
+    late = cluster.produce(cluster.batch(cluster.there, 1))
+    cluster.end()
+    cluster.finish()
+    for _ in range(2):
+        with pytest.raises(ProducerFencedError):
+            cluster.do(1, late)
+        cluster.add(cluster.there)
+
+
+def test_session_that_another_process_ends(cluster: Session) -> None:
+    """TMO-01, SEQ-06: markers say so in each chain, and the next instance begins at 0."""
+    first = cluster.batch(cluster.there, 0, records=2)
+    cluster.transact(first)
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there, 2)))
+    end = EndTxn(cluster.arrive(), ABORT, session=True)
+    cluster.decided = cluster.do(0, AbortTxn(cluster.name))
+    with pytest.raises(ProducerFencedError):
+        cluster.arrive()
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, end)
+    cluster.finish()
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, end)
+    cluster.client = cluster.do(0, InitProducer(cluster.name))
+    assert not cluster.transact(replace(first, segment=cluster.batch(cluster.there, 0, records=2).segment)).duplicate
+    cluster.transact(cluster.batch(cluster.there, 2))
+
+
+def test_bump_of_the_client_over_chains(cluster: Session) -> None:
+    """INIT-08, KIP-360: the abort is completed in other chains before the command is repeated."""
+    cluster.transact(cluster.batch(cluster.there))
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there, 1)))
+    bump = InitProducer(cluster.name, expected=(cluster.client.producer_id, cluster.client.epoch))
+    cluster.decided = cluster.do(0, bump)
+    cluster.finish()
+    granted = cluster.do(0, bump)
+    assert cluster.do(0, bump) == granted
+    with pytest.raises(ProducerFencedError):
+        cluster.arrive()
+    cluster.client = granted
+    with pytest.raises(OutOfOrderSequenceError):
+        cluster.do(1, cluster.produce(cluster.batch(cluster.there, 2)))
+    cluster.transact(cluster.batch(cluster.there, 0))
+
+
+def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
+    """PST-06, ADD-07: the next batch goes on, as in Kafka."""
+    cluster.transact(cluster.batch(cluster.there, 0, records=2))
+    cluster.now += 2 * DAY_MS
+    cluster.do(1, Expire())
+    assert not cluster.states[1].fences
+    assert not cluster.states[1].partitions[cluster.there].session_windows
+    cluster.transact(cluster.batch(cluster.there, 2))
+    cluster.transact(cluster.batch(cluster.there, 3))
+
+
+# Through the coordinator ----------------------------------------------------------------------------------------------
+
+
+class Gateway:
+    """What a gateway does for one client of transactions v1, in any of several processes."""
+
+    def __init__(self, stores: list[Store], chains: int) -> None:
+        self.stores = itertools.cycle(stores)
+        self.name = ids_of(stores[0], chains - 1)
+        self.client: ProducerIdentity = self.submit(InitProducer(self.name))
+        self.sequences: dict[int, int] = {}
+        self._uploads = itertools.count()
+
+    def submit(self, command: Any) -> Any:
+        return connection_of(next(self.stores)).coordinator.submit(command)
+
+    def arrive(self, command: Any) -> Any:
+        """Submit the command of a request in the next process; looked up once more if that one was behind."""
+        connection = connection_of(next(self.stores))
+        for attempt in range(2):
+            try:
+                identity = identity_in(connection.view(refresh=False), self.client)
+                return connection.coordinator.submit(replace(command, producer=identity))
+            except (ProducerFencedError, InvalidPidMappingError):
+                if attempt:
+                    raise
+                for chain in connection.chains:
+                    chain.refresh()
+        raise AssertionError
+
+    def add(self, *partitions: int, groups: tuple[str, ...] = ()) -> None:
+        tps = tuple(TopicPartition("t", number) for number in partitions)
+        self.arrive(Append(self.client, partitions=tps, groups=groups))
+
+    def batch(self, partition: int, records: int = 1) -> NewBatch:
+        first = self.sequences.get(partition, 0)
+        self.sequences[partition] = next_sequence(first, records)
+        key = f"topics/t/{partition}/{next(self._uploads):06}.parquet"
+        return NewBatch("t", partition, Segment(key, "parquet", 10, "0" * 64, records), 7, 8, first)
+
+    def produce(self, batch: NewBatch) -> Appended:
+        (appended,) = self.arrive(Append(self.client, (batch,), added_only=True))
+        assert isinstance(appended, Appended)
+        return appended
+
+    def end(self, outcome: Outcome = COMMIT) -> None:
+        self.arrive(EndTxn(self.client, outcome, session=True))
+
+
+@pytest.fixture
+def bucket() -> MemoryStore:
+    return MemoryStore(clock=ManualClock())
+
+
+@pytest.fixture(params=[1, 3])
+def chains(request: pytest.FixtureRequest) -> int:
+    count: int = request.param
+    return count
+
+
+@pytest.fixture
+def stores(bucket: MemoryStore, chains: int) -> Iterator[list[Store]]:
+    clock = ManualClock()
+    first = process(bucket, clock, chains=chains)
+    first.create_topic("t", partitions=6)
+    yield [first, process(bucket, clock)]
+    assert check_view(connection_of(process(bucket, clock)).view()) == []
+
+
+def test_session_over_two_processes(bucket: MemoryStore, stores: list[Store], chains: int) -> None:
+    """SEQ-03, END-04, OBJ-19: each request in another process; what is late is answered as in one chain."""
+    gateway = Gateway(stores, chains)
+    batches = []
+    for number in range(6):
+        partitions = [number % 6, (number + 1) % 6, 5]
+        gateway.add(*partitions)
+        for partition in dict.fromkeys(partitions):
+            batches.append(gateway.batch(partition, records=2))
+            appended = gateway.produce(batches[-1])
+            assert not appended.duplicate
+            again = gateway.produce(batches[-1])
+            assert (again.base_offset, again.duplicate) == (appended.base_offset, True)
+        gateway.end(ABORT if number % 3 == 2 else COMMIT)
+        gateway.end(ABORT if number % 3 == 2 else COMMIT)
+    *late, first = [batch for batch in reversed(batches) if batch.partition == 5]
+    late += [batch for batch in batches if batch.partition != 5]
+    assert all(gateway.produce(batch).duplicate for batch in late)
+    with pytest.raises(InvalidTxnStateError):
+        gateway.produce(first)
+    gateway.add(5)
+    assert all(gateway.produce(batch).duplicate for batch in late)
+    with pytest.raises(OutOfOrderSequenceError):
+        gateway.produce(first)
+    gateway.produce(gateway.batch(5))
+    gateway.end()
+    assert {violation.name for violation in stores[0].verify().violations} == {"segment_present"}, "none is uploaded"
+    for store in stores:
+        store.checkpoint()
+    Reader(objects_of(bucket), complete=True)
+
+
+def test_nothing_joins_a_transaction_by_itself(stores: list[Store], chains: int) -> None:
+    """ADD-06: in any chain; and where one of several partitions was added."""
+    gateway = Gateway(stores, chains)
+    for partition in range(6):
+        with pytest.raises(InvalidTxnStateError):
+            gateway.arrive(Append(gateway.client, (gateway.batch(partition),), added_only=True))
+    gateway.sequences = {}
+    txn = connection_of(stores[0]).view().transactions[gateway.name]
+    assert txn.state is TxnState.EMPTY
+    gateway.add(0, 1)
+    batches = tuple(gateway.batch(partition) for partition in (0, 1, 2))
+    with pytest.raises(InvalidTxnStateError):
+        gateway.arrive(Append(gateway.client, batches, added_only=True))
+    assert [item.base_offset for item in gateway.arrive(Append(gateway.client, batches[:2], added_only=True))] == [0, 0]
+    gateway.end()
+
+
+def test_partition_is_added_at_the_head(stores: list[Store], chains: int) -> None:
+    """ADD-01: a process that has not seen the end of the transaction does not answer that its partition is added."""
+    gateway = Gateway(stores[:1], chains)
+    slow = connection_of(stores[1])
+    gateway.add(0)
+    slow.view()
+    early = identity_in(slow.view(refresh=False), gateway.client)
+    gateway.produce(gateway.batch(0))
+    gateway.end()
+    with pytest.raises(ProducerFencedError):
+        slow.coordinator.submit(Append(early, partitions=(TopicPartition("t", 0),)))
+    gateway.stores = itertools.cycle([stores[1]])
+    gateway.add(0)
+    assert connection_of(stores[0]).view().transactions[gateway.name].state is TxnState.ONGOING
+    gateway.produce(gateway.batch(0))
+    gateway.end()
+
+
+def test_partition_joins_without_data(stores: list[Store], chains: int) -> None:
+    """ADD-01, END-09: AddPartitionsToTxn alone begins a transaction, and each partition gets a marker."""
+    gateway = Gateway(stores, chains)
+    gateway.add(0, 1, 2, groups=("g",))
+    txn = connection_of(stores[0]).view().transactions[gateway.name]
+    assert (txn.state, len(txn.partitions), txn.groups) == (TxnState.ONGOING, 3, frozenset({"g"}))
+    gateway.end()
+    view = connection_of(stores[0]).view()
+    assert [view.partitions[TopicPartition("t", number)].high_watermark for number in range(4)] == [1, 1, 1, 0]
+
+
+def test_checkpoint_has_sessions(bucket: MemoryStore, stores: list[Store], chains: int) -> None:
+    """OBJ-09: a process that opens the store at a checkpoint answers as one that has folded all entries."""
+    gateway = Gateway(stores[:1], chains)
+    heads = [each.key for chain in range(chains) for each in bucket.list(keys.checkpoints(chain))]
+    gateway.add(0)
+    batch = gateway.batch(0, records=3)
+    gateway.produce(batch)
+    stores[0].checkpoint()
+    plain = [each.key for chain in range(chains) for each in bucket.list(keys.checkpoints(chain))]
+    assert not any(b"session" in bucket.get(key) for key in {*plain} - {*heads} if key.endswith("head.json"))
+    gateway.end()
+    stores[0].checkpoint()
+    opened = process(bucket, ManualClock())
+    assert connection_of(opened).view() == connection_of(stores[0]).view()
+    gateway.stores = itertools.cycle([opened])
+    assert gateway.produce(batch).duplicate
+    gateway.add(0)
+    gateway.produce(gateway.batch(0))
+    gateway.end()

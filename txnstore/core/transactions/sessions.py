@@ -1,0 +1,72 @@
+"""Sessions: one epoch of a client for many transactions, as clients of transactions v1 have it.
+
+Before KIP-890 a client keeps its epoch from one transaction to the next, and numbers its records on. Here each
+transaction has an epoch of its own, so that what is late is told from what is new. The coordinator's record of such a
+client has both: ``epoch``, of the open or next transaction, and ``session_epoch``, which the client has. An end with
+``session`` moves only the first one on; every other end and every init make an end of the session, and fence the client
+(``docs/design/0035-sessions.md``).
+
+Commands have the identity of the transaction. :func:`identity_in` looks it up when the request of a client arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from txnstore.core.model import Features, ProducerIdentity
+from txnstore.core.transactions.lookups import fenced, next_id_and_epoch
+from txnstore.core.transactions.model import DECIDED, Transaction
+from txnstore.errors import InvalidPidMappingError
+
+#: The feature of the format that a store with sessions requires of its writers, who would take late batches for new
+#: ones, and new ones for gaps.
+SESSIONS = Features(write=("sessions",))
+
+
+class HasTransactions(Protocol):
+    """What has transactions: the state of the coordinator's chain, or a view of all chains."""
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]: ...
+
+    @property
+    def transactional_ids(self) -> Mapping[int, str]: ...
+
+
+def client_identity(txn: Transaction) -> tuple[int, int]:
+    """The (producer id, epoch) that the client of a transactional id has."""
+    return txn.producer_id, txn.session_epoch if txn.in_session else txn.epoch
+
+
+def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIdentity:
+    """The identity of the open or next transaction of a client of transactions v1.
+
+    It is to be looked up when the request arrives. A command with it is refused if that transaction has ended by then;
+    it never gets into the next one. In an outdated state it may be that of an ended transaction, or be refused: such a
+    refusal counts at the head of the coordinator's chain only.
+
+    Args:
+        state: The state of the coordinator's chain, or a view.
+        client: The identity that the client sends, with its transactional id.
+
+    Returns:
+        The identity for the commands of the request. After the decision of a transaction whose session goes on, that is
+        the next one already: its commands are refused with ``ConcurrentTransactionsError`` until the completion.
+
+    Raises:
+        InvalidPidMappingError: The transactional id does not exist, or never had this producer id.
+        ProducerFencedError: The epoch is not the client's any more: its transaction was aborted by another process, or
+            an init has granted another one.
+    """
+    name = client.transactional_id or ""
+    txn = state.transactions.get(name)
+    if txn is None or state.transactional_ids.get(client.producer_id) != name:
+        msg = f"transactional id {client.transactional_id!r} does not have producer id {client.producer_id}"
+        raise InvalidPidMappingError(msg)
+    if (client.producer_id, client.epoch) != client_identity(txn):
+        raise fenced(txn, client)
+    producer_id, epoch = txn.producer_id, txn.epoch
+    if txn.in_session and txn.state in DECIDED:
+        producer_id, epoch = next_id_and_epoch(txn)
+    return ProducerIdentity(producer_id, epoch, name)

@@ -1,0 +1,720 @@
+"""A classic consumer group of Kafka as a pure state machine (KIP-62, 345, 394, 559, 800, 814).
+
+Each input carries the time and returns actions: answers to requests, and generations to store. A request that waits is
+known by its token, an opaque object, and is answered exactly once. The reference is Kafka's ``GroupMetadataManager``;
+where this machine differs, a comment says why.
+
+One generation is stored per rebalance, when the leader's assignment arrives; SyncGroup waits for it. At most one is
+being stored at a time: what changes meanwhile is stored next. A refused generation, or one whose outcome is unknown,
+ends the machine (:meth:`ClassicGroup.end`): the chain knows better, and the next request loads from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from txnstore.gateway.groups.model import (
+    ClassicMember,
+    Code,
+    DescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinedMember,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    LeavingMember,
+    LeftMember,
+    State,
+    StoredGeneration,
+    SyncRequest,
+    SyncResponse,
+)
+from txnstore.gateway.properties import Properties
+from txnstore.validation import MAX_NAME_LENGTH
+
+#: How long a JoinGroup of a new member waits; Kafka has no setting for it.
+_NEW_MEMBER_JOIN_MS = 300_000
+#: How much of a client's name is a part of its member id.
+_PREFIX = 128
+#: What the caller passes with a request and gets back with its answer.
+Token = object
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the request of this token."""
+
+    token: Token
+    response: JoinResponse | SyncResponse | LeaveResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Store a generation if the stored one is ``expected``; then call :meth:`ClassicGroup.stored` or ``end``."""
+
+    expected: StoredGeneration | None
+    generation: StoredGeneration
+
+
+Action = Answer | Store
+Actions = list[Action]
+
+
+@dataclass(slots=True)
+class _Member:
+    """A member, and its requests that wait.
+
+    Attributes:
+        expires_at: When its session ends; without effect while a request of it waits.
+        is_new: Whether it waits for its first generation: then it may expire, because it cannot send heartbeats.
+        former_leader: Of a replaced static member: the leader that a client before KIP-814 is told, so that it does not
+            take itself for one; None if the client knows ``skip_assignment``.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    expires_at: int = 0
+    is_new: bool = False
+    join: Token | None = None
+    sync: Token | None = None
+    former_leader: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a waiting request stands for its heartbeats."""
+        return not self.is_new and (self.join is not None or self.sync is not None)
+
+    def subscription(self, protocol: str) -> bytes:
+        return dict(self.protocols).get(protocol, b"")
+
+    def stored(self, protocol: str) -> ClassicMember:
+        return ClassicMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.subscription(protocol),
+            self.assignment,
+        )
+
+
+class ClassicGroup:
+    """One group. Times are in ms of any monotonic clock.
+
+    Args:
+        name: The name of the group.
+        properties: Timeouts and sizes.
+        new_id: Returns an id that is unique in the world, a part of member ids.
+        stored: The generation in the chain. Each of its members gets its full session timeout.
+        now: The time.
+        epoch: The wall clock's time, in ms since 1970, at which the clock of ``now`` was 0.
+        used: The last generation that an earlier machine of this process began. It may not be stored; a late request
+            of its members must not be taken for one of this machine's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        properties: Properties,
+        new_id: Callable[[], str],
+        stored: StoredGeneration | None,
+        now: int,
+        *,
+        epoch: int,
+        used: int = 0,
+    ) -> None:
+        self.name = name
+        self.state = State.EMPTY
+        self.generation = 0
+        #: Why the last rebalance began.
+        self.reason = ""
+        self._properties = properties
+        self._new_id = new_id
+        self._now = now
+        self._epoch = epoch
+        self._used = used
+        self._actions: Actions = []
+        self._protocol_type = ""
+        self._protocol = ""
+        self._leader = ""
+        self._members: dict[str, _Member] = {}
+        #: The number of members that support each protocol.
+        self._supported = Counter[str]()
+        #: The member id of each static member, by instance id.
+        self._static: dict[str, str] = {}
+        #: New members that have got their id, and until when they may join with it (KIP-394).
+        self._pending: dict[str, int] = {}
+        #: When the join phase ends at the latest.
+        self._join_at: int | None = None
+        #: Of the first rebalance of an empty group: until when further members may extend it.
+        self._extend_until: int | None = None
+        self._extended = False
+        #: When the members that have not sent SyncGroup are removed, and who they are.
+        self._sync_at: int | None = None
+        self._unsynced: set[str] = set()
+        #: Whether the leader has assigned this generation, which is then stored.
+        self._assigned = False
+        self._stored = stored
+        self._storing: StoredGeneration | None = None
+        #: Answers to LeaveGroup that wait until the empty generation is stored.
+        self._leaving: list[Answer] = []
+        if stored is not None:
+            self._restore(stored)
+
+    def _restore(self, stored: StoredGeneration) -> None:
+        self.generation = stored.generation
+        self._protocol_type, self._protocol, self._leader = stored.protocol_type, stored.protocol, stored.leader
+        for member in stored.members:
+            self._insert(
+                _Member(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.session_timeout_ms,
+                    member.rebalance_timeout_ms,
+                    ((stored.protocol, member.subscription),),
+                    member.assignment,
+                    expires_at=self._now + member.session_timeout_ms,
+                )
+            )
+        if self._members:
+            self.state = State.STABLE
+        if len(self._members) > self._properties.group_max_size:
+            self._prepare("the loaded group has more members than allowed")
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, token: Token, now: int) -> Actions:
+        """A JoinGroup request."""
+        self._now = now
+        code = self._join_error(request)
+        if code is Code.GROUP_MAX_SIZE_REACHED:
+            self._answer(token, JoinResponse(code))
+            self._turn_away(request.member_id)
+        elif code:
+            self._answer(token, JoinResponse(code, request.member_id))
+        elif not request.member_id:
+            self._join_new(request, token)
+        elif request.member_id in self._pending:
+            self._add(request, request.member_id, token)
+        else:
+            self._rejoin(request, self._members[request.member_id], token)
+        return self._take()
+
+    def sync(self, request: SyncRequest, token: Token, now: int) -> Actions:
+        """A SyncGroup request."""
+        self._now = now
+        code = self._sync_error(request)
+        if code:
+            self._answer(token, SyncResponse(code))
+            return self._take()
+        member = self._members[request.member_id]
+        self._unsynced.discard(member.member_id)
+        if self.state is State.STABLE:
+            self._answer(token, self._synced(member))
+            return self._take()
+        self._answer_sync(member, SyncResponse(Code.REBALANCE_IN_PROGRESS))  # a request that the client has given up
+        member.sync = token
+        # A repeated request of the leader must not change what is being stored.
+        if member.member_id == self._leader and not self._assigned:
+            self._assigned = True
+            assignments = dict(request.assignments)
+            for other in self._members.values():
+                other.assignment = assignments.get(other.member_id, b"")
+            self._store_if_due()
+        return self._take()
+
+    def heartbeat(self, request: HeartbeatRequest, now: int) -> HeartbeatResponse:
+        """A Heartbeat request, which never waits."""
+        code = self._member_error(request.member_id, request.instance_id)
+        if code:
+            return HeartbeatResponse(code)
+        if request.generation != self.generation:
+            return HeartbeatResponse(Code.ILLEGAL_GENERATION)
+        member = self._members[request.member_id]
+        member.expires_at = now + member.session_timeout_ms
+        rebalances = self.state is State.PREPARING_REBALANCE
+        return HeartbeatResponse(Code.REBALANCE_IN_PROGRESS if rebalances else Code.NONE)
+
+    def leave(self, request: LeaveRequest, token: Token, now: int) -> Actions:
+        """A LeaveGroup request; that of the last member waits until the group is stored as empty."""
+        self._now = now
+        before = len(self._members)
+        answer = Answer(token, LeaveResponse(Code.NONE, tuple(map(self._leave, request.members))))
+        # Kafka rebalances a stable group also if only a pending member leaves; nothing has changed for the others then.
+        if len(self._members) < before:
+            self._rebalance(f"{before - len(self._members)} members left")
+        else:
+            self._complete_if_joined()
+        if self.state is State.EMPTY and self._storing is not None:
+            self._leaving.append(answer)
+        else:
+            self._actions.append(answer)
+        return self._take()
+
+    def tick(self, now: int) -> Actions:
+        """The time has reached :attr:`deadline`; at any other time nothing happens."""
+        self._now = now
+        silent = [
+            member.member_id for member in self._members.values() if member.expires_at <= now and not member.waits
+        ]
+        for member_id in silent:
+            self._remove(member_id)
+        for member_id in [member_id for member_id, at in self._pending.items() if at <= now]:
+            del self._pending[member_id]
+        if silent:
+            self._rebalance(f"the sessions of {', '.join(silent)} expired")
+        else:
+            self._complete_if_joined()
+        if self._join_at is not None and self._join_at <= now:
+            self._end_join_phase()
+        if self._sync_at is not None and self._sync_at <= now:
+            self._end_sync_phase()
+        return self._take()
+
+    def stored(self, now: int) -> Actions:
+        """The generation of the last :class:`Store` is stored."""
+        assert self._storing is not None
+        self._now = now
+        self._stored, self._storing = self._storing, None
+        # The group may have gone on to another state meanwhile. The generation is stored, but nobody waits for it.
+        if self.state is State.COMPLETING_REBALANCE and self._stored.generation == self.generation:
+            self.state = State.STABLE
+            for member in self._members.values():
+                if member.sync is not None:
+                    self._answer_sync(member, self._synced(member))
+                    self._renew(member)
+        elif self.state is State.STABLE:
+            for stored in self._stored.members:
+                self._answer_replacement(self._members.get(stored.member_id))
+        self._store_if_due()
+        if self._storing is None:
+            self._actions += self._leaving
+            self._leaving.clear()
+        return self._take()
+
+    def end(self, code: Code) -> Actions:
+        """This machine is not used any more: answer all requests that wait with ``code``."""
+        self.state = State.DEAD
+        for member in self._members.values():
+            self._answer_join(member, JoinResponse(code))
+            self._answer_sync(member, SyncResponse(code))
+        for answer in self._leaving:
+            self._answer(answer.token, LeaveResponse(code))
+        self._leaving.clear()
+        return self._take()
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int | None:
+        """When to call :meth:`tick`, if no input moves it before; None if time changes nothing."""
+        times = [member.expires_at for member in self._members.values() if not member.waits]
+        times += self._pending.values()
+        times += (at for at in (self._join_at, self._sync_at) if at is not None)
+        return min(times, default=None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lost when this machine is forgotten: the chain has all of it."""
+        return self.state is State.EMPTY and not self._pending and self._storing is None
+
+    def describe(self) -> DescribedGroup:
+        """The group for DescribeGroups; ``Dead`` if it has no members and nothing of it is stored."""
+        if self.idle and self._stored is None:
+            return DescribedGroup(self.name, State.DEAD)
+        protocol = self._protocol if self.state is State.STABLE else ""
+        members = tuple(member.stored(protocol) for member in self._members.values())
+        return DescribedGroup(self.name, self.state, self._protocol_type, protocol, members)
+
+    def is_completing(self, member_id: str, generation: int) -> bool:
+        """Whether the member has joined this generation, which is not stored yet.
+
+        The chain refuses its commits as of an illegal generation; Kafka answers REBALANCE_IN_PROGRESS.
+        """
+        ours = generation == self.generation and member_id in self._members
+        return ours and self.state is State.COMPLETING_REBALANCE
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    def _join_error(self, request: JoinRequest) -> Code:
+        least, most = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
+        if not least <= request.session_timeout_ms <= most:
+            return Code.INVALID_SESSION_TIMEOUT
+        # The chain would refuse the generation, and no other member could go on.
+        if request.instance_id is not None and not _is_name(request.instance_id):
+            return Code.INVALID_REQUEST
+        if not self._has_place_for(request):
+            return Code.GROUP_MAX_SIZE_REACHED
+        if not self._supports(request):
+            return Code.INCONSISTENT_GROUP_PROTOCOL
+        # The instance id of a pending member could be that of another one: only dynamic members are pending.
+        if request.member_id and (request.instance_id is not None or request.member_id not in self._pending):
+            return self._member_error(request.member_id, request.instance_id)
+        return Code.NONE
+
+    def _has_place_for(self, request: JoinRequest) -> bool:
+        # A static member that returns takes its own place. Kafka refuses it in a full group.
+        member = self._members.get(request.member_id or self._static.get(request.instance_id or "", ""))
+        limit = self._properties.group_max_size
+        if self.state is State.EMPTY or len(self._members) < limit:
+            return True
+        if self.state is not State.PREPARING_REBALANCE:
+            return member is not None
+        # If there are too many, those that join last are turned away.
+        joined = sum(other.join is not None for other in self._members.values())
+        return joined < limit or (member is not None and member.join is not None)
+
+    def _supports(self, request: JoinRequest) -> bool:
+        """Whether the group with this member still has a protocol that all members support."""
+        if not self._members:
+            return bool(request.protocol_type and request.protocols)
+        common = (self._supported[name] == len(self._members) for name, _ in request.protocols)
+        return request.protocol_type == self._protocol_type and any(common)
+
+    def _member_error(self, member_id: str, instance_id: str | None) -> Code:
+        if instance_id is not None:
+            current = self._static.get(instance_id, "")
+            # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
+            # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
+            if current != member_id and _turn(member_id, instance_id) < _turn(current, instance_id):
+                return Code.FENCED_INSTANCE_ID
+            if current != member_id:
+                return Code.UNKNOWN_MEMBER_ID
+        return Code.NONE if member_id in self._members else Code.UNKNOWN_MEMBER_ID
+
+    def _turn_away(self, member_id: str) -> None:
+        """Remove a member for which there is no place."""
+        if member_id in self._members:
+            self._remove(member_id)
+        self._pending.pop(member_id, None)
+        self._complete_if_joined()
+
+    def _join_new(self, request: JoinRequest, token: Token) -> None:
+        instance_id = request.instance_id
+        if instance_id is not None:
+            # By this number clients of one name are in order, even if two coordinators have given them their ids.
+            turn = max(_turn(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
+            member_id = f"{_prefix(instance_id)}{turn}-{self._new_id()}"
+        else:
+            member_id = f"{_prefix(request.client_id)}{self._new_id()}"
+        if instance_id is not None and instance_id in self._static:
+            self._replace(request, member_id, token)
+        elif instance_id is None and request.requires_known_member_id:
+            self._pending[member_id] = self._now + request.session_timeout_ms
+            self._answer(token, JoinResponse(Code.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(request, member_id, token)
+
+    def _add(self, request: JoinRequest, member_id: str, token: Token) -> None:
+        self._pending.pop(member_id, None)
+        if not self._members:
+            self._protocol_type = request.protocol_type
+        # A client that gives up and retries without an id would leave members behind, so their time is limited.
+        expires_at = self._now + _NEW_MEMBER_JOIN_MS
+        member = _Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.join_timeout_ms,
+            request.protocols,
+            expires_at=expires_at,
+            is_new=True,
+            join=token,
+        )
+        self._insert(member)
+        self._leader = self._leader or member_id
+        self._extended = self._extend_until is not None
+        self._rebalance(_why(f"{member_id} joined", request))
+
+    def _rejoin(self, request: JoinRequest, member: _Member, token: Token) -> None:
+        same = request.protocols == member.protocols
+        # The leader of a stable group joins because something else has changed that concerns the assignment.
+        leads = self.state is State.STABLE and member.member_id == self._leader
+        if self.state is not State.PREPARING_REBALANCE and same and not leads:
+            self._answer(token, self._joined(member))
+        else:
+            self._update(member, request, token)
+            self._rebalance(_why(f"{member.member_id} joined again", request))
+
+    def _replace(self, request: JoinRequest, member_id: str, token: Token) -> None:
+        """A static member returns without its member id: it gets a new one, and the old one is fenced (KIP-345)."""
+        assert request.instance_id is not None
+        old = self._members[self._static[request.instance_id]]
+        self._answer_join(old, JoinResponse(Code.FENCED_INSTANCE_ID, old.member_id))
+        self._answer_sync(old, SyncResponse(Code.FENCED_INSTANCE_ID))
+        unsynced = old.member_id in self._unsynced
+        self._discard(old)
+        member = replace(
+            old,
+            member_id=member_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            is_new=False,
+            former_leader=None if request.skips_assignment else self._leader,
+        )
+        self._insert(member)
+        if self._leader == old.member_id:
+            self._leader = member_id
+        if unsynced:
+            self._unsynced.add(member_id)
+        self._update(member, request, token)
+        self._renew(member)
+        if self.state is State.STABLE and self._select() == self._protocol:
+            self._store_if_due()
+        else:
+            self._rebalance(_why(f"{member_id} replaced {old.member_id}", request))
+
+    def _answer_replacement(self, member: _Member | None) -> None:
+        """The new member id of a static member is stored: its client may use it."""
+        if member is None or member.join is None:
+            return
+        response = self._joined(member)
+        if member.former_leader is not None:
+            response = replace(response, leader=member.former_leader, members=())
+        else:
+            response = replace(response, skip_assignment=member.member_id == self._leader)
+        self._answer_join(member, response)
+        self._renew(member)
+
+    # --- rebalances ---------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, reason: str) -> None:
+        """Begin a rebalance, or go on with the one that has begun."""
+        if self.state is State.PREPARING_REBALANCE:
+            self._complete_if_joined()
+        else:
+            self._prepare(reason)
+
+    def _prepare(self, reason: str) -> None:
+        """Begin the join phase."""
+        for member in self._members.values():
+            self._answer_sync(member, SyncResponse(Code.REBALANCE_IN_PROGRESS))
+        self._sync_at, self._assigned = None, False
+        self._unsynced.clear()
+        first, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
+        self._join_at = self._now + self._rebalance_timeout_ms()
+        if first:
+            self._extend_until, self._extended = self._join_at, False
+            self._join_at = self._now + self._properties.group_initial_rebalance_delay_ms
+        self._complete_if_joined()
+
+    def _complete_if_joined(self) -> None:
+        if self.state is not State.PREPARING_REBALANCE or self._extend_until is not None or self._pending:
+            return
+        if all(member.join is not None for member in self._members.values()):
+            self._complete()
+
+    def _end_join_phase(self) -> None:
+        """The time to join is over; that of a new group is extended while members join."""
+        if self._extended and self._extend_until is not None and self._now < self._extend_until:
+            self._extended = False
+            self._join_at = min(self._now + self._properties.group_initial_rebalance_delay_ms, self._extend_until)
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
+        """End the join phase with the members that have joined; static members keep their place until they expire."""
+        self._join_at, self._extend_until = None, None
+        for member in [*self._members.values()]:
+            if member.join is None and member.instance_id is None:
+                self._remove(member.member_id)
+        joined = [member.member_id for member in self._members.values() if member.join is not None]
+        if self._members and not joined:
+            self._join_at = self._now + self._rebalance_timeout_ms()
+            return
+        self.generation = max(self.generation, self._used) + 1
+        if not joined:
+            self.state, self._protocol, self._leader = State.EMPTY, "", ""
+            self._store_if_due()
+            return
+        if self._leader not in joined:
+            self._leader = joined[0]
+        self.state, self._protocol = State.COMPLETING_REBALANCE, self._select()
+        self._unsynced = set(self._members)
+        self._sync_at = self._now + self._rebalance_timeout_ms()
+        for member in self._members.values():
+            member.is_new = False
+            self._answer_join(member, self._joined(member))
+            self._renew(member)
+
+    def _end_sync_phase(self) -> None:
+        """Remove the members that have joined, but not asked for their assignment."""
+        self._sync_at = None
+        if self._unsynced:
+            silent = ", ".join(sorted(self._unsynced))
+            for member_id in [*self._unsynced]:
+                self._remove(member_id)
+            self._prepare(f"no SyncGroup came from {silent}")
+
+    def _select(self) -> str:
+        """The protocol that most members prefer among those that all support."""
+        votes = Counter(
+            next(name for name, _ in member.protocols if self._supported[name] == len(self._members))
+            for member in self._members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
+
+    # --- syncing and leaving ------------------------------------------------------------------------------------------
+
+    def _sync_error(self, request: SyncRequest) -> Code:
+        code = self._member_error(request.member_id, request.instance_id)
+        if code:
+            return code
+        if request.generation != self.generation:
+            return Code.ILLEGAL_GENERATION
+        given = (request.protocol_type, request.protocol)
+        if any(
+            (name is None and request.version >= 5) or name not in (None, ours)
+            for name, ours in zip(given, (self._protocol_type, self._protocol), strict=True)
+        ):
+            return Code.INCONSISTENT_GROUP_PROTOCOL
+        return Code.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else Code.NONE
+
+    def _leave(self, leaving: LeavingMember) -> LeftMember:
+        member_id, instance_id = leaving.member_id, leaving.instance_id
+        code = Code.NONE
+        if not member_id:
+            member_id = self._static.get(instance_id or "", "")
+        if member_id not in self._pending:
+            code = self._member_error(member_id, instance_id)
+        if not code:
+            self._pending.pop(member_id, None)
+            self._remove(member_id)
+        return LeftMember(leaving.member_id, instance_id, code)
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+
+    def _store_if_due(self) -> None:
+        """Store what the chain does not have yet, unless it is being stored, or something before it."""
+        if self._storing is not None:
+            return
+        match self.state:
+            case State.COMPLETING_REBALANCE:
+                due = self._assigned
+            case State.STABLE:  # a static member waits for its new member id
+                due = any(member.join is not None for member in self._members.values())
+            case State.EMPTY:
+                due = self._stored is not None and bool(self._stored.members)
+            case _:
+                due = False
+        if due:
+            members = tuple(member.stored(self._protocol) for member in self._members.values())
+            self._storing = StoredGeneration(
+                self.generation, self._protocol_type, self._protocol, self._leader, members
+            )
+            self._actions.append(Store(self._stored, self._storing))
+
+    # --- members and answers ------------------------------------------------------------------------------------------
+
+    def _insert(self, member: _Member) -> None:
+        self._members[member.member_id] = member
+        self._supported.update(_names(member.protocols))
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+
+    def _discard(self, member: _Member) -> None:
+        del self._members[member.member_id]
+        self._supported.subtract(_names(member.protocols))
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        self._unsynced.discard(member.member_id)
+
+    def _remove(self, member_id: str) -> None:
+        """Remove a member; a request of it that waits is answered, so that a client that is alive joins again."""
+        member = self._members.get(member_id)
+        if member is None:
+            return
+        self._discard(member)
+        self._answer_join(member, JoinResponse(Code.UNKNOWN_MEMBER_ID))
+        self._answer_sync(member, SyncResponse(Code.UNKNOWN_MEMBER_ID))
+        if self._leader == member_id:
+            self._leader = next(iter(self._members), "")
+
+    def _update(self, member: _Member, request: JoinRequest, token: Token) -> None:
+        self._supported.subtract(_names(member.protocols))
+        self._supported.update(_names(request.protocols))
+        member.protocols = request.protocols
+        member.session_timeout_ms, member.rebalance_timeout_ms = request.session_timeout_ms, request.join_timeout_ms
+        # The client has given up the earlier request; Kafka never answers it.
+        self._answer_join(member, JoinResponse(Code.REBALANCE_IN_PROGRESS, member.member_id))
+        member.join = token
+
+    def _renew(self, member: _Member) -> None:
+        member.expires_at = self._now + member.session_timeout_ms
+
+    def _joined(self, member: _Member) -> JoinResponse:
+        members: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
+        return JoinResponse(
+            Code.NONE,
+            member.member_id,
+            self.generation,
+            self._protocol_type,
+            self._protocol,
+            self._leader,
+            tuple(
+                JoinedMember(other.member_id, other.instance_id, other.subscription(self._protocol))
+                for other in members
+            ),
+        )
+
+    def _synced(self, member: _Member) -> SyncResponse:
+        return SyncResponse(Code.NONE, self._protocol_type, self._protocol, member.assignment)
+
+    def _answer_join(self, member: _Member, response: JoinResponse) -> None:
+        if member.join is not None:
+            self._answer(member.join, response)
+            member.join = None
+
+    def _answer_sync(self, member: _Member, response: SyncResponse) -> None:
+        if member.sync is not None:
+            self._answer(member.sync, response)
+            member.sync = None
+
+    def _answer(self, token: Token, response: JoinResponse | SyncResponse | LeaveResponse) -> None:
+        self._actions.append(Answer(token, response))
+
+    def _take(self) -> Actions:
+        actions, self._actions = self._actions, []
+        return actions
+
+
+def _turn(member_id: str, instance_id: str) -> int:
+    """The place of a static member's id among those of its name; 0 if the id does not tell."""
+    turn = member_id.removeprefix(_prefix(instance_id)).partition("-")[0]
+    return int(turn) if turn.isdecimal() else 0
+
+
+def _prefix(name: str) -> str:
+    """The beginning of member ids, short and printable, as ids in the chain must be."""
+    return "".join(filter(str.isprintable, name[:_PREFIX])) + "-"
+
+
+def _is_name(name: str) -> bool:
+    return name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH
+
+
+def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
+    return {name for name, _ in protocols}
+
+
+def _why(event: str, request: JoinRequest) -> str:
+    return f"{event}; reason of the client: {request.reason or 'not provided'}"

@@ -1,0 +1,67 @@
+"""Clients of transactions v1: their one epoch, and the identities of their transactions.
+
+Such a client keeps its producer id and epoch for many transactions, and the chain gives each transaction its own
+(docs/design/0035-sessions.md). The gateway looks the identity up when a request arrives, so a request that waits
+here cannot get into the next transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txnstore.core.commands import Command
+from txnstore.core.model import ProducerIdentity
+from txnstore.core.transactions.sessions import identity_in
+from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, ProducerFencedError
+from txnstore.gateway.commits import Commits
+from txnstore.gateway.freshness import Freshness
+
+#: The refusals of a command whose identity may be that of an earlier transaction of the session.
+OUTDATED = (ProducerFencedError, InvalidPidMappingError, InvalidTxnStateError)
+
+
+class Sessions:
+    """Looks up the identities of clients of transactions v1, and commits with them.
+
+    Args:
+        freshness: The newest view, and looks at the heads.
+        commits: Commits commands.
+    """
+
+    def __init__(self, freshness: Freshness, commits: Commits) -> None:
+        self._freshness = freshness
+        self._commits = commits
+
+    async def identity(self, client: ProducerIdentity) -> ProducerIdentity:
+        """The identity of the open or next transaction of a client, as far as is known; a refusal counts at the head.
+
+        Raises:
+            ProducerFencedError: The epoch is not the client's any more.
+            InvalidPidMappingError: The transactional id never had this producer id.
+        """
+        try:
+            return identity_in(self._freshness.view, client)
+        except OUTDATED:
+            return await self.newest(client)
+
+    async def newest(self, client: ProducerIdentity) -> ProducerIdentity:
+        """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
+        return identity_in(await self._freshness.head(), client)
+
+    async def commit(
+        self, client: ProducerIdentity, make: Callable[[ProducerIdentity], Command], principal: str | None
+    ) -> Any:
+        """Commit a command of a client; returns its answer.
+
+        If it is refused and another gateway has ended the transaction since that was read, it is committed once more,
+        with the identity of the next one: such a command has had no effect.
+        """
+        identity = await self.identity(client)
+        try:
+            return await self._commits.submit(make(identity), principal)
+        except OUTDATED:
+            newest = await self.newest(client)
+            if newest == identity:
+                raise
+        return await self._commits.submit(make(newest), principal)
