@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.harness.kafka_clients.machines import Place, kill_all, run_class
+from tests.harness.kafka_clients.machines import Place, kill_all, run_class, write_users
 from tests.harness.kafka_clients.outcomes import (
     EVERY,
     Case,
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     shutil.rmtree(options.logs, ignore_errors=True)
     options.logs.mkdir(parents=True)
+    write_users(options.logs)
     place = Place(options.jars, options.classes, options.logs, 0 if options.brokers else options.gateways)
     expected = read_expected()
     chosen = _choice(place, options, expected)

@@ -17,7 +17,9 @@ from pathlib import Path
 from tests.harness.kafka.cluster import SHORT_LIVED
 from tests.harness.kafka_clients.outcomes import Case, Result, parse
 from txnstore.gateway.properties import Properties
+from txnstore.gateway.security import hashed
 
+_USERS = "users.toml"
 _RUNNING: set[int] = set()
 
 #: How long a case may take, and how long a machine may be silent: longer than the longest case.
@@ -44,6 +46,12 @@ class Place:
         return {name.rpartition("/")[2]: name.replace("/", ".") for name in sorted(names)}
 
 
+def write_users(logs: Path) -> None:
+    """Write the file of the users of Kafka's tests (``JaasUtils``)."""
+    lines = [f'{user} = "{hashed(f"{user}-secret")}"' for user in ("plain-admin", "plain-user1")]
+    (logs / _USERS).write_text("\n".join(["[users]", *lines, ""]))
+
+
 def run_class(place: Place, name: str, methods: Sequence[str] = (), without: Sequence[str] = ()) -> dict[Case, Result]:
     """Run the tests of a class, by its full name: these methods, or all but some; returns their results."""
     logs = place.logs / name.rpartition(".")[2]
@@ -52,8 +60,8 @@ def run_class(place: Place, name: str, methods: Sequence[str] = (), without: Seq
     outcomes.write_text("")
     properties = {
         "txnstore.outcomes": str(outcomes),
-        "txnstore.logs": str(logs),
-        **(_gateways(place.gateways) if place.gateways else {}),
+        "txnstore.logs": str(logs.absolute()),
+        **(_gateways(place) if place.gateways else {}),
         "junit.jupiter.extensions.autodetection.enabled": "true",
         "junit.jupiter.execution.timeout.default": f"{CASE_SECONDS} s",
     }
@@ -86,11 +94,12 @@ def _kill(pid: int) -> None:
     _RUNNING.discard(pid)
 
 
-def _gateways(count: int) -> dict[str, str]:
+def _gateways(place: Place) -> dict[str, str]:
     return {
         "txnstore.command": str(Path(sys.executable).with_name("txnstore")),
-        "txnstore.gateways": str(count),
+        "txnstore.gateways": str(place.gateways),
         "txnstore.properties": ",".join(field.name.replace("_", ".") for field in fields(Properties)),
+        "txnstore.users": str((place.logs / _USERS).absolute()),
     }
 
 

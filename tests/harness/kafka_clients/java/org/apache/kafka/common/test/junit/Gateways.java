@@ -19,6 +19,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.test.api.ClusterConfig;
 
 /**
@@ -30,6 +31,7 @@ final class Gateways implements Servers {
     private static final Pattern LISTENING = Pattern.compile("^listening on .*:(\\d+)$", Pattern.MULTILINE);
     /** What a gateway refuses is left out: most settings of a broker have no meaning for one. */
     private static final Set<String> PROPERTIES = Set.of(System.getProperty("txnstore.properties").split(","));
+    private static final int CONTROLLER = 3000;
     private static final long START_SECONDS = 60;
 
     private final ClusterConfig config;
@@ -133,10 +135,17 @@ final class Gateways implements Servers {
         if (ports.size() > 1) {
             arguments.addAll(List.of("--peers", ports.keySet().stream().map(this::address).collect(Collectors.joining(","))));
         }
+        if (config.brokerSecurityProtocol() == SecurityProtocol.SASL_PLAINTEXT) {
+            // Passwords without TLS, as the test wants it.
+            arguments.addAll(List.of("--insecure", "--sasl", System.getProperty("txnstore.users")));
+        }
         // The only default that is not Kafka's.
         Map<String, String> properties = new TreeMap<>(Map.of("auto.create.topics.enable", "true"));
         properties.putAll(config.serverProperties());
-        properties.putAll(config.perServerOverrideProperties().getOrDefault(id, Map.of()));
+        // A gateway is what creates topics, too.
+        for (int node : List.of(CONTROLLER, id)) {
+            properties.putAll(config.perServerOverrideProperties().getOrDefault(node, Map.of()));
+        }
         properties.keySet().retainAll(PROPERTIES);
         properties.forEach((key, value) -> arguments.addAll(List.of("--property", key + "=" + value)));
         outputs.put(id, Files.createTempFile(logs, "gateway-" + id + "-", ".log"));
