@@ -15,7 +15,10 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
+from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.offsets import Offsets
@@ -63,6 +66,8 @@ class Gateway:
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, node, (node,))
         hot, offsets = HotBatches(), GroupOffsets(services)
         self._produce = Produce(services, hot)
+        generations = ChainGenerations(connection, self._freshness, commits)
+        self._groups = GroupCoordinator(generations, properties, connection.runtime)
         self._handlers = _handlers(
             [
                 Metadata(services).handlers(),
@@ -70,6 +75,7 @@ class Gateway:
                 Fetch(services, hot).handlers(),
                 Offsets(services).handlers(),
                 offsets.handlers(),
+                ClassicGroups(services, self._groups).handlers(),
                 Transactions(services, offsets).handlers(),
                 security.handlers(),
             ]
@@ -87,6 +93,7 @@ class Gateway:
     async def close(self) -> None:
         """Take no more requests, and end those that have begun."""
         await self._server.close(GRACE)
+        await self._groups.close()
         await self._produce.close()
         await self._freshness.close()
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from txnstore.core.groups.model import ClassicMember as ClassicMember  # noqa: PLC0414 - A name of this module, too.
+
 
 class Code(IntEnum):
     """The error codes of Kafka's protocol that a group answers itself; ``NONE`` is false."""
@@ -37,20 +39,6 @@ class State(StrEnum):
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ClassicMember:
-    """A member of a stored generation. The subscription and the assignment are bytes of the clients."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    subscription: bytes = b""
-    assignment: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
