@@ -83,12 +83,13 @@ def accepted(expected: Mapping[Case, Result], results: Mapping[Case, Result]) ->
     return {**expected, **{case: replace(result, seconds=0.0) for case, result in results.items() if case not in same}}
 
 
-def left_out_of(expected: Mapping[Case, Result], of: str) -> list[str] | None:
-    """The methods of a class of which no case is run; ``None`` if all are."""
-    if (every := expected.get(Case(of, EVERY))) and every.outcome == "left out":
+def left_out_of(expected: Mapping[Case, Result], of: str, *, failing: bool = False) -> list[str] | None:
+    """The methods of a class of which no case is run; ``None`` if all are. ``failing`` adds those that only fail."""
+    unwanted: set[Outcome] = {"left out", "failed"} if failing else {"left out"}
+    if (every := expected.get(Case(of, EVERY))) and every.outcome in unwanted:
         return None
     cases = [(case.name.partition("[")[0], result.outcome) for case, result in expected.items() if case.of == of]
-    run = {method for method, outcome in cases if outcome != "left out"}
+    run = {method for method, outcome in cases if outcome not in unwanted}
     return sorted({method for method, _ in cases} - run)
 
 

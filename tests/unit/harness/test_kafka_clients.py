@@ -87,8 +87,10 @@ def test_methods_without_a_case_to_run_are_left_out() -> None:
         Case("ATest", "some"): Result("left out", "metrics"),
         Case("ATest", "some[2]"): Result("passed"),
         Case("ATest", "none"): Result("left out", "metrics"),
+        Case("ATest", "bad"): Result("failed", "no ACLs"),
         Case("BTest", "*"): Result("left out", "share groups"),
     }
     assert left_out_of(expected, "ATest") == ["none"]
+    assert left_out_of(expected, "ATest", failing=True) == ["bad", "none"]
     assert left_out_of(expected, "BTest") is None
     assert left_out_of(expected, "CTest") == []

@@ -20,6 +20,7 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
+import org.apache.kafka.common.test.JaasUtils;
 import org.apache.kafka.common.test.api.ClusterConfig;
 
 /**
@@ -54,6 +55,11 @@ final class Gateways implements Servers {
         folder = Files.createTempDirectory("gateways-");
         logs = Files.createTempDirectory(Path.of(System.getProperty("txnstore.logs")), test + "-");
         copyNewStore();
+        if (hasUsers()) {
+            // As Kafka's own class does.
+            String admin = "User:" + JaasUtils.KAFKA_PLAIN_ADMIN;
+            txnstore("acl", "enable", "--super-user", admin, "--yes", "--principal", admin, "--store", store());
+        }
         int count = Math.min(config.numBrokers(), Integer.getInteger("txnstore.gateways"));
         for (int id = 0; id < count; id++) {
             ports.put(id, count == 1 ? 0 : freePort());
@@ -117,13 +123,21 @@ final class Gateways implements Servers {
     private void copyNewStore() throws Exception {
         Path first = logs.getParent().resolve("new-store");
         if (!Files.exists(first)) {
-            Path output = logs.resolve("init.log");
-            if (launch(output, List.of(command, "init", "--store", first.toString())).waitFor() != 0) {
-                throw new IOException("txnstore init: " + Files.readString(output));
-            }
+            txnstore("init", "--store", first.toString());
         }
         Files.createDirectories(Path.of(store()));
         Files.copy(first.resolve("store.json"), Path.of(store(), "store.json"));
+    }
+
+    private void txnstore(String... arguments) throws Exception {
+        Path output = logs.resolve(arguments[0] + ".log");
+        if (launch(output, Stream.concat(Stream.of(command), Stream.of(arguments)).toList()).waitFor() != 0) {
+            throw new IOException("txnstore " + arguments[0] + ": " + Files.readString(output));
+        }
+    }
+
+    private boolean hasUsers() {
+        return config.brokerSecurityProtocol() == SecurityProtocol.SASL_PLAINTEXT;
     }
 
     private String store() {
@@ -135,8 +149,8 @@ final class Gateways implements Servers {
         if (ports.size() > 1) {
             arguments.addAll(List.of("--peers", ports.keySet().stream().map(this::address).collect(Collectors.joining(","))));
         }
-        if (config.brokerSecurityProtocol() == SecurityProtocol.SASL_PLAINTEXT) {
-            // Passwords without TLS, as the test wants it.
+        if (hasUsers()) {
+            // Passwords without TLS, as the tests want it.
             arguments.addAll(List.of("--insecure", "--sasl", System.getProperty("txnstore.users")));
         }
         // The only default that is not Kafka's.
