@@ -23,12 +23,12 @@ class FieldFormatter(logging.Formatter):
 
 
 @contextmanager
-def printed_logs() -> Iterator[None]:
-    """Show all records of txnstore on standard error while the block runs."""
+def printed_logs(level: int = logging.DEBUG) -> Iterator[None]:
+    """Show the records of txnstore from a level on, on standard error, while the block runs."""
     logger, handler = logging.getLogger("txnstore"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter())
     before, propagated = logger.level, logger.propagate
-    logger.setLevel(logging.DEBUG)
+    logger.setLevel(level)
     logger.addHandler(handler)
     logger.propagate = False
     try:

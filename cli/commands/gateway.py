@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from txnstore.gateway.metrics import GatewayMetrics
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -26,6 +32,18 @@ class Address(click.ParamType[tuple[str, int]]):
         if not separator or not host or not port.isdecimal() or int(port) > 65_535:
             self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9092", param, ctx)
         return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Addresses(click.ParamType[tuple[tuple[str, int], ...]]):
+    """Addresses, with commas between them."""
+
+    name = "addresses"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, int], ...]:
+        parts = str(value).split(",") if isinstance(value, str) else value
+        return tuple(Address().convert(part, param, ctx) for part in parts)
 
 
 class Property(click.ParamType[tuple[str, str]]):
@@ -48,6 +66,13 @@ class Property(click.ParamType[tuple[str, str]]):
 )
 @click.option("--advertise", type=Address(), help="Where clients connect to, if it is not the address of --listen.")
 @click.option(
+    "--peers",
+    type=Addresses(),
+    default=(),
+    metavar="HOST:PORT,…",
+    help="The addresses of all gateways of the store, this one included, in the same order at each of them.",
+)
+@click.option(
     "--property",
     "properties",
     type=Property(),
@@ -61,6 +86,7 @@ class Property(click.ParamType[tuple[str, str]]):
 @click.option(
     "--hash-password", is_flag=True, help="Ask for a password, print its line for the file of --sasl, and end."
 )
+@click.option("--metrics", type=Address(), help="Where Prometheus reads metrics: http://HOST:PORT/metrics.")
 @click.option(
     "--insecure", is_flag=True, help="Allow other machines without TLS and --sasl, and passwords without TLS."
 )
@@ -70,11 +96,13 @@ def gateway(
     app: App,
     listen: tuple[str, int],
     advertise: tuple[str, int] | None,
+    peers: tuple[tuple[str, int], ...],
     properties: tuple[tuple[str, str], ...],
     tls_cert: Path | None,
     tls_key: Path | None,
     sasl: Path | None,
     hash_password: bool,
+    metrics: tuple[str, int] | None,
     insecure: bool,
 ) -> None:
     """Serve the store to Kafka's clients: any of them, at HOST:PORT as bootstrap server.
@@ -86,6 +114,7 @@ def gateway(
         import asyncio
 
         from txnstore.gateway.gateway import run
+        from txnstore.gateway.metrics import SHOWN
         from txnstore.gateway.properties import Properties
         from txnstore.gateway.security import Security, hashed, read_users, tls_context
     except ModuleNotFoundError as error:
@@ -109,19 +138,35 @@ def gateway(
         msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
         advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
         raise CommandError(msg, advice)
-    try:
-        bound = socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET)
-    except OSError as error:
-        raise CommandError(f"{listen[0]}:{listen[1]} cannot be listened on: {error.strerror}") from error
+    bound, scraped = _bound(listen), None if metrics is None else _bound(metrics)
     host, port = bound.getsockname()[:2]
+    own = advertise or (host, port)
+    if peers and own not in peers:
+        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
     security = Security(users, tls, plain=insecure)
     connection = app.unloaded(read_only=False)
     with app.progress("opening the store"):
         connection.load()
         connection.check_storage()
-    with connection:
-        asyncio.run(
-            run(
-                connection, chosen, bound, advertise, security, lambda: print(f"listening on {host}:{port}", flush=True)
-            )
-        )
+
+    def ready() -> None:
+        print(f"listening on {host}:{port}", flush=True)
+        if scraped is not None:
+            print("metrics on http://{}:{}/metrics".format(*scraped.getsockname()[:2]), flush=True)
+
+    def text(counted: GatewayMetrics) -> str:
+        from txnstore.monitoring.prometheus import families, prometheus
+
+        rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
+        return prometheus(connection, status=False) + families(rows, connection.url)
+
+    with connection, contextlib.nullcontext() if app.debug else printed_logs(logging.INFO):
+        served = None if scraped is None else (scraped, text)
+        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+
+
+def _bound(address: tuple[str, int]) -> socket.socket:
+    try:
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    except OSError as error:
+        raise CommandError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}") from error

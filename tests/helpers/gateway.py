@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import txnstore
@@ -30,11 +30,14 @@ class RunningGateway:
         store: txnstore.Store,
         properties: Mapping[str, str] | None = None,
         security: Security = OPEN,
+        bound: socket.socket | None = None,
+        peers: Sequence[tuple[str, int]] = (),
     ) -> None:
+        self._peers = peers
         self._store = store
         self._properties = Properties.from_mapping({**QUICK, **(properties or {})})
         self._security = security
-        bound = self._bound = socket.create_server(("127.0.0.1", 0))
+        bound = self._bound = bound or socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = bound.getsockname()
         self.bootstrap = f"127.0.0.1:{self.address[1]}"
         self._ready, self._failed = threading.Event(), list[BaseException]()
@@ -64,7 +67,7 @@ class RunningGateway:
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        gateway = Gateway(self._store._connection, self._properties, self._bound, None, self._security)
+        gateway = Gateway(self._store._connection, self._properties, self._bound, None, self._peers, self._security)
         await gateway.start()
         self._ready.set()
         try:

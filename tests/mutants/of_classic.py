@@ -79,7 +79,7 @@ CLASSIC = (
         ClassicGroup._member_error,
         " and _turn($member_id, $instance_id) < _turn($current, $instance_id)",
         " and $current",
-        test=_RANDOM,
+        test=_CLASSIC + "test_static_member_whose_newer_id_was_lost_with_its_coordinator_is_not_fenced",
     ),
     Mutant(
         "the session of a loaded member is over",

@@ -26,8 +26,8 @@ GROUPS = (
     Mutant(
         "an offset commit skips the check of the generation",
         groups_membership.check_membership,
-        "instance_id)\n    if $offsets.generation != $group.generation:",
-        "instance_id)\n    if False:",
+        "if $offsets.generation != $generation:",
+        "if False:",
         test=_GENERATIONS + "test_off_06_membership_change_fences_members_with_old_generation",
     ),
     Mutant(

@@ -38,7 +38,7 @@ class GroupMember:
         expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch; None: a gateway keeps it,
             and knows that.
         holders: The members that hold the partitions that it waits for; for a member without any target, because the
-            group has more members than partitions, all others with partitions.
+            group has more members than partitions, all others with partitions. None where a gateway keeps the members.
         client_id: The ``client.id`` of a client of a gateway.
         client_host: The address from which it calls.
     """
@@ -286,7 +286,7 @@ def _member(group: Group, member: Member) -> GroupMember:
         assigned=member.assigned,
         waits_for=tuple(tp for tp in member.target if tp not in member.held),
         expires_at=None if group.has_members_at_gateway else member.expires_at,
-        holders=holders(group, member),
+        holders=() if group.has_members_at_gateway else holders(group, member),
     )
 
 

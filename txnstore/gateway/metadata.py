@@ -12,6 +12,8 @@ from kio.schema.errors import ErrorCode
 from txnstore.catalog.topics import create_topic
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
@@ -110,7 +112,7 @@ class Metadata:
         self._check_described(name, peer)
         topic = (await self._services.freshness.recent()).topics.get(name)
         if topic is None:
-            topic = (await self._services.freshness.head()).topics.get(name)
+            topic = (await self._services.freshness.since_request()).topics.get(name)
         if topic is not None:
             return topic
         check_topic_name(name)
@@ -133,12 +135,13 @@ class Metadata:
             "name": topic.name,
             "topic_id": topic_uuid(topic),
             "is_internal": False,
-            "partitions": [self._partition(number) for number in range(topic.partitions)],
+            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)],
             "topic_authorized_operations": _NO_OPERATIONS,
         }
 
-    def _partition(self, number: int) -> Mapping[str, Any]:
-        node = self._services.node.node_id
+    def _partition(self, topic: str, number: int) -> Mapping[str, Any]:
+        peers = self._services.peers
+        node = peers.leader(chain_of_partition(TopicPartition(topic, number), peers.chains)).node_id
         return {
             "error_code": ErrorCode.none,
             "partition_index": number,
@@ -186,10 +189,10 @@ class Metadata:
         return {
             "brokers": [
                 {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port}
-                for node in services.nodes
+                for node in services.peers.live
             ],
             "cluster_id": services.connection.store_id,
-            "controller_id": services.node.node_id,
+            "controller_id": services.peers.leader(CATALOG).node_id,
         }
 
     async def describe_cluster(self, request: Request, peer: Peer) -> Fields:
@@ -208,7 +211,7 @@ class Metadata:
         return self._coordinator(request.body.key, kind, peer)
 
     def _coordinator(self, key: str, kind: int, peer: Peer) -> Mapping[str, Any]:
-        node = self._services.node
+        peers = self._services.peers
         nowhere = {"node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
             return {**nowhere, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
@@ -218,4 +221,6 @@ class Metadata:
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**nowhere, "error_code": code, "error_message": message_of(error)}
+        chain = (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, peers.chains)
+        node = peers.leader(chain)
         return {"node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}

@@ -19,20 +19,12 @@ from txnstore.errors import AuthorizationError
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.peers import Peers
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import Peer
 from txnstore.gateway.sessions import Sessions
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A gateway as clients see it: a broker."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +38,7 @@ class Services:
         sessions: The identities of clients of transactions v1.
         freshness: The newest view, and changes of it.
         properties: The properties of the gateway.
-        node: This gateway.
-        nodes: All gateways, this one included.
+        peers: The gateways of the store.
     """
 
     connection: Connection
@@ -56,8 +47,7 @@ class Services:
     sessions: Sessions
     freshness: Freshness
     properties: Properties
-    node: Node
-    nodes: tuple[Node, ...]
+    peers: Peers
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run what waits for the storage, or computes for long, outside the event loop."""
@@ -66,7 +56,7 @@ class Services:
     async def view_with(self, is_enough: Callable[[View], bool]) -> View:
         """The known view if it is enough, else the view at the heads of the chains."""
         view = self.freshness.view
-        return view if is_enough(view) else await self.freshness.head()
+        return view if is_enough(view) else await self.freshness.since_request()
 
     async def find(self, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
         """The topic of a name, or of an id where the name is None; read at the head if it is not known.
@@ -77,7 +67,7 @@ class Services:
         try:
             return _found(self.freshness.view, name, topic_id, partition)
         except RefusedError:
-            return _found(await self.freshness.head(), name, topic_id, partition)
+            return _found(await self.freshness.since_request(), name, topic_id, partition)
 
     def check(self, peer: Peer, *rights: Right) -> None:
         """Check that the principal of a connection has these rights, by the rules as they are known; no request.

@@ -8,6 +8,7 @@ import pytest
 
 import txnstore
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
+from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import DeleteRecords, Deletion
@@ -45,7 +46,7 @@ def _store(folder: Path, chains: int) -> txnstore.Store:
 @pytest.mark.parametrize("chains", [1, 3])
 def test_each_command_is_checked_for_the_principal_who_asks(tmp_path: Path, chains: int) -> None:
     with _store(tmp_path, chains) as store:
-        asked = [
+        asked: list[tuple[Command, str | None]] = [
             (_offsets("g"), ALICE),
             (_offsets("g"), BOB),
             (InitProducer("job"), BOB),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from txnstore.core.groups.model import ClassicMember
 from txnstore.gateway.groups.classic import Action, Answer, ClassicGroup, Store
 from txnstore.gateway.groups.model import (
-    ClassicMember,
     Code,
     HeartbeatRequest,
     JoinRequest,

@@ -212,7 +212,7 @@ def test_late_imports_run_in_another_thread() -> None:
 #: The dataclasses that change; all others are frozen.
 CHANGING = {
     *("App", "AssignedPartition", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched"),
-    "PendingCommand",
+    *("PendingCommand", "Peer", "StagedBatch", "Traffic"),
     *(
         "Polling",
         "SegmentFindings",
@@ -223,7 +223,9 @@ CHANGING = {
         "Work",
         "_Buffer",
         "_ContentSummary",
+        "_Live",
         "_Mark",
+        "_Member",
         "_Merge",
         "_SentRecords",
     ),

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from txnstore.core.groups.model import ClassicMember
 from txnstore.gateway.groups.model import (
-    ClassicMember,
     Code,
     DescribedGroup,
     HeartbeatRequest,

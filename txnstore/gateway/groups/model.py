@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from txnstore.core.groups.model import ClassicMember as ClassicMember  # noqa: PLC0414 - A name of this module, too.
+from txnstore.core.groups.model import ClassicMember
 
 
 class Code(IntEnum):

@@ -16,6 +16,7 @@ from txnstore.core.view import View
 from txnstore.errors import OffsetMetadataTooLargeError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
 from txnstore.gateway.wire import Request, value
@@ -29,8 +30,9 @@ _SEVERAL, _BY_ID = 8, 10
 class GroupOffsets:
     """Commits offsets of groups, and looks them up."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
         self._services = services
+        self._coordinator = coordinator
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of its APIs."""
@@ -51,6 +53,9 @@ class GroupOffsets:
                 await self._services.commits.submit(CommitOffsets(commit), peer.principal)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
+                is_new = self._coordinator.is_completing(body.group_id, body.member_id, generation)
+                if failure is ErrorCode.illegal_generation and is_new:  # It is not stored yet.
+                    failure = ErrorCode.rebalance_in_progress
         return {"topics": committed_topics(body.topics, parts, failure)}
 
     async def checked(

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 from crc32c import crc32c
 
@@ -30,6 +31,8 @@ _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 #: Deltas of offsets are 32-bit integers.
 MAX_DELTA = 2**31 - 1
+#: At most this many refused records of a batch are listed.
+LISTED = 100
 
 Buffer = bytes | memoryview
 
@@ -62,12 +65,18 @@ class BatchError(TxnStoreError):
 
     Args:
         message: What is wrong.
-        record_errors: The records that are the reason, in their order; empty if it is not one of single records.
+        record_errors: The records that are the reason, in their order, at most 100; empty if the reason is another.
     """
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.record_errors = tuple(record_errors)
+
+    @classmethod
+    def of_records(cls, errors: Sequence[RecordError]) -> Self:
+        """The error of a batch with such records, of which there is at least one."""
+        first = errors[0]
+        return cls(f"record {first.index} of the batch is invalid: {first.message}", errors[:LISTED])
 
 
 class CorruptBatchError(BatchError):

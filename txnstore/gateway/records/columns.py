@@ -14,9 +14,10 @@ import gzip
 import io
 import struct
 import zlib
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import cramjam
@@ -28,6 +29,7 @@ from aiokafka import codec as codecs
 from txnstore import compute as pc
 from txnstore.gateway.records.batch import (
     HEADER_SIZE,
+    LISTED,
     MAX_DELTA,
     BatchError,
     BatchTooLargeError,
@@ -45,22 +47,28 @@ from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
 
 #: Bytes that the records of one batch may have when they are decompressed.
 MAX_DECOMPRESSED = 64 << 20
-#: Bytes of records that are decoded at a time: columns of bytes have 32-bit offsets.
-_GROUP_BYTES = 256 << 20
+#: Bytes of decompressed records after which no further batch is decoded: a kilobyte can become the largest size.
+_MAX_TOTAL = 128 << 20
+#: Records that a batch may have, and headers: a few kilobytes can be decompressed to ten million, which take gigabytes.
+MAX_RECORDS = 1 << 20
+#: Bytes of records that are decoded at a time: what numpy makes of them fits in the cache of a processor.
+_GROUP_BYTES = 2 << 20
 #: The shortest record: six fields of one byte after its length.
 _MIN_RECORD = 7
 #: Zero bytes after the last record, so that a number is read up to its tenth byte without a check.
 _PADDING = bytes(16)
 #: Bytes of a 32-bit and of a 64-bit number.
 _VARINT, _VARLONG = 5, 10
-#: At most this many refused records of a batch are listed.
-_LISTED = 100
+#: Headers of a record that are read with those of the other records; more are read one by one.
+_TOGETHER = 32
 
 _XERIAL = b"\x82SNAPPY\0"
 
 _Int64 = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 _Bools = npt.NDArray[np.bool_]
+#: Place and length of the bytes of each row; a negative length is null.
+_Cells = tuple[_Int64, _Int64]
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
@@ -72,18 +80,22 @@ class DecodedRecords:
 
     Attributes:
         table: The records of the good batches, in the order of the batches, with the columns of
-            :data:`~txnstore.segment.schema.RECORD_SCHEMA`. A record without a timestamp has null, one without headers too.
-        counts: The number of rows of each batch; 0 for one that is refused.
+            :data:`~txnstore.segment.schema.RECORD_SCHEMA`. Missing timestamps and
+            headers are null.
+        counts: The number of rows of each batch; 0 for one that is refused. Batches at the end that would take too much
+            memory with the others have none: they are left to another call.
+        firsts: The first row of each batch, and the number of all rows.
         errors: Why a batch is refused, by its place in the sequence.
     """
 
     table: pa.Table
     counts: tuple[int, ...]
+    firsts: tuple[int, ...]
     errors: dict[int, BatchError]
 
     def rows(self, number: int) -> pa.Table:
         """The records of the batch at a place in the sequence."""
-        return self.table.slice(sum(self.counts[:number]), self.counts[number])
+        return self.table.slice(self.firsts[number], self.counts[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +127,16 @@ def to_table(
     errors: dict[int, BatchError] = {}
     tables: list[pa.Table] = []
     group: list[_Payload] = []
-    size = 0
+    size = total = taken = 0
     for number, batch in enumerate(batches):
+        if total > _MAX_TOTAL:
+            break
+        taken = number + 1
         try:
+            if batch.count > MAX_RECORDS:
+                raise BatchTooLargeError(f"the batch has {batch.count} records, more than {MAX_RECORDS}")
             data = _decompressed(batch, min(max_decompressed, 1 << 30))
-            if not 0 <= batch.count <= len(data) // _MIN_RECORD:
+            if not 1 <= batch.count <= len(data) // _MIN_RECORD:
                 raise InvalidBatchError(f"{len(data)} bytes are no {batch.count} records")
         except BatchError as error:
             errors[number] = error
@@ -129,10 +146,11 @@ def to_table(
             group, size = [], 0
         group.append(_Payload(number, batch, data))
         size += len(data)
+        total += len(data)
     if group or not tables:
         tables.append(_decode(group, keyed, errors))
-    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches))
-    return DecodedRecords(pa.concat_tables(tables), counts, errors)
+    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches[:taken]))
+    return DecodedRecords(pa.concat_tables(tables), counts, tuple(accumulate(counts, initial=0)), errors)
 
 
 def _decode(group: list[_Payload], keyed: Collection[int], errors: dict[int, BatchError]) -> pa.Table:
@@ -183,14 +201,49 @@ def _mark_records(data: bytes, at: int, end: int, count: int, marks: list[int]) 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at a place, and the place after it."""
-    number = shift = 0
-    for at in range(at, at + _VARINT):
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
+    number = 0
+    for place in range(_VARINT):
+        byte = data[at + place]
+        number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at + 1
-        shift += 7
+            return (number >> 1) ^ -(number & 1), at + place + 1
     raise ValueError("a number of more than five bytes")
+
+
+class _Cursor:
+    """A place in each of many records, from which all read the same kind of field.
+
+    A record whose field is not inside of it is *broken*: its place stays within the record, and what is read of it
+    means nothing.
+
+    Args:
+        bytes_: The bytes of the records and padding.
+        at: The places.
+        ends: Where each record ends.
+    """
+
+    def __init__(self, bytes_: _Bytes, at: _Int64, ends: _Int64) -> None:
+        self._bytes = bytes_
+        self._ends = ends
+        self.at = at
+        self.broken: _Bools = np.zeros(len(at), np.bool_)
+
+    def numbers(self, most: int = _VARINT) -> _Int64:
+        """Read a number of at most so many bytes."""
+        self.broken |= self.at >= self._ends
+        numbers, self.at, endless = _varints(self._bytes, np.minimum(self.at, self._ends), most)
+        if endless.size:
+            self.broken[endless] = True
+        return numbers
+
+    def cells(self) -> _Cells:
+        """Read a length and as many bytes. A negative length is null."""
+        lengths = self.numbers()
+        starts = np.minimum(self.at, self._ends)
+        room = self._ends - starts
+        self.broken |= lengths > room
+        self.at = starts + np.minimum(np.maximum(lengths, 0), room)
+        return starts, np.minimum(lengths, room)
 
 
 class _Records:
@@ -211,87 +264,59 @@ class _Records:
         #: The first row of each batch, and the number of all.
         self._firsts = np.concatenate(([0], np.cumsum(counts)))
 
-        def spread(values: list[Any], kind: type[Any]) -> Any:
-            return np.repeat(np.array(values, kind), counts)
-
         bytes_ = np.frombuffer(data, np.uint8)
+        lengths, at, _ = _varints(bytes_, marks, _VARINT)
+        ends = at + np.maximum(lengths, 0)
+        cursor = _Cursor(bytes_, at + 1, ends)  # The attributes of a record have no meaning.
+        deltas = cursor.numbers(_VARLONG)
+        offsets = cursor.numbers()
+        self._keys = cursor.cells()
+        self._values = cursor.cells()
+        headers = cursor.numbers()
+        room = ends - cursor.at
+        # A header has at least two bytes.
+        cursor.broken |= (lengths < 0) | (headers < 0) | np.where(headers == 0, room != 0, 2 * headers > room)
+        headers[cursor.broken] = 0
+        #: Rows of batches with too many headers.
+        self._crowded = np.repeat(np.add.reduceat(headers, self._firsts[:-1]) > MAX_RECORDS, counts)
+        rows = np.flatnonzero((headers > 0) & ~self._crowded)
+        self._headers = _Headers(data, rows, cursor.at[rows], ends[rows], headers[rows])
+        cursor.broken[rows] = self._headers.broken
         #: Rows whose fields do not fit the record.
-        self._broken = np.zeros(len(marks), np.bool_)
-        lengths, at = self._numbers(bytes_, marks, None)
-        self._ends = at + np.maximum(lengths, 0)
-        self._broken |= lengths < _MIN_RECORD - 1
-        deltas, at = self._numbers(bytes_, at + 1, self._ends, _VARLONG)
-        offsets, at = self._numbers(bytes_, at, self._ends)
-        self._keys, at = self._cells(bytes_, at)
-        self._values, at = self._cells(bytes_, at)
-        headers, self._at = self._numbers(bytes_, at, self._ends)
-        self._broken |= (headers < 0) | np.where(headers == 0, self._at != self._ends, self._at >= self._ends)
-        #: The headers of the rows that have any.
-        self._headers = _Headers(data, *self._rows_with_headers(headers))
-        self._broken[self._headers.broken] = True
+        self._broken = cursor.broken
 
         self._misplaced = offsets != np.arange(len(marks)) - np.repeat(self._firsts[:-1], counts)
-        base = spread([b.max_timestamp if b.has_append_time else b.base_timestamp for b in batches], np.int64)
+        bases = [batch.max_timestamp if batch.has_append_time else batch.base_timestamp for batch in batches]
         if any(batch.has_append_time for batch in batches):
-            deltas[spread([batch.has_append_time for batch in batches], np.bool_)] = 0
-        self._times = base + deltas
-        self._keyless = self._keys[1] < 0
-        self._keyless &= spread([payload.number in keyed for payload in payloads], np.bool_)
-
-    def _numbers(self, bytes_: _Bytes, at: _Int64, ends: _Int64 | None, most: int = _VARINT) -> tuple[_Int64, _Int64]:
-        """The number at each place, and the places after them. Rows where there is none are marked broken."""
-        if ends is not None:
-            self._broken |= at >= ends
-            at = np.minimum(at, ends)
-        numbers, after, endless = _varints(bytes_, at, most)
-        self._broken[endless] = True
-        return numbers, after
-
-    def _cells(self, bytes_: _Bytes, at: _Int64) -> tuple[tuple[_Int64, _Int64], _Int64]:
-        """Place and length of the bytes whose length is at each place, and the places after them.
-
-        A negative length is null. No place is after the end of its record.
-        """
-        lengths, starts = self._numbers(bytes_, at, self._ends)
-        room = self._ends - starts
-        self._broken |= lengths > room
-        starts = np.minimum(starts, self._ends)
-        after = starts + np.clip(lengths, 0, np.maximum(room, 0))
-        return (starts, np.minimum(lengths, room)), after
-
-    def _rows_with_headers(self, counts: _Int64) -> tuple[_Int64, _Int64, _Int64, _Int64]:
-        rows = np.flatnonzero((counts > 0) & ~self._broken)
-        return rows, self._at[rows], self._ends[rows], counts[rows]
+            deltas[np.repeat([batch.has_append_time for batch in batches], counts)] = 0
+        self._times = np.repeat(np.array(bases, np.int64), counts) + deltas
+        self._keyless = np.repeat([payload.number in keyed for payload in payloads], counts) & (self._keys[1] < 0)
 
     def errors(self) -> dict[int, BatchError]:
         """The batches that are refused, by their place in the sequence."""
         wrong_times = (self._times < -1) | (self._times > MAX_TIMESTAMP)
-        checks: list[tuple[_Bools, type[BatchError], Callable[[int], str]]] = [
-            (self._broken, InvalidBatchError, lambda row: "the fields of the record do not fit its length"),
-            (self._misplaced, InvalidBatchError, lambda row: "the offset of the record does not count from the first"),
-            (
-                self._headers.misnamed(len(wrong_times)),
-                InvalidBatchError,
-                lambda row: "the name of a header is no UTF-8",
-            ),
-            (
-                wrong_times,
-                InvalidTimestampError,
-                lambda row: f"the timestamp {self._times[row]} is not in the years 1970 to 9999",
-            ),
-            (self._keyless, InvalidBatchError, lambda row: "the topic is compacted by key, so a record needs a key"),
+        checks: list[tuple[_Bools, type[BatchError], str]] = [
+            (self._crowded, BatchTooLargeError, f"it is of a batch with more than {MAX_RECORDS} headers"),
+            (self._broken, InvalidBatchError, "its fields do not fit its length"),
+            (self._misplaced, InvalidBatchError, "its offset does not count from that of the first record"),
+            (self._keyless, InvalidBatchError, "it has no key, and the topic is compacted by key"),
+            (wrong_times, InvalidTimestampError, "its timestamp is not in the years 1970 to 9999"),
         ]
+        if not self._broken.any():
+            checks.append(
+                (self._headers.misnamed(len(wrong_times)), InvalidBatchError, "the name of a header is no UTF-8")
+            )
         errors: dict[int, BatchError] = {}
         for wrong, kind, text in checks:
+            if not wrong.any():
+                continue
             rows = np.flatnonzero(wrong)
             places = np.searchsorted(self._firsts, rows, side="right") - 1
             for place in np.unique(places).tolist():
                 number = self._payloads[place].number
-                if number in errors:
-                    continue
-                mine = rows[places == place][:_LISTED].tolist()
-                listed = [RecordError(row - int(self._firsts[place]), text(row)) for row in mine]
-                errors[number] = kind(f"record {listed[0].index} of the batch: {listed[0].message}", listed)
+                if number not in errors:
+                    indexes = (rows[places == place][:LISTED] - self._firsts[place]).tolist()
+                    errors[number] = kind.of_records([RecordError(index, text) for index in indexes])
         return errors
 
     def table(self) -> pa.Table:
@@ -306,7 +331,7 @@ class _Headers:
     """The headers of the rows that have any.
 
     Args:
-        data: The records of the batches.
+        data: The records of the batches, and padding.
         rows: The rows.
         starts: Where the headers of each row begin.
         ends: Where each row ends.
@@ -317,63 +342,52 @@ class _Headers:
         self._data = data
         self._rows = rows
         self._counts = counts
-        #: Rows whose headers do not fit the record.
-        self.broken: list[int] = []
-        #: Place and length of the name and of the value of each header: four numbers a header.
-        self._places = array("q")
-        for row, start, end, count in zip(rows.tolist(), starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
-            if not self._read(start, end, count):
-                self.broken.append(row)
+        #: Of the rows those whose headers do not fit the record.
+        self.broken: _Bools = np.zeros(len(rows), np.bool_)
+        #: The first header of each row, and the number of all.
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        #: Place and length of the name, place and length of the value of each header.
+        self._places = np.zeros((4, int(firsts[-1])), np.int64)
+        self._read_together(np.frombuffer(data, np.uint8), starts.copy(), ends, firsts)
+        for row in np.flatnonzero(counts > _TOGETHER).tolist():
+            places = _header_places(data, int(starts[row]), int(ends[row]), int(counts[row]))
+            if places is None:
+                self.broken[row] = True
+            else:
+                self._places[:, firsts[row] : firsts[row + 1]] = np.array(places).reshape(-1, 4).T
 
-    def _read(self, at: int, end: int, count: int) -> bool:
-        """Append the places of the headers of a row; whether they fill it."""
-        if 2 * count > end - at:
-            return False
-        data, places = self._data, array("q")
-        try:
-            for _ in range(count):
-                name = data[at]
-                if name < 0x80:
-                    name, start = (name >> 1) ^ -(name & 1), at + 1
-                else:
-                    name, start = _varint(data, at)
-                if name < 0 or start + name >= end:
-                    return False
-                at = start + name
-                value = data[at]
-                if value < 0x80:
-                    value, after = (value >> 1) ^ -(value & 1), at + 1
-                else:
-                    value, after = _varint(data, at)
-                places.extend((start, name, after, value))
-                at = after + max(value, 0)
-                if at > end:
-                    return False
-        except ValueError:
-            return False
-        self._places.extend(places)
-        return at == end
+    def _read_together(self, bytes_: _Bytes, at: _Int64, ends: _Int64, firsts: _Int64) -> None:
+        """Read the headers of the rows with a few: the first one of all rows, then the second ones, and so on."""
+        together = np.flatnonzero(self._counts <= _TOGETHER)
+        rows = together
+        for header in range(int(self._counts[rows].max(initial=0))):
+            rows = rows[self._counts[rows] > header]
+            cursor = _Cursor(bytes_, at[rows], ends[rows])
+            place = firsts[rows] + header
+            self._places[0, place], self._places[1, place] = names = cursor.cells()
+            self._places[2, place], self._places[3, place] = cursor.cells()
+            at[rows] = cursor.at
+            self.broken[rows] |= cursor.broken | (names[1] < 0)
+        self.broken[together] |= at[together] != ends[together]
 
     def misnamed(self, count: int) -> _Bools:
         """Of ``count`` rows those with a header whose name is no UTF-8."""
         wrong = np.zeros(count, np.bool_)
-        if self.broken or not len(self._rows):
+        if not len(self._rows):
             return wrong
-        names, _ = self._cut()
+        names = _cut(self._data, (self._places[0], self._places[1]))[0]
         try:
             names.cast(pa.string())
         except pa.ArrowInvalid:
-            rows = np.repeat(self._rows, self._counts)
-            wrong[[row for row, name in zip(rows.tolist(), names.to_pylist(), strict=True) if not _is_utf8(name)]] = (
-                True
-            )
+            rows = np.repeat(self._rows, self._counts).tolist()
+            wrong[[row for row, name in zip(rows, names.to_pylist(), strict=True) if not _is_utf8(name)]] = True
         return wrong
 
     def column(self, count: int) -> pa.Array:
         """The column of ``count`` rows."""
         if not len(self._rows):
             return pa.nulls(count, HEADERS)
-        names, values = self._cut()
+        names, values = _cut(self._data, (self._places[0], self._places[1]), (self._places[2], self._places[3]))
         counts = np.zeros(count, np.int32)
         counts[self._rows] = self._counts
         offsets = np.zeros(count + 1, np.int32)
@@ -381,9 +395,23 @@ class _Headers:
         pairs = pa.StructArray.from_arrays([names.cast(pa.string()), values], fields=list(HEADERS.value_type))
         return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=HEADERS, mask=pa.array(counts == 0))
 
-    def _cut(self) -> list[pa.Array]:
-        places = np.frombuffer(self._places, np.int64).reshape(-1, 4).T
-        return _cut(self._data, (places[0], places[1]), (places[2], places[3]))
+
+def _header_places(data: bytes, at: int, end: int, count: int) -> list[int] | None:
+    """Place and length of the name, and of the value, of each header of one record; None if they do not fill it."""
+    places: list[int] = []
+    try:
+        for _ in range(count):
+            name, start = _varint(data, at)
+            if name < 0 or start + name >= end:
+                return None
+            value, after = _varint(data, start + name)
+            places += (start, name, after, value)
+            at = after + max(value, 0)
+            if at > end:
+                return None
+    except ValueError:
+        return None
+    return places if at == end else None
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -394,7 +422,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _cut(data: bytes, *columns: tuple[_Int64, _Int64]) -> list[pa.Array]:
+def _cut(data: bytes, *columns: _Cells) -> list[pa.Array]:
     """Binary columns of the bytes at some places.
 
     Args:
@@ -499,10 +527,10 @@ def _too_large(limit: int) -> BatchTooLargeError:
 
 # Encoding -------------------------------------------------------------------------------------------------------------
 
-_COMPRESS: dict[Codec, Callable[[Buffer], Buffer]] = {
-    Codec.GZIP: codecs.gzip_encode,
+_COMPRESS: dict[Codec, Callable[[bytes], bytes]] = {
+    Codec.GZIP: partial(codecs.gzip_encode, compresslevel=6),
     Codec.SNAPPY: codecs.snappy_encode,
-    Codec.LZ4: codecs.lz4_encode,
+    Codec.LZ4: partial(codecs.lz4_encode, level=1),  # Its default compresses ten times as slowly.
     Codec.ZSTD: codecs.zstd_encode,
 }
 #: Bytes of a record besides its key, value and headers: length, attributes, the deltas, three lengths.
@@ -573,7 +601,7 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec) -> EncodedBatch:
     )
     records: Buffer = _data(joined)
     if codec is not Codec.NONE:
-        compressed = _COMPRESS[codec](records)
+        compressed = _COMPRESS[codec](bytes(records))
         codec, records = (codec, compressed) if len(compressed) < len(records) else (Codec.NONE, records)
     first, last = int(offsets[0]), int(offsets[-1])
     stamps = int(times[0]), int(times.max())
