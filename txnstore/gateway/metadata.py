@@ -150,6 +150,8 @@ class Metadata:
             "replica_nodes": (node,),
             "isr_nodes": (node,),
             "offline_replicas": (),
+            "eligible_leader_replicas": (),
+            "last_known_elr": (),
         }
 
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:

@@ -80,7 +80,8 @@ class Topics:
             if name in INTERNAL_TOPICS:
                 # What they hold is in the chains, so there is nothing to create for a client that wants to be sure.
                 shape = self._shape(asked, _INTERNAL_PARTITIONS)
-                return {"name": name, "num_partitions": shape.partitions, "replication_factor": shape.replicas}
+                shown = {"num_partitions": shape.partitions, "replication_factor": shape.replicas, "configs": ()}
+                return {"name": name, **shown}
             topic, shape = await self._create(asked, peer, validate_only=request.body.validate_only)
         except (TxnStoreError, RefusedError) as error:
             return {"name": name, "configs": None, **refusal(error, Api.CREATE_TOPICS, request.version)}
