@@ -18,7 +18,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, check_offset, visible
+from txnstore.core.log.visibility import Slice, check_offset, each_visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -162,8 +162,13 @@ class Fetch:
         """
         data: list[bytes] = []
         size, position, end = 0, asked.offset, log.read_limit(isolation)
-        parts = iter(visible(asked.tp, log, isolation, asked.offset))
-        while together := _together(parts, limit - size):
+        parts = each_visible(asked.tp, log, isolation, asked.offset)
+        in_memory = log.batches.in_memory_from(asked.offset)
+        while True:
+            following = partial(_together, parts, limit - size)
+            together = following() if in_memory else await self._services.in_thread(following)
+            if not together:
+                break
             for encoded in chain.from_iterable(await self._encoded(topic, together)):
                 if isinstance(encoded, Exception):
                     if data:  # The client gets what is before it first.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from tests.helpers.core import RC, RU, T0, World
-from txnstore.core.log.model import Batch, Partition
-from txnstore.core.log.visibility import Slice, aborted_batches, check_offset, visible
+from txnstore.core.log.batches import BatchList, Chunk
+from txnstore.core.log.model import Batch, Partition, Segment
+from txnstore.core.log.visibility import Slice, aborted_batches, check_offset, each_visible, visible
 from txnstore.core.model import Isolation
 from txnstore.errors import OffsetOutOfRangeError
 
@@ -71,3 +74,39 @@ def test_offsets_of_the_log_may_be_asked_for(world: World, isolation: Isolation)
     for offset in (-1, 11):
         with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} of t-0"):
             check_offset(T0, world.log(), isolation, offset)
+
+
+class _Unread:
+    """A run of batches whose index file was not read; reading it fails the test."""
+
+    base_offset, limit = 1_000, 2_000
+
+    def __iter__(self) -> Any:
+        raise AssertionError("the run was read")
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("the run was read")
+
+
+def test_slices_are_not_read_before_they_are_asked_for() -> None:
+    """A fetch takes the first batches of a long log: what is behind them stays in the index."""
+    segment = Segment("data/t/0/a", "parquet", 1, "", 10)
+    chunk = Chunk(Batch(10 * number, 10 * number + 10, 10, segment, 0, 0) for number in range(3))
+    batches = BatchList[Batch]().extended([chunk]).extended([cast("Any", _Unread())])
+    parts = each_visible(T0, Partition(high_watermark=2_000, batches=batches), RU, 15)
+    assert [next(parts).start, next(parts).start] == [15, 20]
+    with pytest.raises(AssertionError, match="was read"):
+        next(parts)
+
+
+def test_a_log_is_in_memory_from_its_last_index_file_on() -> None:
+    segment = Segment("data/t/0/a", "parquet", 1, "", 10)
+    late = Chunk([Batch(2_000, 2_010, 10, segment, 0, 0)])
+    batches = BatchList[Batch]().extended([cast("Any", _Unread())]).extended([late])
+    assert not batches.in_memory_from(0)
+    assert not batches.in_memory_from(1_500)
+    assert batches.append(Batch(2_010, 2_020, 10, segment, 0, 0)).in_memory_from(2_010)
+    assert BatchList[Batch]([late[0]]).in_memory_from(0)

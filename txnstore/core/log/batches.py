@@ -157,6 +157,12 @@ class BatchList(Generic[T]):
                 if batch.limit > start:
                     yield batch
 
+    def in_memory_from(self, offset: int) -> bool:
+        """Whether all batches from an offset on are in memory: reading others costs requests."""
+        runs = self._all()
+        first = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
+        return all(isinstance(run, Chunk) for run in runs[first:])
+
     def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
         """The batches that a later version of this list has removed, and those that it has added.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from txnstore.core.log.model import Batch, Partition
@@ -43,16 +44,25 @@ def visible(
 
     Markers have no records, so no slice contains them (CON-05).
     """
+    return list(each_visible(tp, partition, isolation, start, limit))
+
+
+def each_visible(
+    tp: TopicPartition,
+    partition: Partition,
+    isolation: Isolation,
+    start: int | None = None,
+    limit: int | None = None,
+) -> Iterator[Slice]:
+    """The slices of :func:`visible`, one at a time: what is not asked for is not read from the index of the log."""
     first = max(partition.log_start, start if start is not None else partition.log_start)
     last = partition.read_limit(isolation)
     if limit is not None:
         last = min(last, limit)
     is_aborted = aborted_batches(partition) if isolation is Isolation.READ_COMMITTED else None
-    return [
-        Slice(tp, batch, max(first, batch.base_offset), min(last, batch.limit))
-        for batch in partition.batches.overlapping(first, last)
-        if is_aborted is None or not is_aborted(batch)
-    ]
+    for batch in partition.batches.overlapping(first, last):
+        if is_aborted is None or not is_aborted(batch):
+            yield Slice(tp, batch, max(first, batch.base_offset), min(last, batch.limit))
 
 
 def count_records(partition: Partition, start: int, limit: int) -> int:
