@@ -154,6 +154,14 @@ def test_other_requests_than_produce_have_at_most_2_mb(served: ServedStore) -> N
             client.ask(Api.METADATA, asked, 8)
 
 
+def test_a_client_sends_at_most_128_kb_before_it_has_authenticated(secured: ServedStore) -> None:
+    with RawClient(secured.gateway) as client:
+        answer = client.ask(Api.SASL_AUTHENTICATE, {"auth_bytes": b"x" * 100_000}, 1)
+        assert answer.error_code is ErrorCode.illegal_sasl_state
+        with pytest.raises(ConnectionError):
+            client.ask(Api.SASL_AUTHENTICATE, {"auth_bytes": b"x" * 140_000}, 1)
+
+
 @pytest.mark.parametrize(
     "numbers",
     [(71, 72), (76, 77, 78, 79), (88, 89), (48, 49), (38, 39, 40, 41), (50, 51)],
