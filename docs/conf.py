@@ -28,7 +28,7 @@ version = release = txnstore.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "docker/minio/README.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "docker/*/README.md"]
 exclude_patterns = [".*", "benchmarks", "build", "dist", "examples", "tests", "txnstore", "**/__pycache__"]
 myst_heading_anchors = 4  # the anchors that a forge gives to headings
 suppress_warnings = ["misc.highlighting_failure"]  # examples of JSON and shell with an ellipsis
@@ -38,11 +38,13 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
     "README": {
         "Use": [
             "docs/howto/README",
+            "docs/gateway",
             "docs/operations",
             "docs/monitoring",
             "docs/spark",
             "docs/storage",
             "docker/minio/README",
+            "docker/gateway/README",
         ],
         "Reference": ["docs/api/index"],
         "Understand": [

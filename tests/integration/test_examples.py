@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import txnstore
+from tests.helpers.gateway import serving
 
 ROOT = Path(__file__).parents[2]
 _PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -50,6 +51,25 @@ def test_an_example_runs_with_and_without_a_url(name: str, expected: list[str], 
     for arguments in ([], [tmp_path / "store"]):
         output = run(name, *arguments)
         assert [text for text in expected if text not in output] == [], output
+
+
+def test_kafkas_client_processes_each_record_once_through_a_gateway(tmp_path: Path) -> None:
+    """Through the gateway that the example starts, and through one that runs."""
+    expected = "first run: 1000 readings\nsecond run: 0 readings\n"
+    assert run("gateway_transactions.py") == f"{expected}alarms: 99\n"
+    with txnstore.create(tmp_path / "store") as store:
+        with serving(store) as gateway:
+            assert run("gateway_transactions.py", gateway.bootstrap) == expected
+        assert store.sql("select count(*) from alarms").fetchall() == [(99,)]
+
+
+def test_typed_rows_come_from_kafkas_client(tmp_path: Path) -> None:
+    for arguments in ([], [tmp_path / "store"]):
+        assert run("gateway_typed.py", *arguments).splitlines() == [
+            "refused: [Error 87] InvalidRecordError: column 'celsius': 'warm' is not double",
+            "first row: {'sensor': 's0', 'celsius': 0.5}",
+            "[('s0', 100, 30.5), ('s1', 100, 31.5)]",
+        ]
 
 
 def rows(path: Path, first: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""docker/minio/docker-compose.yml, as far as it can be checked without Docker: against itself and its README."""
+"""The compose files of docker/, as far as they can be checked without Docker: against themselves and their READMEs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
+
+from txnstore.cli.commands.gateway import gateway
+from txnstore.cli.commands.store import init
 
 FOLDER = Path(__file__).parents[3] / "docker" / "minio"
 README = (FOLDER / "README.md").read_text()
@@ -44,3 +48,47 @@ def test_names_refer_to_what_the_file_has() -> None:
     assert volumes == set(COMPOSE["volumes"])
     for service in SERVICES.values():
         assert service["healthcheck"]["test"][0] == "CMD"  # for `docker compose up --wait`
+
+
+GATEWAY = Path(__file__).parents[3] / "docker" / "gateway"
+GATEWAY_README = (GATEWAY / "README.md").read_text()
+GATEWAY_COMPOSE: dict[str, Any] = yaml.safe_load((GATEWAY / "docker-compose.yml").read_text())
+GATEWAYS = {name: each for name, each in GATEWAY_COMPOSE["services"].items() if name.startswith("gateway-")}
+
+
+def _parsed(command: click.Command, arguments: list[str]) -> dict[str, Any]:
+    assert arguments[0] == command.name
+    return command.make_context(command.name, arguments[1:]).params
+
+
+def test_gateways_name_all_gateways_in_the_same_order() -> None:
+    parsed = [_parsed(gateway, each["command"]) for each in GATEWAYS.values()]
+    assert len(parsed) == 2
+    assert [each["peers"] for each in parsed] == [tuple(each["listen"] for each in parsed)] * 2
+    servers = ",".join(f"{host}:{port}" for host, port in parsed[0]["peers"])
+    assert f"SERVERS={servers}" in GATEWAY_README
+    for service, each in zip(GATEWAYS.values(), parsed, strict=True):
+        assert each["listen"][0] == "127.0.0.1"  # neither TLS nor users
+        assert "http://{}:{}/metrics".format(*each["metrics"]) in service["healthcheck"]["test"][-1]
+    assert "http://{}:{}/metrics".format(*parsed[0]["metrics"]) in GATEWAY_README
+
+
+def test_gateways_have_the_store_that_is_made_before() -> None:
+    services = GATEWAY_COMPOSE["services"]
+    store = services["store"]
+    assert _parsed(init, store["command"])["exist_ok"]
+    assert (GATEWAY / GATEWAY_COMPOSE["include"][0]).resolve() == FOLDER / "docker-compose.yml"
+    assert set(store["depends_on"]) <= set(SERVICES)
+    assert (GATEWAY / store["build"]["context"] / store["build"]["dockerfile"]).resolve() == GATEWAY / "Dockerfile"
+    for each in GATEWAYS.values():
+        assert (each["image"], each["environment"]) == (store["image"], store["environment"])
+        assert set(each["depends_on"]) == {"store"}
+        assert each["network_mode"] == "host"
+    assert f"`TXNSTORE_STORE={store['environment']['TXNSTORE_STORE']}`" in GATEWAY_README
+
+
+def test_keys_of_the_gateways_are_those_of_minio() -> None:
+    environment = GATEWAY_COMPOSE["services"]["store"]["environment"]
+    minio = SERVICES["minio"]["environment"]
+    assert environment["AWS_ACCESS_KEY_ID"] == minio["MINIO_ROOT_USER"]
+    assert environment["AWS_SECRET_ACCESS_KEY"] == minio["MINIO_ROOT_PASSWORD"]

@@ -1,0 +1,56 @@
+"""``docs/gateway.md`` names what exists: options, properties with their defaults, codes, metrics."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+from kio.schema.errors import ErrorCode
+
+from txnstore.cli.commands.gateway import gateway
+from txnstore.cli.commands.store import init
+from txnstore.gateway.metrics import SHOWN
+from txnstore.gateway.properties import Properties
+from txnstore.monitoring.catalogue import PROCESS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+
+
+def _section(heading: str) -> str:
+    return PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for each in command.params if isinstance(each, click.Option) for name in each.opts}
+
+
+def test_every_option_is_on_the_page() -> None:
+    own = _options(gateway) - _options(init)  # without those that all commands share
+    assert len(own) > 8
+    assert {name for name in own if not re.search(rf"{name}\b", PAGE)} == set()
+
+
+def test_properties_have_their_defaults() -> None:
+    rows = re.findall(r"^\| (`[a-z][\w.]*`(?:, `[\w.]*`)*) \| ([^|]*) \|", _section("Properties"), re.MULTILINE)
+    shown: dict[str, str] = {}
+    for names, values in rows:
+        quoted = re.findall(r"`([\w.]+)`", names)
+        defaults = values.split(" (")[0].split(", ")
+        shown.update(zip(quoted, defaults, strict=True))
+    properties = {each.name.replace("_", "."): str(each.default).lower() for each in fields(Properties)}
+    assert {name: shown.get(name) for name in properties} == properties
+    assert [name for name in shown if name not in properties and not name.startswith("group.consumer.")] == []
+
+
+def test_codes_are_those_of_kafka() -> None:
+    named = re.findall(r"\b([A-Z][A-Z_]{4,}) \((\d+)\)", PAGE)
+    assert len(named) > 15
+    assert [(name, number) for name, number in named if ErrorCode(int(number)).name.upper() != name] == []
+
+
+def test_metrics_exist() -> None:
+    named = set(re.findall(r"`txnstore_(\w+?)(?:_total)?`", _section("Monitoring")))
+    assert len(named) > 4
+    assert named - {each.name for each in SHOWN} - {each.name for each in PROCESS} == set()
