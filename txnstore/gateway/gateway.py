@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
+from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
@@ -33,6 +36,10 @@ from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
 
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two attempts to read the groups of other gateways.
+_RETRY = 1.0
 #: Threads that wait for the storage.
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
@@ -77,6 +84,7 @@ class Gateway:
         self._produce = Produce(services, hot)
         generations = ChainGenerations(connection, self._freshness, commits)
         self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
+        self._consumers = ConsumerGroups(services, self._coordinates)
         offsets = GroupOffsets(services, self._groups)
         self._handlers = _handlers(
             [
@@ -86,6 +94,7 @@ class Gateway:
                 Offsets(services).handlers(),
                 offsets.handlers(),
                 ClassicGroups(services, self._groups).handlers(),
+                self._consumers.handlers(),
                 Transactions(services, offsets).handlers(),
                 security.handlers(),
             ]
@@ -109,12 +118,21 @@ class Gateway:
     def _peers_changed(self) -> None:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         self._groups.release()
-        if self._taking_over is None or self._taking_over.done():
-            self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
+        self._consumers.release()
+        if self._taking_over is not None:
+            self._taking_over.cancel()
+        self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
 
     async def _take_over(self) -> None:
         """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire."""
-        view = self._freshness.view
+        while True:
+            try:
+                view = await self._freshness.head()  # Who led the groups before has changed them last.
+                break
+            except TxnStoreError as error:
+                _LOG.warning("the groups of other gateways cannot be read: %s", error)
+                await asyncio.sleep(_RETRY)
+        self._consumers.take_over()
         stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
         for name in filter(self._coordinates, stored):
             await self._groups.describe(name)
@@ -126,6 +144,7 @@ class Gateway:
             self._taking_over.cancel()
         await self._server.close(GRACE)
         await self._groups.close()
+        await self._consumers.close()
         await self._produce.close()
         await self._freshness.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
