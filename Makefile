@@ -198,6 +198,18 @@ exits: $(STAMP) ## Let COUNT=200 processes fail to open a store on S3 in each wa
 hostile: $(STAMP) ## Put hostile entries, names and schemas into CASES=2000 stores, and read them in every way: SEED
 	'$(BIN)/python' -m tests.harness.hostile --cases '$(CASES)' --seed '$(SEED)'
 
+GATEWAY_STORE ?= build/gateway
+LISTEN ?= 127.0.0.1:9092
+
+.PHONY: gateway
+gateway: $(STAMP) ## Serve a folder to Kafka's clients until Ctrl-C: GATEWAY_STORE=build/gateway LISTEN=127.0.0.1:9092
+	@test -d '$(GATEWAY_STORE)' || '$(BIN)/txnstore' init --store '$(GATEWAY_STORE)'
+	'$(BIN)/txnstore' gateway --store '$(GATEWAY_STORE)' --listen '$(LISTEN)' --property auto.create.topics.enable=true
+
+.PHONY: fuzz-gateway
+fuzz-gateway: $(STAMP) ## Send a gateway frames that are nearly valid, for DURATION=60 seconds: SEED
+	'$(BIN)/python' -m tests.harness.gateway_fuzz --seconds '$(DURATION)' --seed '$(SEED)'
+
 COPIES ?= 100000
 
 .PHONY: copies

@@ -47,6 +47,8 @@ class Commits:
         self._waiting: deque[_Asked] = deque()
         #: The commits under way. Only the event loop changes it.
         self._running: set[asyncio.Task[None]] = set()
+        #: The commits that were begun, and the commands in them.
+        self.commits, self.commands = 0, 0
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it.
@@ -66,6 +68,8 @@ class Commits:
             taken = list(self._waiting) if self._single else [self._waiting.popleft()]
             if self._single:
                 self._waiting.clear()
+            self.commits += 1
+            self.commands += len(taken)
             task = asyncio.get_running_loop().create_task(self._commit(taken))
             self._running.add(task)
             task.add_done_callback(self._ended)

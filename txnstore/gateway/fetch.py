@@ -23,7 +23,7 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.records.batch import gap_batch
+from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
 from txnstore.gateway.records.columns import EncodedBatch, to_batches
 from txnstore.gateway.records.typed import json_rows
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -78,7 +78,8 @@ class Fetch:
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:
-                parts, size, is_final = await self._read_all(view, asked, isolation, limit)
+                async with peer.room.granted(limit) as most:
+                    parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
                     return self._response(request, asked, parts)
@@ -164,12 +165,12 @@ class Fetch:
                 if (data or not first) and size + len(encoded.data) > limit:
                     return data, size
                 if encoded.first_offset > position:
-                    data.append(gap_batch(position, encoded.first_offset - 1))
+                    data += _gaps(position, encoded.first_offset)
                 data.append(encoded.data)
                 size += len(encoded.data)
                 position = encoded.last_offset + 1
         if position < end:
-            data.append(gap_batch(position, end - 1))
+            data += _gaps(position, end)
             size += len(data[-1])
         return data, size
 
@@ -201,6 +202,12 @@ class Fetch:
             for topic in request.body.topics
         ]
         return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
+
+
+def _gaps(first: int, limit: int) -> list[bytes]:
+    """The control batches that stand for the offsets from ``first`` up to ``limit``."""
+    starts = range(first, limit, MAX_DELTA)
+    return [gap_batch(start, min(start + MAX_DELTA, limit) - 1) for start in starts]
 
 
 def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:

@@ -113,7 +113,7 @@ class Metadata:
         self._check_described(name, peer)
         topic = (await self._services.freshness.recent()).topics.get(name)
         if topic is None:
-            topic = (await self._services.freshness.head()).topics.get(name)
+            topic = (await self._services.freshness.since_request()).topics.get(name)
         if topic is not None:
             return topic
         check_topic_name(name)

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
+from txnstore.core.groups.assignors import ASSIGNORS as CHAIN_ASSIGNORS
+from txnstore.core.groups.assignors import assignor_of
 from txnstore.core.groups.model import Group, Member
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, items_of
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.properties import Properties
 
@@ -287,6 +289,24 @@ def would_change(group: Group, member: Member, owned: Iterable[TopicPartition] |
     if owned is not None and leaving - set(owned):
         return True
     return not leaving and _epoch(group, member.member_id) != group.generation
+
+
+def state_of(group: Group) -> str:
+    """The state of a group, as Kafka names it."""
+    if not group.members:
+        return "Empty"
+    is_stable = all(
+        _epoch(group, member_id) == group.generation and set(member.assigned) == set(member.target)
+        for member_id, member in items_of(group.members)
+    )
+    return "Stable" if is_stable else "Reconciling"
+
+
+def assignor_name(members: list[Member]) -> str:
+    """The name of the assignor of a group; the default one without members."""
+    chosen = assignor_of(members) if members else None
+    names = (name for name, alias in ASSIGNORS.items() if CHAIN_ASSIGNORS[alias] is chosen)
+    return next(names, next(iter(ASSIGNORS)))
 
 
 def _epoch(group: Group, member_id: str) -> int:

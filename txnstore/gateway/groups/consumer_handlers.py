@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the members of groups of KIP-848.
+"""ConsumerGroupHeartbeat: the members of groups of KIP-848.
 
 A heartbeat becomes a command only if it changes what the chain has. Sessions are timed here, by the loop's clock; the
 chain is told who is gone. Of two gateways that both take themselves for the coordinator, each times the members that
@@ -8,19 +8,16 @@ it hears of, and the chain takes the commands of both: nothing that a member may
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from txnstore.core.authorization.rights import Right, read_group
-from txnstore.core.groups.assignors import ASSIGNORS as CHAIN_ASSIGNORS
-from txnstore.core.groups.assignors import assignor_of
 from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership
 from txnstore.core.groups.model import Group, Member
-from txnstore.core.model import TopicPartition, items_of
+from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.gateway.apis import Api
@@ -38,20 +35,19 @@ from txnstore.gateway.groups.consumer import (
     member_before,
     would_change,
 )
+from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: A timer that is later than this shows that the process was paused. Peers call a gateway dead after as long.
 _PAUSE_MS = 3_000
 #: The time between two attempts to remove members.
 _RETRY_MS = 1_000
-#: What DescribeGroups of KIP-848 calls a member of this protocol.
-_CONSUMER_MEMBER = 1
 #: An assignment in the order of a response: the id and the name of each topic, and its partitions.
-_Assignment = tuple[tuple[Any, str, tuple[int, ...]], ...]
+Assignment = tuple[tuple[Any, str, tuple[int, ...]], ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -80,8 +76,8 @@ class ConsumerGroups:
         self._sweep: asyncio.TimerHandle | None = None
 
     def handlers(self) -> dict[Api, Handler]:
-        """The handlers of its APIs."""
-        return {Api.CONSUMER_GROUP_HEARTBEAT: self.heartbeat, Api.CONSUMER_GROUP_DESCRIBE: self.describe}
+        """The handler of its API."""
+        return {Api.CONSUMER_GROUP_HEARTBEAT: self.heartbeat}
 
     # Members ----------------------------------------------------------------------------------------------------------
 
@@ -91,9 +87,9 @@ class ConsumerGroups:
             self._services.check(peer, read_group(request.body.group_id))
             asked = await self._asked(request, peer)
             check_request(asked)
-            self._check_coordinator(asked.group)
+            self.check_coordinator(asked.group)
             if asked.names:
-                self._services.check(peer, _describe(asked.names))
+                self._services.check(peer, describe_topics(asked.names))
             try:
                 return await (self._heartbeat if asked.epoch >= JOINING else self._leave)(asked, peer)
             finally:
@@ -169,14 +165,14 @@ class ConsumerGroups:
         live.kept.members[membership.member_id] = kept
         if self._coordinates(asked.group):  # Without members it may have been forgotten meanwhile.
             self._arm(asked.group, self._groups.setdefault(asked.group, live))
-        assignment = _assignment(self._view, membership.assigned)
+        assignment = assignment_of(self._view, membership.assigned)
         fields: dict[str, Any] = {
             "member_id": membership.member_id,
             "member_epoch": membership.generation,
             "heartbeat_interval": self._services.properties.group_consumer_heartbeat_interval_ms,
         }
         if kept.tell(membership.generation, assignment) or asked.is_full:
-            fields["assignment"] = {"topic_partitions": _by_topic(assignment)}
+            fields["assignment"] = {"topic_partitions": by_topic(assignment)}
         return fields
 
     def _topics(self, kept: KeptMember, peer: Peer) -> dict[str, int]:
@@ -185,7 +181,7 @@ class ConsumerGroups:
         names = set(kept.names)
         if kept.regex:
             matches = matching(kept.regex, tuple(sorted(topics)))
-            names |= {name for name in matches if self._services.may(peer, _describe((name,)))}
+            names |= {name for name in matches if self._services.may(peer, describe_topics((name,)))}
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
     async def _leave(self, asked: MemberRequest, peer: Peer) -> Fields:
@@ -207,53 +203,22 @@ class ConsumerGroups:
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
-    async def describe(self, request: Request, peer: Peer) -> Fields:
-        """Groups with their members."""
-        await self._services.freshness.head()
-        groups = [self._described(name, request.version, peer) for name in dict.fromkeys(request.body.group_ids)]
-        return {"groups": groups}
+    def check_coordinator(self, group: str) -> None:
+        """Check that this gateway coordinates a group.
 
-    def _described(self, name: str, version: int, peer: Peer) -> Fields:
+        Raises:
+            RefusedError: Another gateway does.
+        """
+        if not self._coordinates(group):
+            self.release()
+            raise RefusedError(ErrorCode.not_coordinator, f"another gateway coordinates the group {group}")
+
+    def kept(self, group: str) -> Mapping[str, KeptMember]:
+        """What this gateway, which coordinates the group, knows of each member that the newest view has."""
         try:
-            self._services.check(peer, Right("DESCRIBE", "GROUP", (name,)))
-            self._check_coordinator(name)
-            group = self._group(name)
-            if group.kind != "consumer":
-                raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
-            members = [member for _, member in sorted(group.members.items())]
-            topics = {topic for member in members for topic in (*member.topics, *(tp.topic for tp in member.target))}
-            self._services.check(peer, _describe(topics))
-        except (TxnStoreError, RefusedError) as error:
-            code = code_of(error, Api.CONSUMER_GROUP_DESCRIBE, version)
-            return {"group_id": name, "error_code": code, "error_message": message_of(error)}
-        live = self._live(name)
-        return {
-            "group_id": name,
-            "error_code": ErrorCode.none,
-            "group_state": state_of(group),
-            "group_epoch": group.generation,
-            "assignment_epoch": group.generation,
-            "assignor_name": _assignor_name(members),
-            "members": [
-                self._described_member(group, member, live.kept.members[member.member_id]) for member in members
-            ],
-        }
-
-    def _described_member(self, group: Group, member: Member, kept: KeptMember) -> Fields:
-        assert group.epochs is not None
-        return {
-            "member_id": member.member_id,
-            "instance_id": member.instance_id,
-            "rack_id": kept.rack_id,
-            "member_epoch": LEAVING_FOR_NOW if kept.is_away else group.epochs[member.member_id],
-            "client_id": kept.client_id,
-            "client_host": f"/{kept.client_host}" if kept.client_host else "",
-            "subscribed_topic_names": sorted(kept.names),
-            "subscribed_topic_regex": kept.regex or None,
-            "assignment": {"topic_partitions": _by_topic(_assignment(self._view, member.assigned))},
-            "target_assignment": {"topic_partitions": _by_topic(_assignment(self._view, member.target))},
-            "member_type": _CONSUMER_MEMBER,
-        }
+            return dict(self._live(group).kept.members)
+        finally:
+            self._forget_empty(group)
 
     def release(self) -> None:
         """Leave the groups that other gateways coordinate now."""
@@ -289,11 +254,6 @@ class ConsumerGroups:
 
     def _group(self, name: str) -> Group:
         return self._view.groups.get(name, Group())
-
-    def _check_coordinator(self, name: str) -> None:
-        if not self._coordinates(name):
-            self.release()
-            raise RefusedError(ErrorCode.not_coordinator, f"another gateway coordinates the group {name}")
 
     def _live(self, name: str) -> _Live:
         """The group as the newest view has it; its members are timed from now on."""
@@ -374,25 +334,7 @@ class ConsumerGroups:
         self._forget_empty(name)
 
 
-def state_of(group: Group) -> str:
-    """The state of a group of KIP-848, as Kafka names it."""
-    if not group.members:
-        return "Empty"
-    epochs = dict(items_of(group.epochs)) if group.epochs is not None else {}
-    is_stable = all(
-        epochs.get(member_id) == group.generation and set(member.assigned) == set(member.target)
-        for member_id, member in items_of(group.members)
-    )
-    return "Stable" if is_stable else "Reconciling"
-
-
-def _assignor_name(members: list[Member]) -> str:
-    """The assignor of a group; the default one without members."""
-    chosen = assignor_of(members) if members else None
-    return next((name for name, alias in ASSIGNORS.items() if CHAIN_ASSIGNORS[alias] is chosen), next(iter(ASSIGNORS)))
-
-
-def _assignment(view: View, tps: Iterable[TopicPartition]) -> _Assignment:
+def assignment_of(view: View, tps: Iterable[TopicPartition]) -> Assignment:
     """Partitions by topic; those of a topic that is gone are left out."""
     numbers: dict[str, list[int]] = {}
     for tp in tps:
@@ -404,11 +346,13 @@ def _assignment(view: View, tps: Iterable[TopicPartition]) -> _Assignment:
     )
 
 
-def _by_topic(assignment: _Assignment) -> list[Fields]:
+def by_topic(assignment: Assignment) -> list[Fields]:
+    """An assignment in a response."""
     return [{"topic_id": topic_id, "topic_name": name, "partitions": numbers} for topic_id, name, numbers in assignment]
 
 
-def _describe(names: Collection[str]) -> Right:
+def describe_topics(names: Collection[str]) -> Right:
+    """The right to see topics."""
     return Right("DESCRIBE", "TOPIC", names)
 
 
