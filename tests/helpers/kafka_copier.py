@@ -36,8 +36,11 @@ def copy(bootstrap: str, name: str) -> None:
         try:
             ends: dict[int, int] = {}
             for message in messages:
-                producer.produce("out", message.value(), partition=message.partition())
-                ends[message.partition()] = message.offset() + 1
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                producer.produce("out", message.value(), partition=partition)
+                ends[partition] = offset + 1
             offsets = [TopicPartition("in", partition, offset) for partition, offset in ends.items()]
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
             producer.commit_transaction(30)

@@ -6,20 +6,20 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
 import txnstore
-from txnstore.admin.acls import Acl
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_copier import GROUP
 from tests.helpers.kafka_wire import ServedStore, users_of
-from tests.helpers.wait import until
+from txnstore.core.authorization.model import Acl
 from txnstore.gateway.apis import Api
 from txnstore.gateway.services import topic_uuid
 from txnstore.storage.memory import MemoryStore
@@ -57,6 +57,12 @@ def owned(opened: Consumer) -> list[tuple[str, int]]:
     return sorted((tp.topic, tp.partition) for tp in opened.assignment())
 
 
+def until(happened: Callable[[], bool]) -> None:
+    """Ask until something has happened; each question waits for a consumer."""
+    while not happened():
+        pass
+
+
 def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> None:
     def polled() -> bool:
         for each in consumers:
@@ -72,31 +78,33 @@ def test_members_join_and_leave_and_go_on_where_others_were(gateway: ServedStore
     with gateway.store.producer() as producer:
         for number in range(40):
             producer.send("t", value=b"%d" % number, partition=number % 4)
-    values: list[bytes] = []
+    values: list[bytes | None] = []
 
-    def read(*consumers: Consumer) -> None:
+    def read(*consumers: Consumer) -> bool:
         for each in consumers:
             for message in each.consume(3, timeout=0.05):
                 assert message.error() is None
                 values.append(message.value())
                 each.commit(message=message, asynchronous=False)
+        return True
 
     first = consumer(gateway)
-    until(lambda: (read(first), len(values) >= 10)[1])
+    until(lambda: read(first) and len(values) >= 10)
     second = consumer(gateway)
-    until(lambda: (read(first, second), len(owned(first)) == len(owned(second)) == 2)[1])
+    until(lambda: read(first, second) and len(owned(first)) == len(owned(second)) == 2)
     assert sorted(owned(first) + owned(second)) == everything
     third = consumer(gateway)
-    until(lambda: (read(first, second, third), sorted(map(len, map(owned, (first, second, third)))) == [1, 1, 2])[1])
+    until(lambda: read(first, second, third) and sorted(map(len, map(owned, (first, second, third)))) == [1, 1, 2])
     first.close()
-    until(lambda: (read(second, third), sorted(owned(second) + owned(third)) == everything)[1])
+    until(lambda: read(second, third) and sorted(owned(second) + owned(third)) == everything)
     with gateway.store.producer() as producer:
         for number in range(40, 60):
             producer.send("t", value=b"%d" % number, partition=number % 4)
-    until(lambda: (read(second, third), len(values) >= 60)[1])
+    until(lambda: read(second, third) and len(values) >= 60)
     second.close()
     third.close()
-    assert sorted(map(int, values)) == list(range(60))  # Each was committed before another member read on.
+    # Each record was committed before another member read on.
+    assert sorted(int(value or b"") for value in values) == list(range(60))
 
 
 def test_a_killed_member_is_replaced_and_each_record_is_copied_once(tmp_path: Path) -> None:
@@ -112,22 +120,29 @@ def test_a_killed_member_is_replaced_and_each_record_is_copied_once(tmp_path: Pa
             arguments = [sys.executable, "-m", "tests.helpers.kafka_copier", gateway.bootstrap, f"copier-{number}"]
             return subprocess.Popen(arguments, cwd=Path(__file__).parents[3])
 
-        def copied() -> int:
-            return store.scan("out").to_table().num_rows
+        copied: list[bytes | None] = []
+        observer = consumer(gateway, **{"isolation.level": "read_committed"})
+        observer.unsubscribe()
+        observer.assign([TopicPartition("out", number, 0) for number in range(4)])
+
+        def has_copied(count: int) -> bool:
+            copied.extend(message.value() for message in observer.consume(50, timeout=0.2))
+            return len(copied) >= count
 
         copiers = [start(number) for number in range(2)]
         try:
             for kill in range(3):
-                until(lambda kill=kill: copied() >= (kill + 1) * records // 5)
+                until(partial(has_copied, (kill + 1) * records // 5))
                 victim = rng.randrange(len(copiers))
                 copiers[victim].kill()
                 copiers[victim].wait()
                 copiers[victim] = start(victim)  # It ends the open transaction of the one before.
-            until(lambda: copied() >= records)
+            until(partial(has_copied, records))
         finally:
             for process in copiers:
                 process.kill()
                 process.wait()
+            observer.close()
         values = store.scan("out").to_table()["value"].to_pylist()
         assert sorted(map(int, values)) == list(range(records))
         assert store._connection.view().groups[GROUP].kind == "consumer"
@@ -195,7 +210,7 @@ def test_a_gateway_ends_and_the_members_stay(tmp_path: Path) -> None:
             with other.producer() as producer:
                 for number in range(4):
                     producer.send("t", value=b"v", partition=number)
-            read: set[tuple[str, int]] = set()
+            read: set[tuple[str | None, int | None]] = set()
 
             def commits_all() -> bool:
                 for each in consumers:
@@ -228,7 +243,7 @@ def heartbeat(gateway: ServedStore, version: int = 1, user: str | None = None, *
     return gateway.ask(Api.CONSUMER_GROUP_HEARTBEAT, body, version, user)
 
 
-FULL = {"rebalance_timeout": 60_000, "subscribed_topic_names": ("t",), "topic_partitions": ()}
+FULL: dict[str, Any] = {"rebalance_timeout": 60_000, "subscribed_topic_names": ("t",), "topic_partitions": ()}
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,8 @@ from tests.helpers.core import World
 from tests.helpers.virtual_loop import VirtualLoop, run
 from tests.unit.gateway.consumer_chain import INTERVAL, REBALANCE, SESSION, Client, Gateway, topic_id
 from txnstore.core.catalog.model import AlterTopic, DeleteTopic
-from txnstore.core.groups.commands import Heartbeat, JoinGroup
+from txnstore.core.groups.commands import JoinGroup
 from txnstore.core.groups.model import Group
-from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.groups.consumer import check_epoch_of_fetch, matching, state_of
@@ -52,7 +52,7 @@ def owned(*clients: Client) -> list[int]:
 
 # Requests -------------------------------------------------------------------------------------------------------------
 
-_FULL = {"rebalance_timeout": 1000, "subscribed_topic_names": ("t",), "topic_partitions": ()}
+_FULL: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": ("t",), "topic_partitions": ()}
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_pause_of_the_gateway_ends_no_session(world: World) -> None:
 
 
 def test_a_member_that_another_gateway_hears_stays(world: World) -> None:
-    """Both take themselves for the coordinator; the older one learns from the chain that the member has joined again."""
+    """Both take themselves for the coordinator; the chain tells the older one that the member has joined again."""
 
     async def main() -> None:
         gateway, other = Gateway(world), Gateway(world)
@@ -543,72 +543,92 @@ def test_properties_that_exclude_each_other() -> None:
         Properties.from_mapping({"group.consumer.session.timeout.ms": "1800001"})
 
 
+class Crowd:
+    """Clients that come and go at two gateways, at random."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.rng = rng
+        self.gateways = [Gateway(world), Gateway(world)]
+        self.clients: list[Client] = []
+        self._numbers = itertools.count()
+
+    async def step(self) -> None:
+        """One client does something."""
+        if not self.clients or self.rng.random() < 0.15:
+            await self._come()
+            return
+        client = self.rng.choice(self.clients)
+        match self.rng.choice(["beat", "beat", "beat", "move", "leave", "die"]):
+            case "beat":
+                await self.beat(client)
+            case "move":  # As when its gateway has died.
+                client.gateway = self.rng.choice(self.gateways)
+                await self._heed(client, await client.join())
+            case "leave":
+                self.clients.remove(client)
+                for_now = client.instance_id is not None and self.rng.random() < 0.5
+                await client.beat(member_epoch=-2 if for_now else -1)
+            case "die":
+                self.clients.remove(client)
+
+    async def _come(self) -> None:
+        number = next(self._numbers)
+        by_name = self.rng.random() < 0.8
+        client = Client(
+            self.rng.choice(self.gateways),
+            f"m{number}",
+            ("t",) if by_name else None,
+            f"i{number % 3}" if self.rng.random() < 0.3 else None,
+            None if by_name else "t.*",
+        )
+        if code(await client.join()) is ErrorCode.none:
+            self.clients.append(client)
+
+    async def beat(self, client: Client) -> None:
+        await self._heed(client, await client.release())
+
+    async def _heed(self, client: Client, answer: dict[str, Any]) -> None:
+        if code(answer) in {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}:
+            client.epoch = 0
+            answer = await client.join()
+        if code(answer) is not ErrorCode.none:
+            self.clients.remove(client)  # Its static name is another's.
+
+    def check(self) -> None:
+        """Who may commit, because it has the epoch of the chain, owns nothing that another one may own."""
+        group = self.gateways[0].group
+        assert group.epochs is not None
+        for client in self.clients:
+            member = group.members.get(client.member_id)
+            if member is not None and client.epoch == group.epochs[client.member_id]:
+                assert set(client.owned) <= {tp.partition for tp in member.held}
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_members_that_come_and_go_at_two_gateways_share_the_partitions(seed: int) -> None:
-    """No two members own a partition in the epoch in which they commit; and in the end all partitions are owned."""
-    world, rng = World(partitions=7), random.Random(seed)
+    """Both gateways take themselves for the coordinator, until one is left; then all partitions are owned."""
+    world = World(partitions=7)
     world.blind = True
+    crowd = Crowd(world, random.Random(seed))
 
     async def main() -> None:
-        gateways = [Gateway(world), Gateway(world)]
-        for gateway in gateways:
+        for gateway in crowd.gateways:
             gateway.groups.take_over()
-        clients: list[Client] = []
-        for number in range(60):
-            await wait(rng.randrange(2 * INTERVAL))
-            if not clients or rng.random() < 0.15:
-                names = ("t",) if rng.random() < 0.8 else None
-                instance = f"i{number % 3}" if rng.random() < 0.3 else None
-                client = Client(
-                    rng.choice(gateways), f"m{number}", names, instance, None if names else "t.*", epoch=0
-                )
-                if code(await client.join()) is ErrorCode.none:
-                    clients.append(client)
-                continue
-            client = rng.choice(clients)
-            match rng.choice(["beat", "beat", "beat", "move", "leave", "die"]):
-                case "move":  # As when its gateway has died.
-                    client.gateway = rng.choice(gateways)
-                    answer = await client.join()
-                case "leave":
-                    clients.remove(client)
-                    await client.beat(member_epoch=-1 if client.instance_id is None or rng.random() < 0.5 else -2)
-                    continue
-                case "die":
-                    clients.remove(client)
-                    continue
-                case _:
-                    answer = await client.release()
-            if code(answer) in {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}:
-                client.epoch = 0
-                await client.join()
-            elif code(answer) is not ErrorCode.none:
-                clients.remove(client)  # Its static name is another's.
-            members = gateways[0].group.members
-            for client in clients:
-                if client.member_id in members and client.epoch == (gateways[0].group.epochs or {})[client.member_id]:
-                    held = {tp.partition for tp in members[client.member_id].held}
-                    assert set(client.owned) <= held
-        gateways[1].leads = False
-        gateways[1].groups.release()
+        for _ in range(60):
+            await wait(crowd.rng.randrange(2 * INTERVAL))
+            await crowd.step()
+            crowd.check()
+        last, other = crowd.gateways
+        other.leads = False
+        other.groups.release()
         for _ in range(40):
             await wait(INTERVAL)
-            for client in [*clients]:
-                client.gateway = gateways[0]
-                answer = await client.release()
-                if code(answer) in {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}:
-                    client.epoch = 0
-                    answer = await client.join()
-                if code(answer) is not ErrorCode.none:
-                    clients.remove(client)
-        if clients:
-            assert owned(*clients) == list(range(7))
-            assert state_of(gateways[0].group) == "Stable"
-        else:
-            assert not gateways[0].group.members
-        beats = [each for gateway in gateways for each in gateway.commands if isinstance(each, Heartbeat)]
-        assert all(isinstance(tp, TopicPartition) for each in beats for tp in each.owned or ())
-        for gateway in gateways:
+            for client in [*crowd.clients]:
+                client.gateway = last
+                await crowd.beat(client)
+        assert owned(*crowd.clients) == (list(range(7)) if crowd.clients else [])
+        assert state_of(last.group) == ("Stable" if crowd.clients else "Empty")
+        for gateway in crowd.gateways:
             await gateway.groups.close()
 
     run(main())
