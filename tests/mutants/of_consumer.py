@@ -98,8 +98,8 @@ CONSUMER = (
     Mutant(
         "an expression matches parts of names",
         consumer.matching.__wrapped__,
-        r'rf"\A(?:{regex})\z"',
-        "$regex",
+        r'pattern=rf"\A(?:{$regex})\z"',
+        "pattern=$regex",
         test=_UNIT + "test_an_expression_matches_whole_names",
     ),
     Mutant(

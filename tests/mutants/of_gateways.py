@@ -142,10 +142,10 @@ GATEWAYS = (
         test=_EPOCHS + "test_those_who_are_gone_leave_without_a_command_of_another",
     ),
     Mutant(
-        "a gateway without a right to the group removes a member that is alive",
+        "a gateway that may not read with the group cannot remove those who are gone",
         rights._of_leave,
         "bool($command.member_id) or $command.instance_id is not None",
-        "False",
+        "True",
         test="protocol/authorization/test_rights.py",
     ),
     Mutant(

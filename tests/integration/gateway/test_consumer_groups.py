@@ -121,8 +121,7 @@ def test_a_killed_member_is_replaced_and_each_record_is_copied_once(tmp_path: Pa
             return subprocess.Popen(arguments, cwd=Path(__file__).parents[3])
 
         copied: list[bytes | None] = []
-        observer = consumer(gateway, **{"isolation.level": "read_committed"})
-        observer.unsubscribe()
+        observer = Consumer({"bootstrap.servers": gateway.bootstrap, "group.id": "observer", "log_level": 0})
         observer.assign([TopicPartition("out", number, 0) for number in range(4)])
 
         def has_copied(count: int) -> bool:
