@@ -11,6 +11,7 @@ from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_classic import CLASSIC
 from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
+from tests.mutants.of_consumer import CONSUMER
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_fresh import FRESH
@@ -372,6 +373,7 @@ MUTANTS = (
         *ADMIN,
         *AUTHORIZATION,
         *CLASSIC,
+        *CONSUMER,
         *SESSIONS,
         *SIMULATED_SESSIONS,
     ),

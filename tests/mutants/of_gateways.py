@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.ages import Ages
+from txnstore.core.authorization import rights
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
@@ -132,6 +133,20 @@ GATEWAYS = (
         "$group.epochs.discard($member_id)",
         "$group.epochs",
         test=_EPOCHS + "test_a_gateway_names_who_is_gone",
+    ),
+    Mutant(
+        "a command that only names who is gone removes nobody",
+        membership.leave,
+        "if expire($draft, $command.group, $command.expired) or $member is not None:",
+        "if $member is not None:",
+        test=_EPOCHS + "test_those_who_are_gone_leave_without_a_command_of_another",
+    ),
+    Mutant(
+        "a gateway that may not read with the group cannot remove those who are gone",
+        rights._of_leave,
+        "bool($command.member_id) or $command.instance_id is not None",
+        "True",
+        test="protocol/authorization/test_rights.py",
     ),
     Mutant(
         "offsets of a topic that is read are deleted",

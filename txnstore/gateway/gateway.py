@@ -15,11 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
+from txnstore.errors import TxnStoreError
 from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
@@ -43,6 +45,8 @@ from txnstore.threads import load
 
 _LOG = limited_logger(__name__)
 
+#: Seconds between two attempts to read the groups of other gateways.
+_RETRY = 1.0
 #: Threads that wait for the storage.
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
@@ -90,6 +94,7 @@ class Gateway:
         self._produce = Produce(services, self._hot)
         generations = ChainGenerations(connection, self._freshness, commits)
         self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
+        self._consumers = ConsumerGroups(services, self._coordinates)
         offsets = GroupOffsets(services, self._groups)
         self._handlers = _handlers(
             [
@@ -99,8 +104,9 @@ class Gateway:
                 Offsets(services).handlers(),
                 offsets.handlers(),
                 ClassicGroups(services, self._groups).handlers(),
+                self._consumers.handlers(),
                 Transactions(services, offsets).handlers(),
-                admin_handlers(services, self._groups),
+                admin_handlers(services, self._groups, self._consumers),
                 security.handlers(),
             ]
         )
@@ -129,12 +135,21 @@ class Gateway:
     def _peers_changed(self) -> None:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         self._groups.release()
-        if self._taking_over is None or self._taking_over.done():
-            self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
+        self._consumers.release()
+        if self._taking_over is not None:
+            self._taking_over.cancel()
+        self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
 
     async def _take_over(self) -> None:
         """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire."""
-        view = self._freshness.view
+        while True:
+            try:
+                view = await self._freshness.head()  # Who led the groups before has changed them last.
+                break
+            except TxnStoreError as error:
+                _LOG.warning("the groups of other gateways cannot be read: %s", error)
+                await asyncio.sleep(_RETRY)
+        self._consumers.take_over()
         stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
         for name in filter(self._coordinates, stored):
             await self._groups.describe(name)
@@ -147,7 +162,9 @@ class Gateway:
         if self._taking_over is not None:
             self._taking_over.cancel()
         # Members that wait for others are answered by the group, so the listener need not wait for them.
-        have_ended, *_ = await asyncio.gather(self._server.close(GRACE), _bounded(self._groups.close(), until))
+        have_ended, *_ = await asyncio.gather(
+            self._server.close(GRACE), _bounded(self._groups.close(), until), _bounded(self._consumers.close(), until)
+        )
         have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
         await self._freshness.close()
         # A thread that still waits for the storage ends with its timeout; nobody waits for it here.

@@ -24,8 +24,9 @@ from txnstore.validation import check_topic_name
 
 _LOG = logging.getLogger(__name__)
 
-#: Java clients from 4.0 on use transactions of version 2 if the cluster has this feature (KIP-890).
-_FEATURES = {"transaction.version": 2}
+#: Java clients from 4.0 on use transactions of version 2 if the cluster has the first feature (KIP-890); the second
+#: tells tools that groups of KIP-848 are served.
+_FEATURES = {"transaction.version": 2, "group.version": 1}
 #: Says that the operations which a principal may do were not asked for.
 _NO_OPERATIONS = -(2**31)
 #: The types of coordinators: groups, transactions.

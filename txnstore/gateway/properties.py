@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
 from txnstore.errors import InvalidConfigError
 
 
@@ -21,7 +22,10 @@ class Properties:
         group_initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for further members.
         group_min_session_timeout_ms: The shortest session timeout of a member.
         group_max_session_timeout_ms: The longest one.
-        group_max_size: The members of a group after which further ones are refused.
+        group_max_size: The members of a classic group after which further ones are refused.
+        group_consumer_session_timeout_ms: The session timeout of the members of KIP-848.
+        group_consumer_heartbeat_interval_ms: How often they send heartbeats.
+        group_consumer_max_size: The members of a group of KIP-848 after which further ones are refused.
     """
 
     auto_create_topics_enable: bool = False
@@ -30,6 +34,9 @@ class Properties:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, str]) -> Self:
@@ -46,7 +53,18 @@ class Properties:
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
                 raise InvalidConfigError(f"a gateway has no property {name!r}; {hint}")
             values[names[name].name] = _PARSERS[str(names[name].type)](name, text)
-        return cls(**values)
+        properties = cls(**values)
+        session_ms, interval_ms = (
+            properties.group_consumer_session_timeout_ms,
+            properties.group_consumer_heartbeat_interval_ms,
+        )
+        if not 0 < interval_ms < session_ms <= MAX_SESSION_TIMEOUT_MS:
+            msg = (
+                "group.consumer.heartbeat.interval.ms must be above 0 and below group.consumer.session.timeout.ms, "
+                f"which is {MAX_SESSION_TIMEOUT_MS} at most, not {interval_ms} and {session_ms}"
+            )
+            raise InvalidConfigError(msg)
+        return properties
 
 
 def _flag(name: str, text: str) -> bool:

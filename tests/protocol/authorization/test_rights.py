@@ -83,6 +83,8 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (JoinGroup("g", "m", (("t", 1),)), {READ_G: None}),
     (Heartbeat("g", "m", ()), {READ_G: None}),
     (LeaveGroup("g", "m"), {READ_G: None}),
+    (LeaveGroup("g", instance_id="i"), {READ_G: None}),
+    (LeaveGroup("g"), {READ_G: ("CLUSTER_ACTION", "CLUSTER", CLUSTER)}),
     (DeleteGroup("g"), {("DELETE", "GROUP", "g"): None}),
     (StoreGeneration("g", -1, 1, "consumer", None, None, ()), {READ_G: ("CLUSTER_ACTION", "CLUSTER", CLUSTER)}),
     (DeleteOffsets("g", (TopicPartition("t", 0),)), {("DELETE", "GROUP", "g"): None, ("READ", "TOPIC", "t"): None}),

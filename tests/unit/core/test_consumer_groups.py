@@ -13,6 +13,7 @@ from txnstore.errors import (
     GroupNotEmptyError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
+    InvalidConfigError,
     UnknownMemberError,
 )
 
@@ -109,6 +110,30 @@ def test_a_gateway_names_who_is_gone(world: World) -> None:
     second.leave()
     assert (group(world).kind, epochs(world)) == ("consumer", {})
     world.do(DeleteGroup("g"))
+
+
+def test_those_who_are_gone_leave_without_a_command_of_another(world: World) -> None:
+    keep(world, "a")
+    second = keep(world, "b")
+    seen = {member_id: member.seen_at for member_id, member in group(world).members.items()}
+    keep(world, "b")
+    entries = len(world.entries)
+    world.do(LeaveGroup("g", expired=(("b", seen["b"]),)))  # It has joined again since.
+    assert len(world.entries) == entries
+    world.do(LeaveGroup("g", expired=(("a", seen["a"]), ("b", seen["b"]))))
+    assert list(epochs(world)) == ["b"]
+    assert second.look().numbers == [0, 1]
+    assert group(world).generation == 3
+
+
+def test_a_member_may_read_no_topic_yet(world: World) -> None:
+    """Its regular expression matches none."""
+    world.do(JoinGroup("g", "a", (), kind="consumer"))
+    assert keep(world, "b").numbers == [0, 1]
+    assert world.do(JoinGroup("g", "a", (("t", 2),), kind="consumer")).assigned == ()
+    world.do(Heartbeat("g", "b", (T0,)))
+    assert world.do(Heartbeat("g", "a", ())).assigned == (T1,)
+    world.refuse(InvalidConfigError, JoinGroup("n", "a", ()))
 
 
 def test_a_static_member_takes_over_the_epoch_and_the_partitions(world: World) -> None:

@@ -194,13 +194,23 @@ def _of_member(command: JoinGroup | Heartbeat | LeaveGroup) -> list[Right]:
     return [Right("READ", "GROUP", (command.group,))]
 
 
+def _of_leave(command: LeaveGroup) -> list[Right]:
+    """A command without a member is of a gateway, which asks for itself when sessions have timed out."""
+    names_member = bool(command.member_id) or command.instance_id is not None
+    return _of_member(command) if names_member else [_of_gateway(command.group)]
+
+
+def _of_gateway(group: str) -> Right:
+    return Right("READ", "GROUP", (group,), or_else=_OR_CLUSTER_ACTION)
+
+
 def _of_delete_group(command: DeleteGroup) -> list[Right]:
     return [Right("DELETE", "GROUP", (command.group,))]
 
 
 def _of_store_generation(command: StoreGeneration) -> list[Right]:
     """A gateway asks for a member, or for itself, when the session of the last member has timed out."""
-    return [Right("READ", "GROUP", (command.group,), or_else=_OR_CLUSTER_ACTION)]
+    return [_of_gateway(command.group)]
 
 
 def _of_delete_offsets(command: DeleteOffsets) -> list[Right]:
@@ -303,7 +313,7 @@ _RIGHTS: dict[type, Callable[[Any], list[Right]]] = {
     ResetOffsets: _of_offsets,
     JoinGroup: _of_member,
     Heartbeat: _of_member,
-    LeaveGroup: _of_member,
+    LeaveGroup: _of_leave,
     DeleteGroup: _of_delete_group,
     StoreGeneration: _of_store_generation,
     DeleteOffsets: _of_delete_offsets,

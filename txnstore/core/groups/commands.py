@@ -99,6 +99,7 @@ class LeaveGroup:
     """Leave a group; without effect if there is no such member. Answered with None.
 
     With ``instance_id`` the static member of this name leaves; if ``member_id`` is given as well, it must be its id.
+    The members ``expired`` leave in any case: with neither name they alone do, whom a gateway has timed out.
     """
 
     group: str

@@ -116,7 +116,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
 
 
 def leave(draft: Draft, command: LeaveGroup) -> None:
-    """Remove a member; without effect if there is no such member."""
+    """Remove a member, if there is one, and the members whose leases are over."""
     group = _group(draft, command.group)
     static = _static_member(group, command.instance_id)
     if command.instance_id is not None and command.member_id and static is not None:
@@ -124,7 +124,7 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
     member = static if command.instance_id is not None else group.members.get(command.member_id)
     if member is not None:
         draft.emit(MemberLeft(group=command.group, member_id=member.member_id, reason="left"))
-        expire(draft, command.group, command.expired)
+    if expire(draft, command.group, command.expired) or member is not None:
         _rebalance(draft, command.group)
 
 
@@ -390,7 +390,7 @@ def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:
     check_id("member.id", command.member_id)
     if command.instance_id is not None:
         check_id("group.instance.id", command.instance_id)
-    if not topics:
+    if not topics and command.kind == "native":  # A regular expression of KIP-848 may match none yet.
         msg = f"a member of group {command.group!r} must read at least one topic"
         raise InvalidConfigError(msg)
     if command.assignor not in ASSIGNORS:

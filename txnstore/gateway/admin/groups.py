@@ -17,13 +17,14 @@ from txnstore.core.authorization.rights import Right
 from txnstore.core.groups.commands import DeleteGroup, DeleteOffsets
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.groups.offsets import exists
-from txnstore.core.model import TopicPartition, items_of
+from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, operations_of, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.groups.consumer import state_of
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.model import Code, DescribedGroup, ListedGroup, State
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -275,9 +276,7 @@ def _state(name: str, group: Group, expired: set[str]) -> GroupState:
             state = State.STABLE if group.classic_members else State.EMPTY
             return GroupState(name, state, protocol_type=protocol_type, is_kept_by_coordinator=True)
         case "consumer":
-            epochs = set(dict(items_of(group.epochs or {})).values())
-            settled = State.STABLE if epochs == {group.generation} else "Reconciling"
-            return GroupState(name, settled if group.members else State.EMPTY, _CONSUMER, _CONSUMER)
+            return GroupState(name, state_of(group), _CONSUMER, _CONSUMER)
     return _native(name, group, expired)
 
 

@@ -16,6 +16,7 @@ from txnstore.core.view import View
 from txnstore.errors import OffsetMetadataTooLargeError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.groups.consumer import check_epoch_of_fetch
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
@@ -23,6 +24,8 @@ from txnstore.gateway.wire import Request, value
 
 #: Kafka's ``offset.metadata.max.bytes``.
 _MAX_METADATA = 4096
+#: The first version of OffsetCommit with the epochs of members of KIP-848.
+_WITH_EPOCHS = 9
 #: The first version of OffsetFetch that asks for several groups, and the first one that names topics by their ids.
 _SEVERAL, _BY_ID = 8, 10
 
@@ -53,10 +56,18 @@ class GroupOffsets:
                 await self._services.commits.submit(CommitOffsets(commit), peer.principal)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
-                is_new = self._coordinator.is_completing(body.group_id, body.member_id, generation)
-                if failure is ErrorCode.illegal_generation and is_new:  # It is not stored yet.
-                    failure = ErrorCode.rebalance_in_progress
+                if failure is ErrorCode.illegal_generation:
+                    failure = self._illegal_generation(body.group_id, body.member_id, generation, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}
+
+    def _illegal_generation(self, group: str, member_id: str, generation: int, version: int) -> ErrorCode:
+        """How the client of a commit is told that its generation or its member epoch is not that of the group."""
+        stored = self._services.freshness.view.groups.get(group)
+        if stored is not None and stored.kind == "consumer":
+            return ErrorCode.stale_member_epoch if version >= _WITH_EPOCHS else ErrorCode.unsupported_version
+        if self._coordinator.is_completing(group, member_id, generation):  # It is not stored yet.
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.illegal_generation
 
     async def checked(
         self, topics: Sequence[Any], group: str, api: Api, version: int, peer: Peer
@@ -108,12 +119,13 @@ class GroupOffsets:
         return fields
 
     def _group(self, view: View, asked: Any, version: int, peer: Peer, *, stable: bool) -> Mapping[str, Any]:
+        group = view.groups.get(asked.group_id) or Group()
         try:
             self._services.check(peer, Right("DESCRIBE", "GROUP", (asked.group_id,)))
-        except TxnStoreError as error:
+            check_epoch_of_fetch(group, value(asked, "member_id"), value(asked, "member_epoch", -1))
+        except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.OFFSET_FETCH, version)
             return {"group_id": asked.group_id, "topics": (), "error_code": code}
-        group = view.groups.get(asked.group_id) or Group()
         by_id = version >= _BY_ID
         topics = self._all_topics(view, group, peer) if asked.topics is None else asked.topics
         described = []
