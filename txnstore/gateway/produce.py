@@ -24,7 +24,7 @@ from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
@@ -146,6 +146,10 @@ class Produce:
         return staged
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
+        if raw.producer_id < 0:
+            if raw.is_transactional:
+                raise RefusedError(ErrorCode.invalid_record, "a batch of a transaction has no producer id")
+            return ProducerIdentity()
         return ProducerIdentity(raw.producer_id, raw.producer_epoch, transactional_id)
 
     # Flushes ----------------------------------------------------------------------------------------------------------
@@ -254,7 +258,9 @@ class Produce:
             refusals.update(dict.fromkeys(numbers, error))
             return None
         for number, new_batch in zip(numbers, encoded.batches, strict=True):
-            sequence = taken[number].raw.base_sequence
+            raw = taken[number].raw
+            # aiokafka numbers batches from 0 on though no producer id goes with the numbers; brokers look at neither.
+            sequence = raw.base_sequence if raw.producer_id >= 0 else NO_PRODUCER
             taken[number].new_batch = replace(new_batch, base_sequence=sequence)
         return encoded.data
 

@@ -107,9 +107,12 @@ def test_records_of_kafka_python_come_back(gateway: RunningGateway, codec: str |
     consumer.close()
 
 
-def test_records_of_aiokafka_come_back(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_records_of_aiokafka_come_back(gateway: RunningGateway, *, idempotent: bool) -> None:
+    """Without idempotence it sends sequence numbers, and no producer id."""
+
     async def run() -> list[bytes | None]:
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=gateway.bootstrap, enable_idempotence=True)
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=gateway.bootstrap, enable_idempotence=idempotent)
         await producer.start()
         for number in range(20):
             await producer.send_and_wait("t", f"v{number}".encode(), partition=0)

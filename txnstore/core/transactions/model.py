@@ -65,7 +65,7 @@ class Transaction:
         updated_at: The time of the last change.
         versions: The last committed version of each scope of an idempotent job.
         session_epoch: The epoch that the client has, if it is not ``epoch``: a client of transactions v1 keeps one for
-            a session of many transactions (:mod:`txnstore.core.transactions.sessions`); else -1.
+            a session of many transactions (``txnstore.core.transactions.sessions``); else -1.
     """
 
     transactional_id: str
