@@ -68,20 +68,18 @@ class Offsets:
     ) -> OffsetAndTimestamp | None:
         tp = TopicPartition(topic, asked.partition_index)
         log = self._log(view, tp, peer)
-        match asked.timestamp:
-            case -1:
-                return OffsetAndTimestamp(log.read_limit(isolation), -1)
-            case -2 | -4:
-                return OffsetAndTimestamp(log.log_start, -1)
-            case -3:
-                return await self._services.in_thread(partial(self._greatest, view, tp, log, isolation))
-            case -5 | -6:
-                return None
-            case timestamp if timestamp < 0:
-                raise RefusedError(ErrorCode.unsupported_version, f"there is no time {timestamp}")
-            case timestamp:
-                objects = self._services.connection.objects
-                return await self._services.in_thread(partial(offset_for_time, objects, view, tp, isolation, timestamp))
+        timestamp, objects = asked.timestamp, self._services.connection.objects
+        if timestamp == _LATEST:
+            return OffsetAndTimestamp(log.read_limit(isolation), -1)
+        if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
+            return OffsetAndTimestamp(log.log_start, -1)
+        if timestamp == _GREATEST:
+            return await self._services.in_thread(partial(self._greatest, view, tp, log, isolation))
+        if timestamp in {_LATEST_TIERED, _EARLIEST_PENDING}:
+            return None
+        if timestamp < 0:
+            raise RefusedError(ErrorCode.unsupported_version, f"there is no time {timestamp}")
+        return await self._services.in_thread(partial(offset_for_time, objects, view, tp, isolation, timestamp))
 
     def _greatest(
         self, view: View, tp: TopicPartition, log: Partition, isolation: Isolation

@@ -34,13 +34,16 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
+    StoreGeneration,
     TxnOffsets,
 )
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import ClassicMember
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
@@ -100,6 +103,7 @@ class History:
             self._end, self._hold, self._abort, self._commit_offsets, self._join, self._join, self._heartbeat,
             self._leave, self._delete_group, self._reset, self._create, self._create, self._alter, self._delete_topic,
             self._delete_records, self._drop, self._forget, self._expire, self._rules, self._replace, self._copy,
+            self._generation, self._member, self._delete_offsets,
         ]  # fmt: skip
         return self.rng.choice(makers)()
 
@@ -183,6 +187,26 @@ class History:
     def _join(self) -> Command:
         group, member = self.rng.choice(GROUPS), self.rng.choice(["m", "n"])
         return JoinGroup(group, member, (("s", 2),), expired=self._expired(group))
+
+    def _generation(self) -> Command:
+        """A gateway stores a generation of a classic group, or that it is empty."""
+        group = self.rng.choice(GROUPS)
+        before = self.state.groups.get(group)
+        expected = before.generation if before is not None else -1
+        member = ClassicMember("k", None, "client", "host", 1_000, 1_000, b"", b"")
+        members = (member,) if self.rng.random() < 0.5 else ()
+        protocol, leader = ("range", "k") if members else (None, None)
+        following, expired = max(expected, 0) + 1, self._expired(group)
+        return StoreGeneration(group, expected, following, "consumer", protocol, leader, members, expired=expired)
+
+    def _member(self) -> Command:
+        """A gateway joins for a client of KIP-848, or sends its heartbeat."""
+        group, member = self.rng.choice(GROUPS), self.rng.choice(["m", "n"])
+        expired = self._expired(group)
+        return JoinGroup(group, member, (("s", 2),), expired=expired, kind="consumer")
+
+    def _delete_offsets(self) -> Command:
+        return DeleteOffsets(self.rng.choice(GROUPS), (self._tp(),))
 
     def _heartbeat(self) -> Command:
         group = self.rng.choice(GROUPS)

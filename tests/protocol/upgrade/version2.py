@@ -61,7 +61,7 @@ def answers(store: Store) -> dict[str, Any]:
         "records": {name: {kind: rows(store, name, kind) for kind in ISOLATIONS} for name in names},
         "offsets": {name: [plain(store.offsets(name, each)) for each in partitions[name]] for name in names},
         "times": {name: _times(store, name) for name in names},
-        "groups": plain(store.groups()),
+        "groups": [_group(each) for each in plain(store.groups())],
         "transactions": [_transaction(store, txn.transactional_id) for txn in store.transactions()],
         "producers": {name: [plain(store.producers(name, each)) for each in partitions[name]] for name in names},
         "history": [
@@ -70,6 +70,21 @@ def answers(store: Store) -> dict[str, Any]:
         ],
         "past": [{"entry": moment, "records": _past(store, moment)} for moment in moments],
     }  # fmt: skip
+
+
+#: What later releases say of groups and of their members.
+_NEW_OF_GROUPS = ("kind", "protocol_type", "protocol", "stored_at")
+_NEW_OF_MEMBERS = ("client_id", "client_host")
+
+
+def _group(described: dict[str, Any]) -> dict[str, Any]:
+    """A group without what the old release did not say."""
+    members = [_without(member, _NEW_OF_MEMBERS) for member in described["members"]]
+    return _without(described, _NEW_OF_GROUPS) | {"members": members}
+
+
+def _without(description: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in description.items() if name not in names}
 
 
 def rows(store: Store, name: str, isolation: str, snapshot: Snapshot | None = None) -> list[list[Any]]:

@@ -17,8 +17,8 @@ from txnstore.core.invariants.groups import (
     GROUP_STEPS,
     assignments_never_change,
     classic_generations_sound,
-    epochs_never_go_back,
     epochs_sound,
+    member_epochs_never_go_back,
 )
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
@@ -101,7 +101,7 @@ def test_damage_of_epochs_is_found() -> None:
         damaged = _group(state, epochs=epochs)
         assert {item.name for item in check(damaged)} == {epochs_sound.__name__}
     earlier = _group(state, epochs=group.epochs.insert("a", 1))
-    assert {item.name for item in check_step(state, earlier)} == {epochs_never_go_back.__name__}
+    assert {item.name for item in check_step(state, earlier)} == {member_epochs_never_go_back.__name__}
 
 
 DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
@@ -140,6 +140,6 @@ def test_invalid_transition_is_found(sound: State, name: str, where: str, damage
 
 
 def test_each_rule_is_shown_to_fail() -> None:
-    classic = {classic_generations_sound, assignments_never_change, epochs_sound, epochs_never_go_back}
+    classic = {classic_generations_sound, assignments_never_change, epochs_sound, member_epochs_never_go_back}
     assert {rule.__name__ for rule in {*GROUP_INVARIANTS} - classic} == {name for name, _, _ in DAMAGE}
     assert {rule.__name__ for rule in {*GROUP_STEPS} - classic} == {name for name, _, _ in STEP_DAMAGE}

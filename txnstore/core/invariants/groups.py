@@ -115,7 +115,7 @@ def epochs_sound(state: State) -> Iterator[str]:
                 yield f"group {name!r}: member {member_id!r} is at epoch {epoch} of generation {group.generation}"
 
 
-def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
+def member_epochs_never_go_back(before: State, after: State) -> Iterator[str]:
     """The epoch of a member only grows: a commit of an earlier one stays refused."""
     for name, old, new in changed(before.groups, after.groups):
         if new is None or old.epochs is None or new.epochs is None:
@@ -174,4 +174,4 @@ GROUP_INVARIANTS = (
 )
 
 #: The invariants of a transition.
-GROUP_STEPS = (generations_never_go_back, assignments_never_change, epochs_never_go_back)
+GROUP_STEPS = (generations_never_go_back, assignments_never_change, member_epochs_never_go_back)
