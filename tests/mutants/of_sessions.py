@@ -142,6 +142,13 @@ SESSIONS = (
         test=_CORE + "test_repeated_batch_brings_no_offsets_along",
     ),
     Mutant(
+        "a repeated batch answers for the batches of other chains",
+        rules._repeated_only,
+        "if not ($command.partitions or $command.groups):",
+        "if True:",
+        test=_CORE + "test_repeated_batch_brings_no_partitions_along",
+    ),
+    Mutant(
         "one repeated batch answers for all",
         lookups.repeated_batches,
         "and len($repeated) == len($found)",

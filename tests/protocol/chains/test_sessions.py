@@ -265,6 +265,20 @@ def test_session_over_two_processes(bucket: MemoryStore, stores: list[Store], ch
     assert Reader(objects_of(bucket), complete=True).compared == chains
 
 
+def test_batches_of_several_chains_are_repeated_together(stores: list[Store], chains: int) -> None:
+    """SEQ-03: an append whose batches several chains lead is answered whole, or refused whole."""
+    gateway = Gateway(stores, ids_of(stores[0], chains - 1))
+    gateway.add(*map(place, range(6)))
+    batches = tuple(gateway.batch(place(partition), "x") for partition in range(6))
+    appended = gateway.produce(*batches)
+    gateway.end()
+    assert gateway.produce(*batches) == tuple(replace(each, duplicate=True) for each in appended)
+    for number in range(6):
+        mixed = (*batches[:number], gateway.batch(place(number), "y"), *batches[number + 1 :])
+        with pytest.raises(InvalidTxnStateError):
+            gateway.produce(*mixed)
+
+
 def test_nothing_joins_a_transaction_by_itself(stores: list[Store], chains: int) -> None:
     """ADD-06: in any chain; and where one of several partitions was added."""
     gateway = Gateway(stores, ids_of(stores[0], chains - 1))
