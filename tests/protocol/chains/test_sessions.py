@@ -195,6 +195,19 @@ def test_bump_of_the_client_over_chains(cluster: Session) -> None:
     cluster.transact(cluster.batch(cluster.there, 0))
 
 
+def test_bump_after_another_process_has_aborted(cluster: Session) -> None:
+    """INIT-09, TMO-01: refused before the markers are written as afterwards; no epoch of the transaction is granted."""
+    cluster.transact(cluster.batch(cluster.there))
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there, 1)))
+    cluster.decided = cluster.do(0, AbortTxn(cluster.name))
+    bump = InitProducer(cluster.name, expected=(cluster.client.producer_id, cluster.client.epoch))
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, bump)
+    cluster.finish()
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, bump)
+
+
 def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
     """PST-06, ADD-07: the next batch goes on, as in Kafka."""
     cluster.transact(cluster.batch(cluster.there, 0, records=2))
