@@ -196,7 +196,7 @@ def test_bump_of_the_client_over_chains(cluster: Session) -> None:
 
 
 def test_bump_after_another_process_has_aborted(cluster: Session) -> None:
-    """INIT-09, TMO-01: refused before the markers are written as afterwards; no epoch of the transaction is granted."""
+    """INIT-08, TMO-01: refused before the markers are written as afterwards; no epoch of the transaction is granted."""
     cluster.transact(cluster.batch(cluster.there))
     cluster.do(1, cluster.produce(cluster.batch(cluster.there, 1)))
     cluster.decided = cluster.do(0, AbortTxn(cluster.name))
