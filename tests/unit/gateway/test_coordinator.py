@@ -398,6 +398,27 @@ def test_empty_group_is_forgotten_though_nobody_waits_for_it_any_more() -> None:
     run(main())
 
 
+def test_group_that_cannot_be_loaded_is_taken_over_later() -> None:
+    async def main() -> None:
+        chain = Chain()
+        await assigned(coordinator(chain))
+
+        def fail(_when: str) -> None:
+            raise StorageError("down")
+
+        groups = coordinator(chain)
+        chain.fail = fail
+        await groups.take_over("g")
+        assert groups_in(groups) == []
+        chain.fail = lambda _when: None
+        await asyncio.sleep(2)
+        assert groups_in(groups) == [State.STABLE]
+        await asyncio.sleep(SESSION / 1000 + 1)
+        assert chain.stored() == StoredGeneration(2, "consumer")
+
+    run(main())
+
+
 def test_group_that_moves_to_another_gateway() -> None:
     async def main() -> None:
         ours = True

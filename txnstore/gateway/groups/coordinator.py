@@ -155,11 +155,7 @@ class GroupCoordinator:
         return response
 
     async def describe(self, group: str) -> DescribedGroup | Code:
-        """The group for DescribeGroups, or why it cannot be told.
-
-        From then on the group is timed, so that members in the chain which nobody serves any more expire: call this for
-        each stored group with members when the gateway becomes its coordinator.
-        """
+        """The group for DescribeGroups, or why it cannot be told."""
         live = await self._live(group)
         if isinstance(live, Code):
             return live
@@ -167,6 +163,15 @@ class GroupCoordinator:
         if live.machine.idle:
             self._forget(live)
         return description
+
+    async def take_over(self, group: str) -> None:
+        """Time a stored group from now on, so that members in the chain which nobody serves any more expire.
+
+        To be called for each stored group with members when the gateway becomes its coordinator. If the group cannot be
+        loaded now, it is loaded later.
+        """
+        if await self.describe(group) is Code.COORDINATOR_NOT_AVAILABLE:
+            self._spawn(self._reload(group))
 
     def list(self) -> list[ListedGroup]:
         """The groups in memory; the chain has all others, which are empty or not served yet."""
