@@ -33,7 +33,7 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
-from txnstore.core.routes import with_expired
+from txnstore.core.routes import sole_chain_of, with_expired
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.state import State
 from txnstore.core.transactions.commands import InitProducer
@@ -47,6 +47,7 @@ from txnstore.errors import (
     StorageRefusedError,
     StoreExistsError,
     TxnStoreError,
+    UnknownTopicOrPartitionError,
 )
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
@@ -293,16 +294,20 @@ class Connection:
     def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands in their order, together where that is possible; returns the answer, or the error, of each.
 
-        In a store with one chain they share an entry, and each is refused alone. Several chains take one after the
-        other through the coordinator.
+        In a store with one chain they share an entry, and each is refused alone; so do appends outside of transactions
+        to the partitions of one of several chains. Several chains take all else one after the other through the
+        coordinator.
 
         Args:
             asked: Each command, and the principal who asks for it; None: that of the process.
         """
         opened = self._open()
-        if opened.document.chains > 1 or len(asked) == 1:
+        count = opened.document.chains
+        numbers = {sole_chain_of(command, count) for command, _ in asked}
+        number = numbers.pop() if len(numbers) == 1 and len(asked) > 1 else None
+        if number is None:
             return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
-        began, chain = self.measurements.clock(), opened.catalog
+        began, chain = self.measurements.clock(), opened.chains[number]
         queued: list[Callable[[], Any]] = []
         for command, principal in asked:
             try:
@@ -313,6 +318,10 @@ class Connection:
                 queued.append(partial(_raise, error))
         answers = [_answer_of(commit) for commit in queued]
         self.measurements.add("commit", began)
+        # The coordinator copies a topic that a chain does not know yet, and those that wait for it keep their order.
+        for place, (command, principal) in enumerate(asked) if count > 1 else ():
+            if isinstance(answers[place], UnknownTopicOrPartitionError):
+                answers[place] = _answer_of(partial(self._submit_for, opened, command, principal))
         return answers
 
     def submit_if_open(self, command: Command) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.gateway.gateway import Gateway
 from txnstore.gateway.groups.classic import ClassicGroup
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 
@@ -112,9 +113,37 @@ CLASSIC = (
     Mutant(
         "a group that is loaded again begins a generation for the second time",
         ClassicGroup._complete,
-        "max(self.generation, self._used) + 1",
+        "self.used + 1",
         "self.generation + 1",
         test=_COORDINATOR + "test_late_assignment_of_a_generation_that_was_lost_is_not_taken_for_that_of_a_newer_one",
+    ),
+    Mutant(
+        "a group that is loaded twice begins a generation for the second time",
+        GroupCoordinator._drop,
+        "$live.machine.used",
+        "$live.machine.generation",
+        test=_COORDINATOR + "test_generation_that_was_lost_is_not_begun_again_after_the_group_was_loaded_twice",
+    ),
+    Mutant(
+        "an empty group is kept for ever if those that asked for it have gone",
+        GroupCoordinator._load,
+        "if $machine.idle:",
+        "if False:",
+        test=_COORDINATOR + "test_empty_group_is_forgotten_though_nobody_waits_for_it_any_more",
+    ),
+    Mutant(
+        "a group that cannot be loaded is not taken over",
+        GroupCoordinator.take_over,
+        "self._spawn(self._reload($group))",
+        "pass",
+        test=_COORDINATOR + "test_group_that_cannot_be_loaded_is_taken_over_later",
+    ),
+    Mutant(
+        "a gateway takes over the groups that it has known before",
+        Gateway._take_over,
+        "await self._freshness.head()",
+        "self._freshness.view",
+        test="integration/gateway/test_takeover.py::test_gateway_takes_over_what_the_one_before_has_stored_last",
     ),
     Mutant(
         "a coordinator whose generation was refused goes on",

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.chain.ages import Ages
+from txnstore.connection import Connection
 from txnstore.core.authorization import rights
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
+from txnstore.gateway.commits import Commits
 
 _RULES = "unit/core/test_classic_groups.py::"
+_COMMITS = "unit/gateway/test_commits.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
 
 GATEWAYS = (
+    Mutant(
+        "a batch overtakes an earlier one of its partition, whose commit is under way",
+        Commits._start,
+        "if $lane not in $busy",
+        "",
+        test=_COMMITS + "test_batches_of_a_partition_keep_their_order[3-plain]",
+    ),
+    Mutant(
+        "a batch of a transaction overtakes an earlier one of its partition",
+        Commits._lane,
+        "return $command.producer.producer_id, $tp",
+        "return object()",
+        test=_COMMITS + "test_batches_of_a_partition_keep_their_order[3-transaction]",
+    ),
+    Mutant(
+        "batches of a topic that the chain has no copy of are refused",
+        Connection.submit_all,
+        "isinstance($answers[$place], UnknownTopicOrPartitionError)",
+        "False",
+        test=_COMMITS + "test_batches_of_a_chain_share_an_entry[3]",
+    ),
     Mutant(
         "a gateway stores a generation after one that it does not know",
         classic.store_generation,

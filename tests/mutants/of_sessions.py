@@ -142,6 +142,13 @@ SESSIONS = (
         test=_CORE + "test_repeated_batch_brings_no_offsets_along",
     ),
     Mutant(
+        "a repeated batch answers for the batches of other chains",
+        rules._repeated_only,
+        "if not ($command.partitions or $command.groups):",
+        "if True:",
+        test=_CORE + "test_repeated_batch_brings_no_partitions_along",
+    ),
+    Mutant(
         "one repeated batch answers for all",
         lookups.repeated_batches,
         "and len($repeated) == len($found)",
@@ -165,9 +172,16 @@ SESSIONS = (
     Mutant(
         "a client bumps the epoch of its transaction",
         init._expected_identity,
-        "if not $txn.in_session and is_previous_identity($txn, $expected):",
-        "if is_previous_identity($txn, $expected):",
+        "if not $txn.in_session and $txn.state not in DECIDED and",
+        "if $txn.state not in DECIDED and",
         test=_CORE + "test_client_bumps_its_own_epoch",
+    ),
+    Mutant(
+        "a bump is granted the epoch of a transaction that another process has aborted",
+        init._expected_identity,
+        "and $txn.state not in DECIDED and",
+        "and",
+        test=_CHAINS + "test_bump_after_another_process_has_aborted",
     ),
     Mutant(
         "a bump grants the epoch that requests of the session have",

@@ -110,6 +110,19 @@ def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
     return tuple(sorted(_ROUTES[type(command)](command, chains)))
 
 
+def sole_chain_of(command: Command, chains: int) -> int | None:
+    """The chain that decides a command alone, with no step of the coordinator before or after it; None: not known.
+
+    With several chains only batches outside of transactions are so simple.
+    """
+    if chains == 1:
+        return CATALOG
+    if not isinstance(command, Append) or command.producer.transactional_id is not None or command.offsets:
+        return None
+    leaders = {chain_of_partition(batch.tp, chains) for batch in command.batches}
+    return leaders.pop() if len(leaders) == 1 else None
+
+
 def topics_of(command: Command, chain: int, chains: int) -> set[str]:
     """The topics that a chain must know to decide a command: those of which it leads a partition in the command."""
     return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}

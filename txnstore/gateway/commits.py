@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
 from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
+from txnstore.core.routing import chain_of_partition
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,10 +28,12 @@ class _Asked(NamedTuple):
 
 
 class Commits:
-    """Commits commands in the order in which they are given.
+    """Commits commands, those of one lane in the order in which they are given.
 
-    In a store with one chain, all commands that wait share the next entry, so a thousand clients need one PUT. Several
-    chains take a command each through the coordinator, whose commits share entries where they meet.
+    All commands of a lane that wait are committed together, after those of it that are under way. A store with one
+    chain has one lane, so a thousand clients need one PUT. Of several chains each has a lane for the batches of its
+    partitions, and a producer one for each partition in its transactions. Whatever else has a lane of its own: the
+    coordinator takes it, whose commits share entries where they meet.
 
     Args:
         connection: The connection to the store.
@@ -42,11 +45,11 @@ class Commits:
         self._connection = connection
         self._threads = threads
         self._committed = committed
-        self._single = not connection.several_chains
-        #: The commands that no commit has taken, oldest first. Only the event loop changes it.
-        self._waiting: deque[_Asked] = deque()
-        #: The commits under way. Only the event loop changes it.
-        self._running: set[asyncio.Task[None]] = set()
+        self._chains = len(connection.chains)
+        #: The commands that no commit has taken, oldest first, by lane. Only the event loop changes it.
+        self._waiting: dict[Hashable, list[_Asked]] = {}
+        #: The commits under way, and their lanes. Only the event loop changes it.
+        self._running: dict[asyncio.Task[None], Hashable] = {}
         #: The commits that were begun, and the commands in them.
         self.commits, self.commands = 0, 0
         #: Whether the event loop will look at the commands that wait.
@@ -63,7 +66,7 @@ class Commits:
             principal: Who asks for it; None: the principal of the gateway.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(command, principal, future))
+        self._waiting.setdefault(self._lane(command), []).append(_Asked(command, principal, future))
         self._taken.clear()
         if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
             self._starting = True
@@ -72,25 +75,34 @@ class Commits:
 
     def _start(self) -> None:
         self._starting = False
-        most = 1 if self._single else _THREADS
-        while self._waiting and len(self._running) < most:
-            taken = list(self._waiting) if self._single else [self._waiting.popleft()]
-            if self._single:
-                self._waiting.clear()
+        busy = set(self._running.values())
+        for lane in [lane for lane in self._waiting if lane not in busy][: _THREADS - len(busy)]:
+            taken = self._waiting.pop(lane)
             self.commits += 1
             self.commands += len(taken)
             task = asyncio.get_running_loop().create_task(self._commit(taken))
-            self._running.add(task)
+            self._running[task] = lane
             task.add_done_callback(self._ended)
         if not self._waiting:
             self._taken.set()
+
+    def _lane(self, command: Command) -> Hashable:
+        """What keeps a command in order: a client sends the batches of a partition without waiting for answers."""
+        if self._chains == 1:
+            return None
+        if not isinstance(command, Append) or len(command.batches) != 1:
+            return object()
+        tp = command.batches[0].tp
+        if command.producer.transactional_id is None:
+            return chain_of_partition(tp, self._chains)
+        return command.producer.producer_id, tp
 
     async def taken(self) -> None:
         """Wait until the commits under way have taken all commands."""
         await self._taken.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("the commit of requests failed", exc_info=task.exception())
         self._start()

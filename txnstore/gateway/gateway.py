@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
+from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
@@ -27,7 +28,7 @@ from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.logs import RateLimit, limited_logger
+from txnstore.gateway.logs import RateLimit, limited_logger, report_failure
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
@@ -51,6 +52,8 @@ _RETRY = 1.0
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
 GRACE = 10.0
+#: Seconds between two attempts to read which groups to take over.
+_RETRY = 1.0
 #: The most connections, and the open files that the storage may need besides.
 _MAX_CONNECTIONS, _OTHER_FILES = 20_000, 512
 
@@ -125,7 +128,8 @@ class Gateway:
         host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
-        self._peers_changed()
+        if self._taking_over is None:
+            self._begin_taking_over(self._freshness.view)  # It is as new as the connection.
         _LOG.info("the gateway of %s listens on %s:%d", self._url, host, port, extra={"apis": len(self._handlers)})
 
     def _coordinates(self, group: str) -> bool:
@@ -136,23 +140,29 @@ class Gateway:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
         self._groups.release()
         self._consumers.release()
-        if self._taking_over is not None:
-            self._taking_over.cancel()
-        self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
+        self._begin_taking_over(None)
 
-    async def _take_over(self) -> None:
-        """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire."""
-        while True:
+    def _begin_taking_over(self, view: View | None) -> None:
+        if self._taking_over is not None:
+            self._taking_over.cancel()  # It may have passed a group that is now of this gateway.
+        self._taking_over = asyncio.get_running_loop().create_task(self._take_over(view))
+        self._taking_over.add_done_callback(report_failure)
+
+    async def _take_over(self, view: View | None) -> None:
+        """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire.
+
+        ``view``: has the groups; None: the heads of the chains have what the gateway before has stored last.
+        """
+        while view is None:
             try:
-                view = await self._freshness.head()  # Who led the groups before has changed them last.
-                break
+                view = await self._freshness.head()
             except TxnStoreError as error:
-                _LOG.warning("the groups of other gateways cannot be read: %s", error)
+                _LOG.warning("the groups of a gateway that is gone cannot be read: %s", error)
                 await asyncio.sleep(_RETRY)
         self._consumers.take_over()
         stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
         for name in filter(self._coordinates, stored):
-            await self._groups.describe(name)
+            await self._groups.take_over(name)
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""

@@ -195,6 +195,19 @@ def test_bump_of_the_client_over_chains(cluster: Session) -> None:
     cluster.transact(cluster.batch(cluster.there, 0))
 
 
+def test_bump_after_another_process_has_aborted(cluster: Session) -> None:
+    """INIT-08, TMO-01: refused before the markers are written as afterwards; no epoch of the transaction is granted."""
+    cluster.transact(cluster.batch(cluster.there))
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there, 1)))
+    cluster.decided = cluster.do(0, AbortTxn(cluster.name))
+    bump = InitProducer(cluster.name, expected=(cluster.client.producer_id, cluster.client.epoch))
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, bump)
+    cluster.finish()
+    with pytest.raises(ProducerFencedError):
+        cluster.do(0, bump)
+
+
 def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
     """PST-06, ADD-07: the next batch goes on, as in Kafka."""
     cluster.transact(cluster.batch(cluster.there, 0, records=2))
@@ -263,6 +276,20 @@ def test_session_over_two_processes(bucket: MemoryStore, stores: list[Store], ch
     for store in stores:
         store.checkpoint()
     assert Reader(objects_of(bucket), complete=True).compared == chains
+
+
+def test_batches_of_several_chains_are_repeated_together(stores: list[Store], chains: int) -> None:
+    """SEQ-03: an append whose batches several chains lead is answered whole, or refused whole."""
+    gateway = Gateway(stores, ids_of(stores[0], chains - 1))
+    gateway.add(*map(place, range(6)))
+    batches = tuple(gateway.batch(place(partition), "x") for partition in range(6))
+    appended = gateway.produce(*batches)
+    gateway.end()
+    assert gateway.produce(*batches) == tuple(replace(each, duplicate=True) for each in appended)
+    for number in range(6):
+        mixed = (*batches[:number], gateway.batch(place(number), "y"), *batches[number + 1 :])
+        with pytest.raises(InvalidTxnStateError):
+            gateway.produce(*mixed)
 
 
 def test_nothing_joins_a_transaction_by_itself(stores: list[Store], chains: int) -> None:

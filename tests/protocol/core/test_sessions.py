@@ -394,6 +394,16 @@ def test_produce_before_its_partition_is_added_is_refused(world: World, client: 
     assert world.txn("a").state is TxnState.COMPLETE_COMMIT
 
 
+def test_repeated_batch_brings_no_partitions_along(world: World, client: SessionClient) -> None:
+    """ADD-06: it does not answer for what other chains have to append, and were not asked yet."""
+    batch = client.numbered()
+    client.transact()
+    with pytest.raises(InvalidTxnStateError):
+        world.do(replace(client.produce(batch), partitions=(T1,)))
+    with pytest.raises(InvalidTxnStateError):
+        world.do(replace(client.produce(batch), groups=("g",)))
+
+
 def test_repeated_batch_brings_no_offsets_along(world: World, client: SessionClient) -> None:
     """ADD-06: a command with anything new is refused as a whole."""
     batch = client.numbered()

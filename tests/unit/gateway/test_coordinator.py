@@ -368,6 +368,57 @@ def test_late_assignment_of_a_generation_that_was_lost_is_not_taken_for_that_of_
     run(main())
 
 
+def test_generation_that_was_lost_is_not_begun_again_after_the_group_was_loaded_twice() -> None:
+    async def main() -> None:
+        chain = Chain()
+        groups = coordinator(chain)
+        joined = await assigned(groups)
+        lost = await groups.join(join(joined.member_id))
+        for _ in range(2):
+            pause(60_000)
+            await asyncio.sleep(2)
+        newer = await groups.join(join(joined.member_id))
+        assert (lost.generation, newer.generation, chain.loads) == (2, 3, 3)
+
+    run(main())
+
+
+def test_empty_group_is_forgotten_though_nobody_waits_for_it_any_more() -> None:
+    async def main() -> None:
+        chain = Chain()
+        chain.seconds = lambda: 0.5
+        groups = coordinator(chain)
+        given_up = await soon(beat(groups, "m", 1))
+        given_up.cancel()
+        await asyncio.sleep(1.5)
+        assert chain.loads == 1
+        await asyncio.sleep(2)
+        assert groups_in(groups) == []
+
+    run(main())
+
+
+def test_group_that_cannot_be_loaded_is_taken_over_later() -> None:
+    async def main() -> None:
+        chain = Chain()
+        await assigned(coordinator(chain))
+
+        def fail(_when: str) -> None:
+            raise StorageError("down")
+
+        groups = coordinator(chain)
+        chain.fail = fail
+        await groups.take_over("g")
+        assert groups_in(groups) == []
+        chain.fail = lambda _when: None
+        await asyncio.sleep(2)
+        assert groups_in(groups) == [State.STABLE]
+        await asyncio.sleep(SESSION / 1000 + 1)
+        assert chain.stored() == StoredGeneration(2, "consumer")
+
+    run(main())
+
+
 def test_group_that_moves_to_another_gateway() -> None:
     async def main() -> None:
         ours = True

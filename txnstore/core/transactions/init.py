@@ -8,7 +8,7 @@ from txnstore.core.transactions.commands import DecidedTransaction, InitProducer
 from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.core.transactions.lookups import decided_of, fenced, is_previous_identity, next_id_and_epoch
 from txnstore.core.transactions.machine import check_transition
-from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
+from txnstore.core.transactions.model import COMPLETED, DECIDED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
 from txnstore.core.transactions.sessions import client_identity
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
@@ -70,7 +70,9 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
     """
     if expected == client_identity(txn) or (not txn.in_session and expected == next_id_and_epoch(txn)):
         return None
-    if not txn.in_session and is_previous_identity(txn, expected):
+    # A decided transaction that has left its session was ended by another process: its epoch was never the client's,
+    # and the one before it, with which the session began, is over.
+    if not txn.in_session and txn.state not in DECIDED and is_previous_identity(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
 

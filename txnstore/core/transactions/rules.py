@@ -148,10 +148,14 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
 def _repeated_only(state: State, txn: Transaction, command: Append) -> tuple[Appended, ...]:
     """The answer to batches that are not in the open transaction: they repeat earlier ones of the session (SEQ-03).
 
+    If the append has parts for other chains, this one cannot tell, and refuses all of it: the coordinator looks there.
+
     Raises:
         InvalidTxnStateError: They do not (ADD-06).
     """
-    repeated = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
+    repeated = None
+    if not (command.partitions or command.groups):
+        repeated = repeated_batches({batch.tp: state for batch in command.batches}, txn, command)
     if repeated is None:
         msg = f"{command.producer} has not added all its partitions and groups to the transaction ({txn.state.name})"
         raise InvalidTxnStateError(msg)

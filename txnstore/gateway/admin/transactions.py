@@ -16,6 +16,7 @@ from txnstore.core.authorization.rights import Right
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.core.transactions.sessions import client_identity
 from txnstore.core.view import View
 from txnstore.errors import AuthorizationError, TxnStoreError
 from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
@@ -119,7 +120,7 @@ class AdminTransactions:
             "transaction_timeout": txn.timeout_ms,
             "transaction_start_time": _NONE if txn.started_at is None else txn.started_at,
             "producer_id": txn.producer_id,
-            "producer_epoch": txn.epoch,
+            "producer_epoch": client_identity(txn)[1],
             "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()],
         }
 

@@ -328,6 +328,11 @@ class ClassicGroup:
         return min(times, default=None)
 
     @property
+    def used(self) -> int:
+        """The last generation that this machine, or one before it in this process, has begun."""
+        return max(self.generation, self._used)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is lost when this machine is forgotten: the chain has all of it."""
         return self.state is State.EMPTY and not self._pending and self._storing is None
@@ -538,7 +543,7 @@ class ClassicGroup:
         if self._members and not joined:
             self._join_at = self._now + self._rebalance_timeout_ms()
             return
-        self.generation = max(self.generation, self._used) + 1
+        self.generation = self.used + 1
         if not joined:
             self.state, self._protocol, self._leader = State.EMPTY, "", ""
             self._store_if_due()

@@ -48,6 +48,8 @@ _LOG = limited_logger(__name__)
 _PAUSE_MS = 3_000
 #: The time between two attempts to load a group whose generation could not be stored.
 _RETRY_MS = 1_000
+#: How long a group that was loaded, and is empty, is kept for those that wait for it, who may all be gone.
+_EMPTY_MS = 1_000
 
 
 class Generations(Protocol):
@@ -153,11 +155,7 @@ class GroupCoordinator:
         return response
 
     async def describe(self, group: str) -> DescribedGroup | Code:
-        """The group for DescribeGroups, or why it cannot be told.
-
-        From then on the group is timed, so that members in the chain which nobody serves any more expire: call this for
-        each stored group with members when the gateway becomes its coordinator.
-        """
+        """The group for DescribeGroups, or why it cannot be told."""
         live = await self._live(group)
         if isinstance(live, Code):
             return live
@@ -165,6 +163,15 @@ class GroupCoordinator:
         if live.machine.idle:
             self._forget(live)
         return description
+
+    async def take_over(self, group: str) -> None:
+        """Time a stored group from now on, so that members in the chain which nobody serves any more expire.
+
+        To be called for each stored group with members when the gateway becomes its coordinator. If the group cannot be
+        loaded now, it is loaded later.
+        """
+        if await self.describe(group) is Code.COORDINATOR_NOT_AVAILABLE:
+            self._spawn(self._reload(group))
 
     def list(self) -> list[ListedGroup]:
         """The groups in memory; the chain has all others, which are empty or not served yet."""
@@ -228,6 +235,8 @@ class GroupCoordinator:
         machine = ClassicGroup(group, self._properties, self._runtime.new_id, stored, now, epoch=epoch, used=used)
         live = self._groups[group] = _Live(machine, machine.state)
         self._arm(live)
+        if machine.idle:
+            self._set_timer(live, now + _EMPTY_MS)
         return Code.NONE
 
     async def _reload(self, group: str) -> None:
@@ -252,7 +261,7 @@ class GroupCoordinator:
     def _drop(self, live: _Live, code: Code) -> None:
         """Forget a group that is not ours any more, or whose stored generation is not known."""
         self._forget(live)
-        self._used[live.machine.name] = live.machine.generation
+        self._used[live.machine.name] = live.machine.used
         _LOG.info("group %s is left, in generation %d: %s", live.machine.name, live.machine.generation, code.name)
         self._answer_all(live.machine.end(code))
 
@@ -319,8 +328,11 @@ class GroupCoordinator:
             live.timer.cancel()
             live.timer = None
         if at is not None:
-            live.at = at
-            live.timer = asyncio.get_running_loop().call_at(at / 1000, self._tick, live)
+            self._set_timer(live, at)
+
+    def _set_timer(self, live: _Live, at: int) -> None:
+        live.at = at
+        live.timer = asyncio.get_running_loop().call_at(at / 1000, self._tick, live)
 
     def _tick(self, live: _Live) -> None:
         live.timer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,13 @@ from kafka import errors as kafka_errors
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient, TransactionState
 from kio.schema.errors import ErrorCode
 
+from tests.helpers.connections import connection_of
 from tests.helpers.kafka_wire import ServedStore
 from txnstore.core.authorization.model import Acl
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome
+from txnstore.core.model import TopicPartition as Place
+from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.errors import InvalidProducerEpochError, ProducerFencedError
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.producer.producer import Producer
@@ -81,6 +87,20 @@ def test_transactions_are_described(gateway: ServedStore, kafka_python: KafkaAdm
     assert (described["done"].transaction_start_time_ms, described["done"].topic_partitions) == (-1, set())
     with pytest.raises(kafka_errors.TransactionalIdNotFoundError):
         kafka_python.describe_transactions(["unknown"])
+
+
+def test_client_of_transactions_v1_is_described_with_its_epoch(gateway: ServedStore) -> None:
+    """Its transactions have epochs of their own, which it does not know, and which may have more than 16 bits."""
+    gateway.store.create_topic("t")
+    submit = connection_of(gateway.store).chain.submit
+    client = submit(InitProducer("v1"))
+    for epoch in range(3):
+        submit(Append(replace(client, epoch=epoch), partitions=(Place("t", 0),)))
+        submit(EndTxn(replace(client, epoch=epoch), Outcome.COMMIT, session=True))
+    submit(Append(replace(client, epoch=3), partitions=(Place("t", 0),)))
+    (described,) = gateway.ask(Api.DESCRIBE_TRANSACTIONS, {"transactional_ids": ("v1",)}).transaction_states
+    assert gateway.store.transaction("v1").epoch == 3
+    assert (described.producer_id, described.producer_epoch) == (client.producer_id, 0)
 
 
 def test_codes_of_transactions(gateway: ServedStore) -> None:

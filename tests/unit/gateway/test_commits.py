@@ -1,0 +1,101 @@
+"""The order of the commands that a gateway commits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from tests.helpers.chains import process
+from tests.helpers.connections import connection_of
+from tests.helpers.sessions import inlined
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
+from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
+from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.transactions.commands import InitProducer
+from txnstore.gateway.commits import Commits
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing import ManualClock
+
+PARTITIONS = [TopicPartition("t", number) for number in range(6)]
+PLAIN, IN_TXN = ProducerIdentity(), ProducerIdentity(7, 0, "a")
+
+
+def batches(tp: TopicPartition, count: int, producer: ProducerIdentity = PLAIN) -> list[Command]:
+    """Appends of one record each, in order."""
+    numbered = producer.producer_id >= 0
+    return [Append(producer, (inlined(tp, number if numbered else -1, str(number)),)) for number in range(count)]
+
+
+class Recorder:
+    """A connection that commits when it is told to."""
+
+    def __init__(self, chains: int) -> None:
+        self.chains = range(chains)
+        self.taken: list[list[Command]] = []
+        self.release = threading.Semaphore(0)
+
+    def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
+        self.taken.append([command for command, _ in asked])
+        assert self.release.acquire(timeout=30)
+        return [None] * len(asked)
+
+
+def taken(chains: int, commands: list[Command]) -> tuple[int, list[list[int]]]:
+    """How many commits begin at once, if the commands are given one after the other, and which ones each commit has."""
+    connection = Recorder(chains)
+
+    async def main() -> int:
+        with ThreadPoolExecutor(8) as threads:
+            commits = Commits(cast("Connection", connection), threads, lambda: None)
+            first = [commits.submit(command, None) for command in commands[:1]]
+            await asyncio.sleep(0)
+            futures = [*first, *(commits.submit(command, None) for command in commands[1:])]
+            await asyncio.sleep(0)
+            at_once = commits.commits
+            connection.release.release(len(commands))
+            await asyncio.gather(*futures)
+            return at_once
+
+    at_once = asyncio.run(main())
+    places = {id(command): place for place, command in enumerate(commands)}
+    return at_once, sorted([places[id(command)] for command in some] for some in connection.taken)
+
+
+@pytest.mark.parametrize("producer", [PLAIN, IN_TXN], ids=["plain", "transaction"])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_batches_of_a_partition_keep_their_order(chains: int, producer: ProducerIdentity) -> None:
+    assert taken(chains, batches(PARTITIONS[0], 4, producer)) == (1, [[0], [1, 2, 3]])
+
+
+def test_several_chains_take_their_batches_at_the_same_time() -> None:
+    here = PARTITIONS[0]
+    there = next(tp for tp in PARTITIONS if chain_of_partition(tp, 3) != chain_of_partition(here, 3))
+    (one, two), (three, four) = batches(here, 2), batches(there, 2)
+    assert taken(3, [one, three, two, four]) == (2, [[0], [1, 3], [2]])
+    assert taken(3, [InitProducer("a"), one, InitProducer("a")]) == (3, [[0], [1], [2]])
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_batches_of_a_chain_share_an_entry(chains: int) -> None:
+    """Also those of a topic that the chain does not know yet, and one that is refused is refused alone."""
+    clock = ManualClock()
+    store = process(MemoryStore(clock=clock), clock, chains=chains)
+    connection = connection_of(store)
+    connection.chains[0].submit(CreateTopic(CatalogTopic("t", "t-id", 6)))
+    for tp in PARTITIONS:
+        unknown = TopicPartition("t", 6 + tp.partition)
+        commands = [*batches(tp, 3), *batches(unknown, 1), *batches(tp, 3)]
+        before = connection.view().sequence
+        answers = connection.submit_all([(command, None) for command in commands])
+        assert [each[0].base_offset for each in answers if isinstance(each, tuple)] == [*range(6)]
+        assert type(answers[3]).__name__ == "UnknownTopicOrPartitionError"
+        if tp.partition == 5:
+            assert connection.view().sequence == before + 1
