@@ -47,6 +47,7 @@ from txnstore.errors import (
     StorageRefusedError,
     StoreExistsError,
     TxnStoreError,
+    UnknownTopicOrPartitionError,
 )
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
@@ -293,27 +294,51 @@ class Connection:
     def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands in their order, together where that is possible; returns the answer, or the error, of each.
 
-        In a store with one chain they share an entry, and each is refused alone. Several chains take one after the
-        other through the coordinator.
+        In a store with one chain they share an entry, and each is refused alone. So do consecutive ones that one of
+        several chains decides alone; the others are committed one after the other.
 
         Args:
             asked: Each command, and the principal who asks for it; None: that of the process.
         """
         opened = self._open()
-        if opened.document.chains > 1 or len(asked) == 1:
+        if len(asked) == 1:
             return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
-        began, chain = self.measurements.clock(), opened.catalog
+        began = self.measurements.clock()
+        answers: list[Any] = []
         queued: list[Callable[[], Any]] = []
         for command, principal in asked:
             try:
-                with asking(principal):
-                    waiter = chain.enqueue(self._completed(opened, command))
-                queued.append(partial(chain.commit_queued, waiter))
+                commit = self._queued(opened, command, principal)
             except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
-                queued.append(partial(_raise, error))
-        answers = [_answer_of(commit) for commit in queued]
+                commit = partial(_raise, error)
+            if commit is None:  # It is committed alone, after those before it.
+                answers += map(_answer_of, queued)
+                queued = []
+                answers.append(_answer_of(partial(self._submit_for, opened, command, principal)))
+            else:
+                queued.append(commit)
+        answers += map(_answer_of, queued)
         self.measurements.add("commit", began)
         return answers
+
+    def _queued(self, opened: _Opened, command: Command, principal: str | None) -> Callable[[], Any] | None:
+        """Queue a command that one chain decides alone; returns what commits it. None: it takes more than that."""
+        command = self._completed(opened, command)
+        chain = opened.catalog if opened.document.chains == 1 else opened.coordinator.deciding(command)
+        if chain is None:
+            return None
+        with asking(principal):
+            waiter = chain.enqueue(command)
+        if opened.document.chains == 1:
+            return partial(chain.commit_queued, waiter)
+
+        def commit() -> Any:
+            try:
+                return chain.commit_queued(waiter)
+            except UnknownTopicOrPartitionError:  # Its copy of the topic has become old meanwhile.
+                return self._submit_for(opened, command, principal)
+
+        return commit
 
     def submit_if_open(self, command: Command) -> bool:
         """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""

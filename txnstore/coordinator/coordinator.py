@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.completion import ATTEMPTS, Completions
 from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_copying_topics, unknown_if_partial
@@ -109,6 +110,23 @@ class Coordinator:
                 return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
         (number,) = chains_of_command(command, len(self._chains))
         return self._submit(number, command)
+
+    def deciding(self, command: Command) -> Chain | None:
+        """The chain that decides a command as it is, with nothing to do before or after; None: see :meth:`submit`.
+
+        These are batches outside of a transaction, for a chain with the newest copies of their topics.
+        """
+        if not isinstance(command, Append) or command.offsets or command.producer.transactional_id is not None:
+            return None
+        numbers = {chain_of_partition(batch.tp, len(self._chains)) for batch in command.batches}
+        if len(numbers) != 1:
+            return None
+        chain, topics = self._chains[numbers.pop()], self._chains[CATALOG].state.topics
+        for name in {batch.tp.topic for batch in command.batches}:
+            topic, copy = topics.get(name), chain.state.topics.get(name)
+            if topic is None or copy is None or copy.revision < topic.revision:
+                return None
+        return chain
 
     def _submit(self, number: int, command: Command) -> Any:
         return submit_copying_topics(self._chains, number, command)

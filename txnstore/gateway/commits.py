@@ -1,4 +1,4 @@
-"""Commits commands of many connections together: one committing thread for each chain."""
+"""Commits commands of many connections together, and keeps the order of batches."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
 from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
+from txnstore.core.model import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
-#: Commands that are committed at the same time in a store with several chains, which carry them one by one.
+#: Commits under way at the same time in a store with several chains.
 _THREADS = 32
+#: The order of all commands in a store with one chain.
+_ALL = object()
 
 
 class _Asked(NamedTuple):
@@ -26,11 +31,29 @@ class _Asked(NamedTuple):
     future: asyncio.Future[Any]
 
 
+class _Run:
+    """Commands that one thread commits, in their order.
+
+    Attributes:
+        order: What runs have in common that are not committed at the same time; None: nothing.
+        asked: The commands.
+        taken: Set when a commit has taken them.
+    """
+
+    __slots__ = ("asked", "order", "taken")
+
+    def __init__(self, order: object | None) -> None:
+        self.order = order
+        self.asked: list[_Asked] = []
+        self.taken = asyncio.Event()
+
+
 class Commits:
-    """Commits commands in the order in which they are given.
+    """Commits commands in the order in which they are given; with several chains, batches of a producer in a partition.
 
     In a store with one chain, all commands that wait share the next entry, so a thousand clients need one PUT. Several
-    chains take a command each through the coordinator, whose commits share entries where they meet.
+    chains take a command each through the coordinator, whose commits share entries where they meet. Threads do not keep
+    an order, so batches that come while others of their producer and partition are committed follow those, together.
 
     Args:
         connection: The connection to the store.
@@ -43,17 +66,16 @@ class Commits:
         self._threads = threads
         self._committed = committed
         self._single = not connection.several_chains
-        #: The commands that no commit has taken, oldest first. Only the event loop changes it.
-        self._waiting: deque[_Asked] = deque()
-        #: The commits under way. Only the event loop changes it.
+        #: The runs that can begin, oldest first. Only the event loop changes what follows.
+        self._waiting: deque[_Run] = deque()
+        #: By order, the run that the next commands join: one that waits, or that follows one under way.
+        self._next: dict[object, _Run] = {}
+        #: The commits under way.
         self._running: set[asyncio.Task[None]] = set()
         #: The commits that were begun, and the commands in them.
         self.commits, self.commands = 0, 0
         #: Whether the event loop will look at the commands that wait.
         self._starting = False
-        #: Set while no command waits.
-        self._taken = asyncio.Event()
-        self._taken.set()
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it.
@@ -63,8 +85,14 @@ class Commits:
             principal: Who asks for it; None: the principal of the gateway.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(command, principal, future))
-        self._taken.clear()
+        order = _ALL if self._single else _order(command)
+        run = self._next.get(order)
+        if run is None:
+            run = _Run(order)
+            self._waiting.append(run)
+            if order is not None:
+                self._next[order] = run
+        run.asked.append(_Asked(command, principal, future))
         if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
             self._starting = True
             asyncio.get_running_loop().call_soon(self._start)
@@ -72,27 +100,31 @@ class Commits:
 
     def _start(self) -> None:
         self._starting = False
-        most = 1 if self._single else _THREADS
-        while self._waiting and len(self._running) < most:
-            taken = list(self._waiting) if self._single else [self._waiting.popleft()]
-            if self._single:
-                self._waiting.clear()
+        while self._waiting and len(self._running) < _THREADS:
+            run = self._waiting.popleft()
+            if run.order is not None:
+                self._next[run.order] = _Run(run.order)
+            run.taken.set()
             self.commits += 1
-            self.commands += len(taken)
-            task = asyncio.get_running_loop().create_task(self._commit(taken))
+            self.commands += len(run.asked)
+            task = asyncio.get_running_loop().create_task(self._commit(run.asked))
             self._running.add(task)
-            task.add_done_callback(self._ended)
-        if not self._waiting:
-            self._taken.set()
+            task.add_done_callback(partial(self._ended, run.order))
 
     async def taken(self) -> None:
-        """Wait until the commits under way have taken all commands."""
-        await self._taken.wait()
+        """Wait until a commit has taken the newest command that could begin by now, if one waits."""
+        run = self._waiting[-1] if self._waiting else self._next.get(_ALL)
+        if run is not None and run.asked:
+            await run.taken.wait()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, order: object | None, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("the commit of requests failed", exc_info=task.exception())
+        if order is not None and self._next[order].asked:
+            self._waiting.append(self._next[order])
+        elif order is not None:
+            del self._next[order]
         self._start()
 
     async def _commit(self, taken: list[_Asked]) -> None:
@@ -114,3 +146,9 @@ class Commits:
                 else:
                     future.set_result(answer)
             loop.call_soon(self._committed)  # After the callbacks of the futures, which run before it.
+
+
+def _order(command: Command) -> tuple[int, TopicPartition] | None:
+    """The producer and partition of batches, which keep their order; None for anything else."""
+    tps = {batch.tp for batch in command.batches} if isinstance(command, Append) else ()
+    return (command.producer.producer_id, next(iter(tps))) if isinstance(command, Append) and len(tps) == 1 else None
