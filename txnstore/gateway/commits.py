@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from txnstore.connection import Connection
 from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
 from txnstore.core.model import TopicPartition
+from txnstore.errors import TxnStoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +133,7 @@ class Commits:
         commands = [(asked.command, asked.principal) for asked in taken]
         loop = asyncio.get_running_loop()
         try:
-            answers = await loop.run_in_executor(self._threads, self._connection.submit_all, commands)
+            answers = await loop.run_in_executor(self._threads, self._submit_all, commands)
         except BaseException as error:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(commands)
             if not isinstance(error, Exception):
@@ -146,6 +148,13 @@ class Commits:
                 else:
                     future.set_result(answer)
             loop.call_soon(self._committed)  # After the callbacks of the futures, which run before it.
+
+    def _submit_all(self, commands: Sequence[tuple[Command, str | None]]) -> list[Any]:
+        """Commit commands, and read what their entries depend on, so that the event loop need not. In a thread."""
+        answers = self._connection.submit_all(commands)
+        with suppress(TxnStoreError):  # What is committed has its answer; the next look reports the error.
+            self._connection.view(refresh=False)
+        return answers
 
 
 def _order(command: Command) -> tuple[int, TopicPartition] | None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from operator import is_, is_not
 
 from txnstore.connection import Connection
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.logs import limited_logger, report_failure
@@ -79,9 +81,9 @@ class Freshness:
     async def _look(self) -> View:
         began = self._loop.time()
         try:
-            await self._loop.run_in_executor(self._threads, self._connection.view)
+            view = await self._loop.run_in_executor(self._threads, self._connection.view)
             self._read_at = began
-            self.note()
+            self._show(view)
             return self.view
         finally:
             self._running = None
@@ -94,9 +96,18 @@ class Freshness:
 
     def note(self) -> None:
         """Show requests what the process knows of the store by now, and wake those that wait for a change."""
-        view = self._connection.view(refresh=False)
-        if view is not self.view:
-            self.view = view
+        view = self._connection.loaded_view()
+        if view is not None:
+            self._show(view)
+        elif self._running is None:  # What is missing is read in a thread: here, all clients would wait for it.
+            self._running = self._loop.create_task(self._look())
+            self._running.add_done_callback(report_failure)
+
+    def _show(self, view: View) -> None:
+        """Show requests a view, as far as it is newer: of two views, each may know a chain better than the other."""
+        states = tuple(map(_newer, self.view.states, view.states))
+        if any(map(is_not, states, self.view.states)):
+            self.view = view if all(map(is_, states, view.states)) else View(states)
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -145,6 +156,10 @@ class Freshness:
         """End the poller."""
         if self._poller is not None:
             self._poller.cancel()
+
+
+def _newer(known: State, other: State) -> State:
+    return other if other.sequence > known.sequence else known
 
 
 def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
