@@ -86,6 +86,8 @@ class Fetch:
                     parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
+                    if not size:
+                        self._services.freshness.look_soon()
                     return self._response(request, asked, parts)
                 await self._services.freshness.change(view, remaining)
                 view = self._services.freshness.view

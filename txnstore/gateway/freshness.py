@@ -48,6 +48,8 @@ class Freshness:
         self._read_at = -_RECENT
         self._changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
+        #: Whether the poller looks once more, though nobody waits.
+        self._is_wanted = False
         self._poller: asyncio.Task[None] | None = None
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
         self.view = connection.view(refresh=False)
@@ -115,13 +117,21 @@ class Freshness:
     def waiting(self) -> Iterator[None]:
         """While the block runs, the gateway looks for entries of other processes every :data:`POLL` seconds."""
         self._waiting += 1
-        if self._poller is None:
-            self._poller = self._loop.create_task(self._poll())
-            self._poller.add_done_callback(report_failure)
+        self._start_poller()
         try:
             yield
         finally:
             self._waiting -= 1
+
+    def look_soon(self) -> None:
+        """Look for entries of others once, within :data:`POLL` seconds: a client that does not wait asks again."""
+        self._is_wanted = True
+        self._start_poller()
+
+    def _start_poller(self) -> None:
+        if self._poller is None:
+            self._poller = self._loop.create_task(self._poll())
+            self._poller.add_done_callback(report_failure)
 
     async def change(self, since: View, seconds: float) -> None:
         """Wait until the view differs from ``since``, at most so many seconds."""
@@ -133,13 +143,14 @@ class Freshness:
                 await changed.wait()
 
     async def _poll(self) -> None:
-        """Look at the heads as long as anybody waits; a failure is logged, and repeated."""
+        """Look at the heads as long as anybody wants records; a failure is logged, and repeated."""
         unblocked_at = self._loop.time()
         try:
-            while self._waiting:
+            while self._waiting or self._is_wanted:
                 await asyncio.sleep(POLL)
-                if not self._waiting:
+                if not (self._waiting or self._is_wanted):
                     break
+                self._is_wanted = False
                 try:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
