@@ -133,8 +133,8 @@ class Fetch:
         check_offset(asked.tp, log, isolation, asked.offset)
         size, data = 0, list[bytes]()
         end = log.read_limit(isolation)
-        if asked.offset < end:
-            most = min(limit, asked.max_bytes)
+        most = min(limit, asked.max_bytes)
+        if asked.offset < end and (first or most > 0):  # Else what is read would not be returned.
             data, size = await self._records(view, asked, topic, log, isolation, most, first=first)
         return {
             "partition_index": asked.tp.partition,
