@@ -373,6 +373,10 @@ class Connection:
             return self.chains.view(None if refresh else ())
         return self.chains.view(refresh)
 
+    def loaded_view(self) -> View | None:
+        """The view of what is loaded; None if a state depends on an entry of another chain that is not. No request."""
+        return self.chains.loaded_view()
+
     def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
         """A consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
         past = entry is not None or timestamp is not None

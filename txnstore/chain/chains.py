@@ -133,10 +133,9 @@ class Chains:
             heads = self.concurrently({number: self._chains[number].refresh for number in numbers})
             confirm()
             self.ages.record(heads.values(), begun)
-        states = [chain.state for chain in self._chains]
-        cached = self._view
-        if cached is not None and all(map(is_, cached.states, states)):
-            return cached
+        states, view = self._loaded()
+        if view is not None:
+            return view
         while behind := _behind(states):
             newer = self.concurrently(
                 {number: partial(self._chains[number].refresh, needed.sequence) for number, needed in behind.items()}
@@ -153,6 +152,19 @@ class Chains:
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
+
+    def loaded_view(self) -> View | None:
+        """The view of what is loaded; None if a state depends on an entry of another chain that is not. No request."""
+        states, view = self._loaded()
+        if view is None and not _behind(states):
+            view = self._view = View(tuple(states))
+        return view
+
+    def _loaded(self) -> tuple[list[State], View | None]:
+        """The states as they are loaded, and the view of them, if it was made before."""
+        states, cached = [chain.state for chain in self._chains], self._view
+        is_same = cached is not None and all(map(is_, cached.states, states))
+        return states, cached if is_same else None
 
     def save_if_overdue(self) -> None:
         """Write the checkpoints that those who write most have no right to write; for a process that maintains."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
 from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
 from txnstore.core.routing import chain_of_partition
+from txnstore.errors import TxnStoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +27,21 @@ class _Asked(NamedTuple):
     command: Command
     principal: str | None
     future: asyncio.Future[Any]
+
+
+class _Lane:
+    """The commands of a lane that no commit has taken.
+
+    Attributes:
+        asked: The commands, oldest first.
+        taken: Set when a commit has taken them.
+    """
+
+    __slots__ = ("asked", "taken")
+
+    def __init__(self) -> None:
+        self.asked: list[_Asked] = []
+        self.taken = asyncio.Event()
 
 
 class Commits:
@@ -46,17 +63,14 @@ class Commits:
         self._threads = threads
         self._committed = committed
         self._chains = len(connection.chains)
-        #: The commands that no commit has taken, oldest first, by lane. Only the event loop changes it.
-        self._waiting: dict[Hashable, list[_Asked]] = {}
+        #: The lanes with commands that no commit has taken, oldest first. Only the event loop changes it.
+        self._waiting: dict[Hashable, _Lane] = {}
         #: The commits under way, and their lanes. Only the event loop changes it.
         self._running: dict[asyncio.Task[None], Hashable] = {}
         #: The commits that were begun, and the commands in them.
         self.commits, self.commands = 0, 0
         #: Whether the event loop will look at the commands that wait.
         self._starting = False
-        #: Set while no command waits.
-        self._taken = asyncio.Event()
-        self._taken.set()
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it.
@@ -66,8 +80,11 @@ class Commits:
             principal: Who asks for it; None: the principal of the gateway.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(self._lane(command), []).append(_Asked(command, principal, future))
-        self._taken.clear()
+        name = self._lane(command)
+        lane = self._waiting.get(name)
+        if lane is None:
+            lane = self._waiting[name] = _Lane()
+        lane.asked.append(_Asked(command, principal, future))
         if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
             self._starting = True
             asyncio.get_running_loop().call_soon(self._start)
@@ -76,15 +93,14 @@ class Commits:
     def _start(self) -> None:
         self._starting = False
         busy = set(self._running.values())
-        for lane in [lane for lane in self._waiting if lane not in busy][: _THREADS - len(busy)]:
-            taken = self._waiting.pop(lane)
+        for name in [name for name in self._waiting if name not in busy][: _THREADS - len(busy)]:
+            lane = self._waiting.pop(name)
+            lane.taken.set()
             self.commits += 1
-            self.commands += len(taken)
-            task = asyncio.get_running_loop().create_task(self._commit(taken))
-            self._running[task] = lane
+            self.commands += len(lane.asked)
+            task = asyncio.get_running_loop().create_task(self._commit(lane.asked))
+            self._running[task] = name
             task.add_done_callback(self._ended)
-        if not self._waiting:
-            self._taken.set()
 
     def _lane(self, command: Command) -> Hashable:
         """What keeps a command in order: a client sends the batches of a partition without waiting for answers."""
@@ -98,8 +114,9 @@ class Commits:
         return command.producer.producer_id, tp
 
     async def taken(self) -> None:
-        """Wait until the commits under way have taken all commands."""
-        await self._taken.wait()
+        """Wait until commits have taken all commands that wait now; not for those that come meanwhile."""
+        for lane in list(self._waiting.values()):
+            await lane.taken.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -111,7 +128,7 @@ class Commits:
         commands = [(asked.command, asked.principal) for asked in taken]
         loop = asyncio.get_running_loop()
         try:
-            answers = await loop.run_in_executor(self._threads, self._connection.submit_all, commands)
+            answers = await loop.run_in_executor(self._threads, self._submit_all, commands)
         except BaseException as error:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(commands)
             if not isinstance(error, Exception):
@@ -126,3 +143,10 @@ class Commits:
                 else:
                     future.set_result(answer)
             loop.call_soon(self._committed)  # After the callbacks of the futures, which run before it.
+
+    def _submit_all(self, commands: Sequence[tuple[Command, str | None]]) -> list[Any]:
+        """Commit commands, and read what their entries depend on, so that the event loop need not. In a thread."""
+        answers = self._connection.submit_all(commands)
+        with suppress(TxnStoreError):  # What is committed has its answer; the next look reports the error.
+            self._connection.view(refresh=False)
+        return answers

@@ -86,6 +86,8 @@ class Fetch:
                     parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
+                    if not size:
+                        self._services.freshness.look_soon()
                     return self._response(request, asked, parts)
                 await self._services.freshness.change(view, remaining)
                 view = self._services.freshness.view
@@ -131,8 +133,8 @@ class Fetch:
         check_offset(asked.tp, log, isolation, asked.offset)
         size, data = 0, list[bytes]()
         end = log.read_limit(isolation)
-        if asked.offset < end:
-            most = min(limit, asked.max_bytes)
+        most = min(limit, asked.max_bytes)
+        if asked.offset < end and (first or most > 0):  # Else what is read would not be returned.
             data, size = await self._records(view, asked, topic, log, isolation, most, first=first)
         return {
             "partition_index": asked.tp.partition,

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from operator import is_, is_not
 
 from txnstore.connection import Connection
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.logs import limited_logger, report_failure
@@ -46,6 +48,8 @@ class Freshness:
         self._read_at = -_RECENT
         self._changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
+        #: Whether the poller looks once more, though nobody waits.
+        self._is_wanted = False
         self._poller: asyncio.Task[None] | None = None
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
         self.view = connection.view(refresh=False)
@@ -79,9 +83,9 @@ class Freshness:
     async def _look(self) -> View:
         began = self._loop.time()
         try:
-            await self._loop.run_in_executor(self._threads, self._connection.view)
+            view = await self._loop.run_in_executor(self._threads, self._connection.view)
             self._read_at = began
-            self.note()
+            self._show(view)
             return self.view
         finally:
             self._running = None
@@ -94,9 +98,18 @@ class Freshness:
 
     def note(self) -> None:
         """Show requests what the process knows of the store by now, and wake those that wait for a change."""
-        view = self._connection.view(refresh=False)
-        if view is not self.view:
-            self.view = view
+        view = self._connection.loaded_view()
+        if view is not None:
+            self._show(view)
+        elif self._running is None:  # What is missing is read in a thread: here, all clients would wait for it.
+            self._running = self._loop.create_task(self._look())
+            self._running.add_done_callback(report_failure)
+
+    def _show(self, view: View) -> None:
+        """Show requests a view, as far as it is newer: of two views, each may know a chain better than the other."""
+        states = tuple(map(_newer, self.view.states, view.states))
+        if any(map(is_not, states, self.view.states)):
+            self.view = view if all(map(is_, states, view.states)) else View(states)
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -104,13 +117,21 @@ class Freshness:
     def waiting(self) -> Iterator[None]:
         """While the block runs, the gateway looks for entries of other processes every :data:`POLL` seconds."""
         self._waiting += 1
-        if self._poller is None:
-            self._poller = self._loop.create_task(self._poll())
-            self._poller.add_done_callback(report_failure)
+        self._start_poller()
         try:
             yield
         finally:
             self._waiting -= 1
+
+    def look_soon(self) -> None:
+        """Look for entries of others once, within :data:`POLL` seconds: a client that does not wait asks again."""
+        self._is_wanted = True
+        self._start_poller()
+
+    def _start_poller(self) -> None:
+        if self._poller is None:
+            self._poller = self._loop.create_task(self._poll())
+            self._poller.add_done_callback(report_failure)
 
     async def change(self, since: View, seconds: float) -> None:
         """Wait until the view differs from ``since``, at most so many seconds."""
@@ -122,13 +143,14 @@ class Freshness:
                 await changed.wait()
 
     async def _poll(self) -> None:
-        """Look at the heads as long as anybody waits; a failure is logged, and repeated."""
+        """Look at the heads as long as anybody wants records; a failure is logged, and repeated."""
         unblocked_at = self._loop.time()
         try:
-            while self._waiting:
+            while self._waiting or self._is_wanted:
                 await asyncio.sleep(POLL)
-                if not self._waiting:
+                if not (self._waiting or self._is_wanted):
                     break
+                self._is_wanted = False
                 try:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
@@ -145,6 +167,10 @@ class Freshness:
         """End the poller."""
         if self._poller is not None:
             self._poller.cancel()
+
+
+def _newer(known: State, other: State) -> State:
+    return other if other.sequence > known.sequence else known
 
 
 def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:

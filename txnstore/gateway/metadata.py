@@ -18,7 +18,7 @@ from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsEr
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.server import Fields, Handler, Peer
-from txnstore.gateway.services import Services, topic_by_id, topic_uuid
+from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
 
@@ -94,10 +94,7 @@ class Metadata:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
         try:
             if name is None:
-                view = await self._services.view_with(
-                    lambda view: any(topic_uuid(topic) == topic_id for topic in view.topics.values())
-                )
-                topic = topic_by_id(view, topic_id)
+                topic = await self._services.find(None, topic_id, 0)
                 self._check_described(topic.name, peer)
             else:
                 topic = await self._find(name, peer, may_create=may_create)

@@ -306,6 +306,8 @@ class _Connection:
         self._fetch: asyncio.Task[bytes | None] | None = None
         #: Whether nothing more arrives.
         self._is_over = False
+        #: Whether no more responses are sent.
+        self._is_closed = False
         #: Whether a part of the next request has arrived.
         self._is_reading = False
         #: The bytes of responses that are not sent, which count in the room.
@@ -447,6 +449,8 @@ class _Connection:
             return self._counted(self._server.failure(request, error))
 
     def _counted(self, response: bytes) -> bytes:
+        if self._is_closed:
+            return response  # Nobody sends it.
         self._unsent_bytes += len(response)
         self._peer.room.add(len(response))
         return response
@@ -471,7 +475,9 @@ class _Connection:
 
     async def _send_all(self) -> None:
         while self._unsent:
-            await self._send(await self._unsent[0])
+            response = self._unsent[0]
+            await asyncio.wait({response})  # It goes on if this task is cancelled.
+            await self._send(response.result())
             self._unsent.popleft()
             self._slots.release()
 
@@ -508,12 +514,14 @@ class _Connection:
         return waited >= (SHORT_WRITE_TIMEOUT if self._peer.room.is_short else WRITE_TIMEOUT)
 
     async def end(self, *, at_once: bool) -> None:
-        """Close the connection; requests that have begun are given up where they can be."""
+        """Close the connection. Its requests go on, and their bytes count as long as they are in memory."""
+        self._is_closed = True
         if self._sender is not None:
             self._sender.remove_done_callback(self._sender_ended)
             self._sender.cancel()
         for response in self._unsent:
-            response.cancel()
+            if self._server.is_draining:  # Its time is over.
+                response.cancel()
             response.add_done_callback(_retrieve)
         self._peer.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):

@@ -114,6 +114,19 @@ def test_hot_fetches_cost_nothing(gateway: RunningGateway, store: Store) -> None
     assert requests(store) == Counter()
 
 
+def test_a_fetch_reads_nothing_that_its_response_has_no_room_for(clock: ManualClock) -> None:
+    store = counted_store(clock, MemoryStore(clock=clock))
+    with serving(store) as first:
+        for partition in range(2):
+            produce(first, {partition: 100_000})
+    with serving(store) as second:
+        requests(store)
+        body = struct.pack(">iiiibi", -1, 5_000, 1, 50_000, 1, 1) + text("t") + struct.pack(">i", 2)
+        response = ask(second, FETCH, body + b"".join(struct.pack(">iqi", n, 0, 1 << 20) for n in range(2)))
+        assert 100_000 < len(response) < 110_000
+        assert requests(store) == Counter(get=1)
+
+
 def test_a_damaged_segment_hides_nothing_before_it(clock: ManualClock) -> None:
     """Slices are read ahead of what a response takes: the error of one is that of its own records."""
     objects = MemoryStore(clock=clock)

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.helpers.sessions import inlined
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
-from txnstore.core.log.commands import DeleteRecords, Deletion
-from txnstore.core.model import TopicPartition
+from txnstore.core.log.commands import Append, DeleteRecords, Deletion
+from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import (
     GroupAuthorizationError,
@@ -84,3 +86,15 @@ def test_refused_alone_is_read_only(tmp_path: Path) -> None:
     with txnstore.open(str(tmp_path), read_only=True) as store:
         answers = store._connection.submit_all([(_create("a"), None), (_create("b"), None)])
         assert [type(answer).__name__ for answer in answers] == ["ReadOnlyError", "ReadOnlyError"]
+
+
+def test_batches_of_a_partition_share_an_entry_of_one_of_several_chains(tmp_path: Path) -> None:
+    with txnstore.create(str(tmp_path), 3) as store:
+        store.create_topic("t", partitions=6)
+        connection = store._connection
+        tp = next(TopicPartition("t", n) for n in range(6) if chain_of_partition(TopicPartition("t", n), 3))
+        before = connection.view().sequence
+        appends = [Append(ProducerIdentity(-1, -1), (inlined(tp, -1, str(number)),)) for number in range(5)]
+        answers = connection.submit_all([(append, None) for append in appends])
+        assert [appended.base_offset for (appended,) in answers] == [0, 1, 2, 3, 4]
+        assert connection.view().sequence == before + 1

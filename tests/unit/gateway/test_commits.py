@@ -42,6 +42,9 @@ class Recorder:
         self.taken: list[list[Command]] = []
         self.release = threading.Semaphore(0)
 
+    def view(self, *, refresh: bool) -> None:
+        """Nothing to read."""
+
     def submit_all(self, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
         self.taken.append([command for command, _ in asked])
         assert self.release.acquire(timeout=30)
@@ -99,3 +102,28 @@ def test_batches_of_a_chain_share_an_entry(chains: int) -> None:
         assert type(answers[3]).__name__ == "UnknownTopicOrPartitionError"
         if tp.partition == 5:
             assert connection.view().sequence == before + 1
+
+
+def test_a_flush_waits_only_for_the_commands_before_it() -> None:
+    """Where commands come as fast as they are committed, some always wait."""
+    connection = Recorder(3)
+
+    async def main() -> int:
+        ended = 0
+        with ThreadPoolExecutor(32) as threads:
+            commits = Commits(cast("Connection", connection), threads, lambda: None)
+            pending = {commits.submit(InitProducer("a"), None) for _ in range(40)}
+            await asyncio.sleep(0)
+            waiting = asyncio.create_task(commits.taken())
+            while not waiting.done() and ended < 20:
+                connection.release.release()
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                ended += len(done)
+                pending |= {commits.submit(InitProducer("a"), None) for _ in done}
+                await asyncio.sleep(0)
+            connection.release.release(len(pending))
+            await asyncio.gather(*pending)
+            await waiting
+        return ended
+
+    assert asyncio.run(main()) <= 10

@@ -208,6 +208,31 @@ def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
     run({Api.FETCH: wait, Api.LEAVE_GROUP: wait, Api.HEARTBEAT: wait}, scenario)
 
 
+def test_the_bytes_of_requests_count_until_they_have_ended_though_their_client_is_gone() -> None:
+    release = asyncio.Event()
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        async def later() -> Fields | None:
+            await release.wait()
+            return PRODUCED
+
+        return later()
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(produce(1) + produce(2))
+        await until(lambda: server.traffic.requests.total() == 2)
+        used = server.budget.used
+        writer.write(struct.pack(">ihhi", 8, 999, 0, 3))  # Closes the connection.
+        assert await reader.read() == b""
+        await until(lambda: server.traffic.connections == 0)
+        assert server.budget.used == used > 0
+        release.set()
+        await until(lambda: server.budget.used == 0)
+
+    run({Api.PRODUCE: stage}, scenario)
+
+
 def test_draining_answers_what_has_arrived_and_then_closes() -> None:
     release = asyncio.Event()
 
