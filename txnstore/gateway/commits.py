@@ -91,8 +91,8 @@ class Commits:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _LOG.error("the commit of requests failed", exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
         self._start()
 
     async def _commit(self, taken: list[_Asked]) -> None:
