@@ -120,8 +120,8 @@ class Commits:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
-        if not task.cancelled() and task.exception() is not None:
-            _LOG.error("the commit of requests failed", exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("the commit of requests failed", exc_info=error, extra={"error": repr(error)})
         self._start()
 
     async def _commit(self, taken: list[_Asked]) -> None:

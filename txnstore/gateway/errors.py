@@ -78,11 +78,11 @@ def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
         case UnknownOutcomeError() | StorageError():
             return _unavailable(error, api)
         case CorruptionError():
-            _LOG.error("the store is damaged: %s", error, extra={"api": api.name})
+            _LOG.error("the store is damaged: %s", error, extra={"api": api.name, "error": str(error)})
             return ErrorCode.unknown_server_error
         case TxnStoreError() if error.kafka_code is not None:
             return ErrorCode(error.kafka_code)
-    _LOG.error("%s: unexpected error", api.name, exc_info=error, extra={"api": api.name, "version": version})
+    _LOG.error("unexpected error of a request", exc_info=error, extra={"api": api.name, "version": version})
     return ErrorCode.unknown_server_error
 
 
@@ -103,7 +103,7 @@ def _fenced(error: TxnStoreError, api: Api, version: int) -> ErrorCode:
 
 def _unavailable(error: TxnStoreError, api: Api) -> ErrorCode:
     """A code after which the client repeats the request: it had no effect, or its outcome is not known."""
-    _LOG.warning("%s failed: %s", api.name, error, extra={"api": api.name})
+    _LOG.warning("request failed: %s", error, extra={"api": api.name, "error": str(error)})
     if api in _OF_COORDINATOR:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if isinstance(error, UnknownOutcomeError) else ErrorCode.kafka_storage_error

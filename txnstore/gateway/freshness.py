@@ -158,7 +158,7 @@ class Freshness:
                         await self._loop.run_in_executor(self._threads, self._connection.unblocked, view)
                         self.note()
                 except TxnStoreError as error:
-                    _LOG.warning("the heads of the chains cannot be read: %s", error)
+                    _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
                     await asyncio.sleep(1)
         finally:
             self._poller = None

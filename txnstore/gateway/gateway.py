@@ -130,7 +130,8 @@ class Gateway:
         await self._peers.start()
         if self._taking_over is None:
             self._begin_taking_over(self._freshness.view)  # It is as new as the connection.
-        _LOG.info("the gateway of %s listens on %s:%d", self._url, host, port, extra={"apis": len(self._handlers)})
+        extra = {"url": self._url, "address": f"{host}:{port}", "apis": len(self._handlers)}
+        _LOG.info("the gateway listens", extra=extra)
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
@@ -157,7 +158,9 @@ class Gateway:
             try:
                 view = await self._freshness.head()
             except TxnStoreError as error:
-                _LOG.warning("the groups of a gateway that is gone cannot be read: %s", error)
+                _LOG.warning(
+                    "the groups of a gateway that is gone cannot be read: %s", error, extra={"error": str(error)}
+                )
                 await asyncio.sleep(_RETRY)
         self._consumers.take_over()
         stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
@@ -179,7 +182,8 @@ class Gateway:
         await self._freshness.close()
         # A thread that still waits for the storage ends with its timeout; nobody waits for it here.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
-        _LOG.info("the gateway of %s has ended", self._url, extra={"requests": self._server.traffic.requests.total()})
+        extra = {"url": self._url, "requests": self._server.traffic.requests.total()}
+        _LOG.info("the gateway has ended", extra=extra)
 
     def metrics(self) -> GatewayMetrics:
         """What the gateway has counted. No request."""
@@ -208,7 +212,8 @@ class Gateway:
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error that no request has: of a callback, or of a task that nobody waits for. The gateway goes on."""
         self._failures += 1
-        _LOG.error("the gateway goes on after an error: %s", context["message"], exc_info=context.get("exception"))
+        error, exception = context["message"], context.get("exception")
+        _LOG.error("the gateway goes on after an error: %s", error, exc_info=exception, extra={"error": error})
 
 
 async def _bounded(work: Awaitable[None], until: float) -> bool:
@@ -218,8 +223,8 @@ async def _bounded(work: Awaitable[None], until: float) -> bool:
             await work
     except TimeoutError:
         return False
-    except Exception:  # noqa: BLE001 - What remains is closed all the same.
-        _LOG.exception("a part of the gateway has not ended in order")
+    except Exception as error:  # noqa: BLE001 - What remains is closed all the same.
+        _LOG.exception("a part of the gateway has not ended in order", extra={"error": repr(error)})
     return True
 
 

@@ -89,8 +89,8 @@ class Peers:
             await asyncio.sleep(_INTERVAL)
             try:
                 await self._ask_all()
-            except Exception:  # noqa: BLE001 - The next round may do better, and without it dead peers would lead for ever.
-                _LOG.exception("the peers cannot be asked")
+            except Exception as error:  # noqa: BLE001 - The next round may do better; without it dead peers lead for ever.
+                _LOG.exception("the peers cannot be asked", extra={"error": repr(error)})
 
     async def _ask_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class Peers:
         alive = {node for node, at in self._answered.items() if now - at < _DEAD} | {self.own}
         live = tuple(sorted(alive))
         if live != self.live:
-            _LOG.info("live gateways: %s", ", ".join(f"{node.host}:{node.port}" for node in live))
+            _LOG.info("live gateways changed", extra={"gateways": [f"{node.host}:{node.port}" for node in live]})
             self.live = live
             self._changed()
 

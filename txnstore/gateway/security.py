@@ -201,7 +201,7 @@ class Sasl:
             else:
                 user, answer = peer.sasl.answer(data.decode("utf-8"))
         except (KeyError, ValueError, UnicodeDecodeError, ScramException) as error:
-            _LOG.warning("a client at %s failed to authenticate", peer.host, extra={"peer": peer.host})
+            _LOG.warning("a client failed to authenticate", extra={"peer": peer.host})
             _LOG.debug("authentication failed", extra={"peer": peer.host, "error": repr(error)})
             peer.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)

@@ -183,7 +183,7 @@ class Server:
             return True
         _, pending = await asyncio.wait(self._connections, timeout=grace)
         if pending:
-            _LOG.warning("%d connections are closed before their requests have ended", len(pending))
+            _LOG.warning("connections are closed before their requests have ended", extra={"connections": len(pending)})
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending, timeout=2 * _LINGER)
@@ -195,7 +195,8 @@ class Server:
         if self.is_draining or len(self._connections) >= self._max_connections:
             if not self.is_draining:
                 self.traffic.closed["full"] += 1
-                _LOG.warning("refusing a connection of %s: there are %d", host, len(self._connections))
+                extra = {"peer": host, "connections": len(self._connections)}
+                _LOG.warning("refusing a connection: there are too many", extra=extra)
             stream.transport.abort()
             return
         self.traffic.accepted += 1
@@ -212,18 +213,18 @@ class Server:
             await connection.serve()
         except MalformedRequestError as error:
             reason = "malformed"
-            _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
+            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
         except SlowClientError as error:
             reason = "slow"
-            _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
+            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
         except ConnectionAbortedError as error:
             reason = "failed"
-            _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
+            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError) as error:
             _LOG.debug("connection closed", extra={"peer": host, "reason": repr(error)})
         except Exception:  # noqa: BLE001 - The gateway goes on without this connection.
             reason = "failed"
-            _LOG.exception("closing the connection of %s after an unexpected error", host, extra={"peer": host})
+            _LOG.exception("closing a connection after an unexpected error", extra={"peer": host})
         finally:
             self.traffic.connections -= 1
             if reason is not None:
@@ -329,7 +330,7 @@ class _Connection:
             while True:
                 await self._serve_next()
         if self._is_reading and not self._server.is_draining:
-            _LOG.info("%s has closed its connection in the middle of a request", self._peer.host)
+            _LOG.info("a client has closed its connection in the middle of a request", extra={"peer": self._peer.host})
         await self._all_sent()
 
     async def _serve_next(self) -> None:
@@ -538,7 +539,7 @@ def _blamed(request: Request, error: TypeError) -> Exception:
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:
     """The error of a request whose connection is gone: nobody asks for it."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.debug("a request failed after its connection", exc_info=error)
+        _LOG.debug("a request failed after its connection", exc_info=error, extra={"error": repr(error)})
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

@@ -21,7 +21,7 @@ from txnstore.store import create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 ROOT = Path(__file__).parents[3]
-LEVELS = {"debug", "info", "warning", "log", "exception"}
+LEVELS = {"debug", "info", "warning", "error", "log", "exception"}
 #: Attributes that every record has, which a field must not replace.
 RESERVED = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 

@@ -146,7 +146,8 @@ class ConsumerGroups:
             )
             membership = await submit(join, peer.principal)
             if before is None or joins:
-                _LOG.info("member %s joins group %s, epoch %d", member_id, asked.group, membership.generation)
+                extra = {"group": asked.group, "member_id": member_id, "generation": membership.generation}
+                _LOG.info("member joins the group", extra=extra)
         if before is not None and (
             asked.owned is not None if membership is not None else would_change(group, before, asked.owned)
         ):
@@ -199,7 +200,8 @@ class ConsumerGroups:
         else:
             await submit(LeaveGroup(asked.group, member.member_id), peer.principal)
             live.kept.members.pop(member.member_id, None)
-        _LOG.info("member %s leaves group %s (%d)", member.member_id, asked.group, asked.epoch)
+        extra = {"group": asked.group, "member_id": member.member_id, "member_epoch": asked.epoch}
+        _LOG.info("member leaves the group", extra=extra)
         return {"member_id": member.member_id, "member_epoch": asked.epoch}
 
     # Groups -----------------------------------------------------------------------------------------------------------
@@ -320,11 +322,11 @@ class ConsumerGroups:
                 await self._services.commits.submit(LeaveGroup(name, expired=expired), None)
                 for member_id in gone:
                     live.kept.members.pop(member_id, None)
-                _LOG.info("group %s: the sessions of %s expired", name, ", ".join(gone))
+                _LOG.info("the sessions of members expired", extra={"group": name, "left": gone})
         except TxnStoreError as error:
-            _LOG.warning("group %s: members cannot be removed: %s", name, error)
+            _LOG.warning("members cannot be removed: %s", error, extra={"group": name, "error": str(error)})
         except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one nobody would be removed.
-            _LOG.exception("group %s: members cannot be removed", name)
+            _LOG.exception("members cannot be removed", extra={"group": name})
         live.removing = None
         if self._groups.get(name) is live:
             self._rest(name, live, self._now() + _RETRY_MS)

@@ -262,7 +262,8 @@ class GroupCoordinator:
         """Forget a group that is not ours any more, or whose stored generation is not known."""
         self._forget(live)
         self._used[live.machine.name] = live.machine.used
-        _LOG.info("group %s is left, in generation %d: %s", live.machine.name, live.machine.generation, code.name)
+        extra = {"group": live.machine.name, "generation": live.machine.generation, "reason": code.name}
+        _LOG.info("the gateway leaves a group", extra=extra)
         self._answer_all(live.machine.end(code))
 
     # --- the machine's inputs and actions -----------------------------------------------------------------------------
@@ -283,8 +284,9 @@ class GroupCoordinator:
         machine = live.machine
         if live.state is not machine.state:
             live.state = machine.state
-            _LOG.info("group %s is %s, generation %d", machine.name, machine.state, machine.generation)
-            _LOG.debug("group %s last rebalanced because %s", machine.name, machine.reason)
+            extra = {"group": machine.name, "state": machine.state.value, "generation": machine.generation}
+            _LOG.info("group changed its state", extra=extra)
+            _LOG.debug("last rebalance of the group", extra={"group": machine.name, "reason": machine.reason})
         if machine.idle:
             self._forget(live)
         else:
@@ -357,7 +359,7 @@ def _code_of(error: Exception, group: str) -> Code:
         case TxnStoreError() if error.kafka_code == Code.INCONSISTENT_GROUP_PROTOCOL:
             return Code.INCONSISTENT_GROUP_PROTOCOL
         case StorageError() | InvalidConfigError():  # the latter if the assignments are too large
-            _LOG.warning("group %s cannot be loaded or stored: %s", group, error)
+            _LOG.warning("group cannot be loaded or stored: %s", error, extra={"group": group, "error": str(error)})
             return Code.COORDINATOR_NOT_AVAILABLE if isinstance(error, StorageError) else Code.UNKNOWN_SERVER_ERROR
-    _LOG.error("group %s: unexpected error", group, exc_info=error)
+    _LOG.error("unexpected error of a group", exc_info=error, extra={"group": group})
     return Code.UNKNOWN_SERVER_ERROR
