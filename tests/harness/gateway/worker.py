@@ -25,6 +25,8 @@ from tests.harness.history import Assign, Offsets, Poll, Recorder, Send, Type, t
 from tests.harness.history.format import MicroOp, Value
 from tests.harness.torture.plan import INPUT, OUTPUT
 
+#: Seconds for which a transaction may take: a call of it hangs then.
+_LONGEST = 60.0
 LIBRARIES = {"librdkafka": Librdkafka, "aiokafka": Aiokafka, "java": Java}
 
 
@@ -35,6 +37,17 @@ class Worker:
         self.task, self.library, self.recorder = task, library, recorder
         self.rng = random.Random(f"{task.seed} {task.name}")
         self._numbers = itertools.count()
+        #: Since when it does one transaction (seconds of the monotonic clock).
+        self.busy_since: float | None = None
+        threading.Thread(target=self._end_hanging, daemon=True).start()
+
+    def _end_hanging(self) -> None:
+        """End the process when a call hangs: ``send_offsets_to_transaction`` of librdkafka does (its issue 5511)."""
+        while self.busy_since is None or time.monotonic() - self.busy_since < _LONGEST:
+            time.sleep(1)
+        sys.stderr.write("ended: a call hangs\n")
+        faulthandler.dump_traceback()
+        os._exit(ENDED)
 
     def value(self) -> str:
         """A value that no other process sends."""
@@ -55,6 +68,15 @@ class Worker:
         self, producer: Producing, sends: list[Send], poll: Poll, offsets: Offsets | None, consumer: Consuming | None
     ) -> bool:
         """One transaction, to its end; whether it has happened. Raises :class:`EndedError`."""
+        self.busy_since = time.monotonic()
+        try:
+            return self._transact(producer, sends, poll, offsets, consumer)
+        finally:
+            self.busy_since = None
+
+    def _transact(
+        self, producer: Producing, sends: list[Send], poll: Poll, offsets: Offsets | None, consumer: Consuming | None
+    ) -> bool:
         recorder = self.recorder
         before: list[MicroOp] = [poll] if poll.records else []
         after: list[MicroOp] = [offsets] if offsets is not None else []
