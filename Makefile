@@ -204,6 +204,18 @@ exits: $(STAMP) ## Let COUNT=200 processes fail to open a store on S3 in each wa
 hostile: $(STAMP) ## Put hostile entries, names and schemas into CASES=2000 stores, and read them in every way: SEED
 	'$(BIN)/python' -m tests.harness.hostile --cases '$(CASES)' --seed '$(SEED)'
 
+GATEWAY_STORE ?= build/gateway
+LISTEN ?= 127.0.0.1:9092
+
+.PHONY: gateway
+gateway: $(STAMP) ## Serve a folder to Kafka's clients until Ctrl-C: GATEWAY_STORE=build/gateway LISTEN=127.0.0.1:9092
+	@test -d '$(GATEWAY_STORE)' || '$(BIN)/txnstore' init --store '$(GATEWAY_STORE)'
+	'$(BIN)/txnstore' gateway --store '$(GATEWAY_STORE)' --listen '$(LISTEN)' --property auto.create.topics.enable=true
+
+.PHONY: fuzz-gateway
+fuzz-gateway: $(STAMP) ## Send a gateway frames that are nearly valid, for DURATION=60 seconds: SEED
+	'$(BIN)/python' -m tests.harness.gateway_fuzz --seconds '$(DURATION)' --seed '$(SEED)'
+
 COPIES ?= 100000
 
 .PHONY: copies
@@ -228,10 +240,11 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 # The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
 LIBS := build/kafka/libs
 SPARK_LIBS := build/kafka/spark
+TEST_LIBS := build/kafka/tests
 
 $(LIBS)/.fetched: tests/harness/kafka/pom.xml
 $(SPARK_LIBS)/.fetched: tests/harness/kafka/spark-pom.xml
-$(LIBS)/.fetched $(SPARK_LIBS)/.fetched:
+$(LIBS)/.fetched $(SPARK_LIBS)/.fetched $(TEST_LIBS)/.fetched:
 	@command -v mvn >/dev/null || { \
 		echo 'Maven fetches the jars of Kafka, and is not installed. Install it (Debian: maven), or unpack a release of Kafka' \
 		'and name its libs folder: make differential KAFKA=…/libs' >&2; exit 1; }
@@ -247,6 +260,31 @@ migration: java $(STAMP) $(LIBS)/.fetched $(SPARK_LIBS)/.fetched ## Fetch Kafka 
 kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker: SEED
 	@$(MAKE) --no-print-directory differential KAFKA='$(LIBS)' \
 		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
+
+# Kafka's own tests of its clients, and the classes that run them against gateways. BROKERS=1 runs Kafka's brokers instead;
+# ONLY="Class Class.method" chooses; ACCEPT=1 writes the outcomes into tests/harness/kafka_clients/expected.tsv.
+KAFKA_TESTS := tests/harness/kafka_clients
+TEST_CLASSES := build/kafka/tests-classes
+ONLY ?=
+BROKERS ?=
+ACCEPT ?=
+
+$(TEST_LIBS)/.fetched: $(KAFKA_TESTS)/pom.xml
+
+$(TEST_CLASSES)/.compiled: $(TEST_LIBS)/.fetched $(shell find $(KAFKA_TESTS)/java -type f)
+	@command -v javac >/dev/null || { \
+		echo 'The classes that run the tests of Kafka need javac. Install it (Debian: openjdk-17-jdk-headless).' >&2; exit 1; }
+	rm -rf '$(@D)'; mkdir -p '$(@D)'; cp -r $(KAFKA_TESTS)/java/META-INF '$(@D)'
+	javac -nowarn -d '$(@D)' -cp '$(TEST_LIBS)/*' $(filter %.java,$^)
+	@touch '$@'
+
+.PHONY: kafka-tests kafka-tests-short
+kafka-tests-short: OPTIONS := --short
+kafka-tests-short: ## As kafka-tests, for less than five minutes
+kafka-tests: ## Run Kafka's own tests of its Java clients against gateways: ONLY="Class Class.method", JOBS, BROKERS=1, ACCEPT=1
+kafka-tests kafka-tests-short: java $(STAMP) $(TEST_CLASSES)/.compiled
+	'$(BIN)/python' -m tests.harness.kafka_clients '$(TEST_LIBS)' '$(TEST_CLASSES)' $(OPTIONS) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(BROKERS),--brokers) $(if $(ACCEPT),--accept) --jobs $(if $(filter auto,$(JOBS)),1,$(JOBS))
 
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side

@@ -12,9 +12,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from txnstore.core.log.model import TimestampType
 from txnstore.errors import InvalidConfigError
@@ -29,34 +29,8 @@ _OWN_MAX = 4 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
-#: Settings of Kafka that have no meaning without brokers, replicas and local files.
-_NOT_HERE = frozenset(
-    {
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "follower.replication.throttled.replicas",
-        "index.interval.bytes",
-        "leader.replication.throttled.replicas",
-        "local.retention.bytes",
-        "local.retention.ms",
-        "message.downconversion.enable",
-        "message.format.version",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.difference.max.ms",
-        "min.insync.replicas",
-        "preallocate",
-        "remote.storage.enable",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    },
-)
+#: Kafka's types of settings (``ConfigDef.Type``).
+SettingType = Literal["BOOLEAN", "STRING", "INT", "LONG", "DOUBLE", "LIST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +42,14 @@ class Setting:
         default: Kafka's default.
         parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
         help: What it means.
+        type: The type that clients of Kafka are told.
     """
 
     name: str
     default: Any
     parse: Callable[[object], Any]
     help: str
+    type: SettingType = "STRING"
 
     @property
     def attribute(self) -> str:
@@ -127,6 +103,22 @@ def _cleanup_policy(value: object) -> frozenset[str]:
     return frozenset(policies)
 
 
+def _flag(*allowed: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        text = str(value).strip().lower()
+        if text not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return text
+
+    return parse
+
+
+def _texts(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a list of texts, separated by commas")
+    return ",".join(item.strip() for item in value.split(",") if item.strip())
+
+
 #: All settings.
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -134,37 +126,23 @@ SETTINGS: tuple[Setting, ...] = (
         frozenset({"delete"}),
         _cleanup_policy,
         "delete: retention and delete_records apply; compact: keep the newest record of each key; empty: neither",
+        "LIST",
     ),
-    Setting("retention.ms", -1, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never"),
+    Setting("retention.ms", -1, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never", "LONG"),
     Setting(
         "retention.bytes",
         -1,
         _integer(-1, _LONG_MAX),
         "size of a partition above which its oldest records are deleted; -1: no limit",
+        "LONG",
+    ),
+    Setting("delete.retention.ms", _DAY_MS, _integer(0, _LONG_MAX), "how long a compaction keeps a tombstone", "LONG"),
+    Setting("min.compaction.lag.ms", 0, _integer(0, _LONG_MAX), "records younger than this are not compacted", "LONG"),
+    Setting(
+        "max.compaction.lag.ms", _LONG_MAX, _integer(1, _LONG_MAX), "records older than this are compacted", "LONG"
     ),
     Setting(
-        "delete.retention.ms",
-        _DAY_MS,
-        _integer(0, _LONG_MAX),
-        "how long a compaction keeps a tombstone",
-    ),
-    Setting(
-        "min.compaction.lag.ms",
-        0,
-        _integer(0, _LONG_MAX),
-        "records younger than this are not compacted",
-    ),
-    Setting(
-        "max.compaction.lag.ms",
-        _LONG_MAX,
-        _integer(1, _LONG_MAX),
-        "records older than this are compacted",
-    ),
-    Setting(
-        "min.cleanable.dirty.ratio",
-        0.5,
-        _fraction,
-        "share of uncompacted bytes that starts a compaction",
+        "min.cleanable.dirty.ratio", 0.5, _fraction, "share of uncompacted bytes that starts a compaction", "DOUBLE"
     ),
     Setting(
         "message.timestamp.type",
@@ -172,19 +150,25 @@ SETTINGS: tuple[Setting, ...] = (
         _one_of("CreateTime", "LogAppendTime"),
         "whether _timestamp is the record's own time (CreateTime) or that of its commit (LogAppendTime)",
     ),
-    Setting("max.message.bytes", 1_048_588, _integer(0, _INT_MAX), "the largest record, key and headers included"),
-    Setting("segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes"),
+    Setting(
+        "max.message.bytes", 1_048_588, _integer(0, _INT_MAX), "the largest record, key and headers included", "INT"
+    ),
+    Setting(
+        "segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes", "INT"
+    ),
     Setting(
         "inline.bytes",
         64 << 10,
         _integer(0, _INLINE_MAX),
         "up to this size, all records of a commit are written into its entry of the chain; 0: never",
+        "INT",
     ),
     Setting(
         "segment.own.bytes",
         256 << 10,
         _integer(0, _OWN_MAX),
         "a flush uploads its batches below this size together, in one segment; 0: each in one of its own",
+        "INT",
     ),
     Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
     Setting(
@@ -195,7 +179,42 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
+#: Settings of Kafka that have no effect without brokers, replicas and local files, with Kafka's defaults. Clients of
+#: Kafka set them, so gateways take them: they are stored and shown. All else refuses them by name, as :data:`_REMOVED`.
+INERT: tuple[Setting, ...] = (
+    Setting("compression.gzip.level", -1, _integer(-1, 9), "no effect", "INT"),
+    Setting("compression.lz4.level", 9, _integer(1, 17), "no effect", "INT"),
+    Setting("compression.zstd.level", 3, _integer(-131_072, 22), "no effect", "INT"),
+    Setting("file.delete.delay.ms", 60_000, _integer(0, _LONG_MAX), "no effect: a vacuum deletes objects", "LONG"),
+    Setting("flush.messages", _LONG_MAX, _integer(1, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
+    Setting("flush.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect: a commit is stored at once", "LONG"),
+    Setting("follower.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
+    Setting("index.interval.bytes", 4_096, _integer(0, _INT_MAX), "no effect: there are no index files", "INT"),
+    Setting("leader.replication.throttled.replicas", "", _texts, "no effect: there are no replicas", "LIST"),
+    Setting("local.retention.bytes", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
+    Setting("local.retention.ms", -2, _integer(-2, _LONG_MAX), "no effect: nothing is kept locally", "LONG"),
+    Setting("message.timestamp.after.max.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect", "LONG"),
+    Setting("message.timestamp.before.max.ms", _LONG_MAX, _integer(0, _LONG_MAX), "no effect", "LONG"),
+    Setting("min.insync.replicas", 1, _integer(1, _INT_MAX), "no effect: there are no replicas", "INT"),
+    Setting("preallocate", "false", _flag("true", "false"), "no effect: there are no local files", "BOOLEAN"),
+    Setting("remote.log.copy.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
+    Setting("remote.log.delete.on.disable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
+    Setting("remote.storage.enable", "false", _flag("false"), "no effect: all storage is remote", "BOOLEAN"),
+    Setting("segment.index.bytes", 10 << 20, _integer(4, _INT_MAX), "no effect: there are no index files", "INT"),
+    Setting("segment.jitter.ms", 0, _integer(0, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
+    Setting("segment.ms", 7 * _DAY_MS, _integer(1, _LONG_MAX), "no effect: a flush makes a segment", "LONG"),
+    Setting("unclean.leader.election.enable", "false", _flag("true", "false"), "no effect", "BOOLEAN"),
+)
+
+#: Settings that Kafka itself has no more.
+_REMOVED = frozenset(
+    {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"},
+)
+
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_INERT_BY_NAME = {setting.name: setting for setting in INERT}
+#: The names of :data:`INERT`.
+INERT_NAMES = frozenset(_INERT_BY_NAME)
 #: Names of earlier releases, which topics may have.
 _BY_NAME["pack.bytes"] = _BY_NAME["segment.own.bytes"]
 
@@ -226,8 +245,12 @@ class TopicConfig:
     explicit: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
+    def from_mapping(cls, mapping: Mapping[str, object], *, inert: Container[str] = ()) -> Self:
         """Parse settings from a mapping with Kafka's names; missing ones get their default. Numbers may be strings.
+
+        Args:
+            mapping: The settings.
+            inert: The settings of :data:`INERT` that are taken.
 
         Raises:
             InvalidConfigError: A name is unknown or a value is not allowed. The message names the setting.
@@ -235,24 +258,31 @@ class TopicConfig:
         values: dict[str, Any] = {}
         explicit: dict[str, str] = {}
         for name in sorted(mapping, key=str):
-            setting = _find(name)
+            setting = _find(name, inert)
             try:
                 value = setting.parse(mapping[name])
             except ValueError as error:
                 raise InvalidConfigError(f"{name} must be {error}, not {mapping[name]!r}") from error
-            values[setting.attribute] = value
-            explicit[setting.name] = _text(value)
+            if setting.name not in INERT_NAMES:
+                values[setting.attribute] = value
+            explicit[setting.name] = text_of(value)
         config = cls(**values, explicit=explicit)
         config._check_together()
         return config
+
+    @classmethod
+    def from_stored(cls, config: Mapping[str, str]) -> Self:
+        """The settings of a topic of the catalog, which may have been set by a client of a gateway."""
+        return cls.from_mapping(config, inert=INERT_NAMES)
 
     def to_mapping(self) -> dict[str, str]:
         """The settings that were set, with Kafka's names; the inverse of :meth:`from_mapping`."""
         return dict(self.explicit)
 
     def effective(self) -> dict[str, str]:
-        """All settings as text, including defaults, in the order of :data:`SETTINGS`."""
-        return {setting.name: _text(getattr(self, setting.attribute)) for setting in SETTINGS}
+        """All settings as text, including defaults, in the order of :data:`SETTINGS`; then those without effect."""
+        inert = {name: text for name, text in self.explicit.items() if name in INERT_NAMES}
+        return {setting.name: text_of(getattr(self, setting.attribute)) for setting in SETTINGS} | inert
 
     @property
     def compacts(self) -> bool:
@@ -284,22 +314,24 @@ class TopicConfig:
         check_format(self.segment_format, self.compression)
 
 
-def check_setting(name: object) -> None:
+def check_setting(name: object, inert: Container[str] = ()) -> None:
     """Raise :class:`InvalidConfigError` for an unknown setting; the message suggests a similar name."""
-    _find(name)
+    _find(name, inert)
 
 
-def _find(name: object) -> Setting:
+def _find(name: object, inert: Container[str]) -> Setting:
     """The setting with this name; raises :class:`InvalidConfigError` if it does not exist."""
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name]
-    if name in _NOT_HERE:
+    if isinstance(name, str) and name in INERT_NAMES and name in inert:
+        return _INERT_BY_NAME[name]
+    if name in INERT_NAMES or name in _REMOVED:
         raise InvalidConfigError(f"{name} is a setting of Kafka that has no meaning in txnstore; remove it")
     near = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
     hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(_BY_NAME)}"
     raise InvalidConfigError(f"there is no topic setting {name!r}; {hint}")
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """The canonical text of a value: equal values have equal texts."""
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,28 +68,47 @@ def create_topic(
         InvalidConfigError: A setting or the number of partitions is not allowed.
         SchemaMismatchError: The schema, key or timestamp is not allowed.
     """
-    name = check_topic_name(name)
-    partitions = _check_partitions(name, partitions)
-    schemas.check_topic_schema(schema, key, timestamp)
-    settings = _settings(config or {}, timestamp, keyed=schema is None or key is not None)
-    topic = CatalogTopic(
-        name=name,
-        topic_id=connection.runtime.new_id(),
-        partitions=partitions,
-        schema=schema_to_text(schema) if schema is not None else None,
-        key=key,
-        timestamp=timestamp,
-        config=settings.to_mapping(),
-        created_at=connection.runtime.clock(),
-    )
+    topic = new_topic(connection.runtime, name, partitions, schema, key, timestamp, config)
     try:
         created: CatalogTopic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
         return _same_topic(connection.view(refresh=False).find_topic(name), topic)
-    _LOG.info("topic created", extra={"topic": name, "partitions": partitions})
+    _LOG.info("topic created", extra={"topic": topic.name, "partitions": topic.partitions})
     return created
+
+
+def new_topic(
+    runtime: Runtime,
+    name: str,
+    partitions: int,
+    schema: pa.Schema | None = None,
+    key: str | None = None,
+    timestamp: str | None = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    inert: Container[str] = (),
+) -> CatalogTopic:
+    """A topic to be created, with arguments as :func:`create_topic`, which also says what is raised.
+
+    Args:
+        inert: The settings without effect that are taken; see :data:`~txnstore.catalog.settings.INERT`.
+    """
+    name = check_topic_name(name)
+    partitions = _check_partitions(name, partitions)
+    schemas.check_topic_schema(schema, key, timestamp)
+    settings = _settings(config or {}, timestamp, inert, keyed=schema is None or key is not None)
+    return CatalogTopic(
+        name=name,
+        topic_id=runtime.new_id(),
+        partitions=partitions,
+        schema=schema_to_text(schema) if schema is not None else None,
+        key=key,
+        timestamp=timestamp,
+        config=settings.to_mapping(),
+        created_at=runtime.clock(),
+    )
 
 
 def _same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
@@ -126,7 +145,7 @@ def alter_topic(
     """
     while True:
         topic = connection.view().find_topic(name)
-        altered = _altered(topic, partitions, schema, config)
+        altered = altered_topic(topic, partitions, schema, config)
         try:
             result: CatalogTopic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
@@ -135,12 +154,19 @@ def alter_topic(
         return result
 
 
-def _altered(
+def altered_topic(
     topic: CatalogTopic,
-    partitions: int | None,
-    schema: pa.Schema | None,
-    config: Mapping[str, object] | None,
+    partitions: int | None = None,
+    schema: pa.Schema | None = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    inert: Container[str] = (),
 ) -> CatalogTopic:
+    """The next version of a topic, with changes as :func:`alter_topic`, which also says what is raised.
+
+    Args:
+        inert: The settings without effect that are taken, besides those that the topic has.
+    """
     name = topic.name
     changes: dict[str, Any] = {}
     if partitions is not None:
@@ -155,11 +181,12 @@ def _altered(
     if config is not None:
         for setting, value in config.items():
             if value is None and setting not in topic.config:
-                check_setting(setting)
+                check_setting(setting, inert)
         merged = {**topic.config, **config}
         remaining = {setting: value for setting, value in merged.items() if value is not None}
         keyed = topic.schema is None or topic.key is not None
-        changes["config"] = _settings(remaining, topic.timestamp, keyed=keyed).to_mapping()
+        taken = [setting for setting in remaining if setting in topic.config or setting in inert]
+        changes["config"] = _settings(remaining, topic.timestamp, taken, keyed=keyed).to_mapping()
     return replace(topic, version=topic.version + 1, **changes)
 
 
@@ -178,8 +205,10 @@ def delete_topic(connection: _Catalog, name: str) -> None:
     _LOG.info("topic deleted", extra={"topic": name})
 
 
-def _settings(config: Mapping[str, object], timestamp: str | None, *, keyed: bool) -> TopicConfig:
-    settings = TopicConfig.from_mapping(config)
+def _settings(
+    config: Mapping[str, object], timestamp: str | None, inert: Container[str], *, keyed: bool
+) -> TopicConfig:
+    settings = TopicConfig.from_mapping(config, inert=inert)
     if settings.compacts and not keyed:
         msg = "cleanup.policy includes compact, so the topic needs a key column: create it with key=COLUMN"
         raise InvalidConfigError(msg)

@@ -39,7 +39,7 @@ class TopicWriter:
 def topic_writer(topic: CatalogTopic) -> TopicWriter:
     """Decode the schema and settings of a topic."""
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
-    config = TopicConfig.from_mapping(topic.config)
+    config = TopicConfig.from_stored(topic.config)
     timestamp = "timestamp" if schema is None else topic.timestamp
     return TopicWriter(
         topic,

@@ -230,5 +230,5 @@ def _logs(view: View, topic: CatalogTopic) -> Iterator[tuple[TopicPartition, Par
 
 def _limits(topic: CatalogTopic) -> TopicConfig | None:
     """The settings of a topic whose records are deleted for their age or the size of a partition; None for others."""
-    config = TopicConfig.from_mapping(topic.config)
+    config = TopicConfig.from_stored(topic.config)
     return config if config.deletes and max(config.retention_ms, config.retention_bytes) >= 0 else None

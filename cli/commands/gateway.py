@@ -6,13 +6,16 @@ import contextlib
 import logging
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from txnstore.gateway.metrics import GatewayMetrics
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -83,6 +86,7 @@ class Property(click.ParamType[tuple[str, str]]):
 @click.option(
     "--hash-password", is_flag=True, help="Ask for a password, print its line for the file of --sasl, and end."
 )
+@click.option("--metrics", type=Address(), help="Where Prometheus reads metrics: http://HOST:PORT/metrics.")
 @click.option(
     "--insecure", is_flag=True, help="Allow other machines without TLS and --sasl, and passwords without TLS."
 )
@@ -98,6 +102,7 @@ def gateway(
     tls_key: Path | None,
     sasl: Path | None,
     hash_password: bool,
+    metrics: tuple[str, int] | None,
     insecure: bool,
 ) -> None:
     """Serve the store to Kafka's clients: any of them, at HOST:PORT as bootstrap server.
@@ -109,6 +114,7 @@ def gateway(
         import asyncio
 
         from txnstore.gateway.gateway import run
+        from txnstore.gateway.metrics import SHOWN
         from txnstore.gateway.properties import Properties
         from txnstore.gateway.security import Security, hashed, read_users, tls_context
     except ModuleNotFoundError as error:
@@ -132,10 +138,7 @@ def gateway(
         msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
         advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
         raise CommandError(msg, advice)
-    try:
-        bound = socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET)
-    except OSError as error:
-        raise CommandError(f"{listen[0]}:{listen[1]} cannot be listened on: {error.strerror}") from error
+    bound, scraped = _bound(listen), None if metrics is None else _bound(metrics)
     host, port = bound.getsockname()[:2]
     own = advertise or (host, port)
     if peers and own not in peers:
@@ -145,15 +148,25 @@ def gateway(
     with app.progress("opening the store"):
         connection.load()
         connection.check_storage()
+
+    def ready() -> None:
+        print(f"listening on {host}:{port}", flush=True)
+        if scraped is not None:
+            print("metrics on http://{}:{}/metrics".format(*scraped.getsockname()[:2]), flush=True)
+
+    def text(counted: GatewayMetrics) -> str:
+        from txnstore.monitoring.prometheus import families, prometheus
+
+        rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
+        return prometheus(connection, status=False) + families(rows, connection.url)
+
     with connection, contextlib.nullcontext() if app.debug else printed_logs(logging.INFO):
-        asyncio.run(
-            run(
-                connection,
-                chosen,
-                bound,
-                advertise,
-                peers,
-                security,
-                lambda: print(f"listening on {host}:{port}", flush=True),
-            )
-        )
+        served = None if scraped is None else (scraped, text)
+        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+
+
+def _bound(address: tuple[str, int]) -> socket.socket:
+    try:
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    except OSError as error:
+        raise CommandError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}") from error

@@ -206,7 +206,7 @@ def _described(topic: Topic) -> dict[str, Any]:
         "timestamp": topic.timestamp,
         "created_at": instant(topic.created_at),
         "columns": columns,
-        "config": TopicConfig.from_mapping(topic.config).effective(),
+        "config": TopicConfig.from_stored(topic.config).effective(),
     }
 
 

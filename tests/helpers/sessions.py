@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pyarrow as pa
+
+from tests.helpers.connections import connection_of
 from tests.helpers.core import T0, World, offsets
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch, next_sequence
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.transactions.sessions import identity_in
+from txnstore.errors import InvalidPidMappingError, ProducerFencedError
+from txnstore.segment.codec import encode_stream
+from txnstore.segment.schema import RECORD_SCHEMA
+from txnstore.store import Store
 
 
 @dataclass
@@ -75,3 +84,56 @@ class SessionClient:
 def session(world: World, transactional_id: str = "a", expected: tuple[int, int] | None = None) -> SessionClient:
     """A client that has just got its identity."""
     return SessionClient(world, world.do(InitProducer(transactional_id, expected=expected)))
+
+
+class Gateway:
+    """What gateways do for one client of transactions v1, each request in the next one of several processes.
+
+    Args:
+        stores: The processes.
+        transactional_id: That of the client.
+    """
+
+    def __init__(self, stores: list[Store], transactional_id: str) -> None:
+        self.stores = itertools.cycle(stores)
+        self.client: ProducerIdentity = self.submit(InitProducer(transactional_id))
+        self.sequences: dict[TopicPartition, int] = {}
+
+    def submit(self, command: Any) -> Any:
+        return connection_of(next(self.stores)).coordinator.submit(command)
+
+    def arrive(self, command: Any) -> Any:
+        """Submit the command of a request in the next process; looked up once more if that one was behind."""
+        connection = connection_of(next(self.stores))
+        for attempt in range(2):
+            try:
+                identity = identity_in(connection.view(refresh=bool(attempt)), self.client)
+                return connection.coordinator.submit(replace(command, producer=identity))
+            except (ProducerFencedError, InvalidPidMappingError):
+                if attempt:
+                    raise
+        raise AssertionError
+
+    def add(self, *tps: TopicPartition, groups: tuple[str, ...] = ()) -> None:
+        self.arrive(Append(self.client, partitions=tps, groups=groups))
+
+    def batch(self, tp: TopicPartition, *values: str) -> NewBatch:
+        """The next batch of a partition, to be inlined."""
+        first = self.sequences.get(tp, 0)
+        self.sequences[tp] = next_sequence(first, len(values))
+        return inlined(tp, first, *values)
+
+    def produce(self, *batches: NewBatch) -> tuple[Appended, ...]:
+        appended: tuple[Appended, ...] = self.arrive(Append(self.client, batches, added_only=True))
+        return appended
+
+    def end(self, outcome: Outcome = Outcome.COMMIT) -> None:
+        self.arrive(EndTxn(self.client, outcome, session=True))
+
+
+def inlined(tp: TopicPartition, sequence: int, *values: str) -> NewBatch:
+    """A batch of these records, to be inlined."""
+    data: dict[str, Any] = {name: [None] * len(values) for name in RECORD_SCHEMA.names}
+    data |= {"value": [value.encode() for value in values], "timestamp": [1] * len(values)}
+    encoded = encode_stream(pa.table(data, RECORD_SCHEMA))
+    return NewBatch(tp.topic, tp.partition, encoded.segment(""), 1, 1, sequence, data=encoded.data)

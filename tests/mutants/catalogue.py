@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_admin import ADMIN
 from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
@@ -25,6 +26,7 @@ from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_sessions import SESSIONS, SIMULATED_SESSIONS
 from tests.mutants.of_settling import SETTLING
 from tests.mutants.of_sharing import SHARING
 from tests.mutants.of_storage import STORAGE
@@ -65,13 +67,13 @@ ONE_CHAIN = (
     Mutant(
         "init leaves the transaction of its predecessor open",
         transactions_init.init_producer,
-        "decide_end($draft, $txn, Outcome.ABORT) if $txn.state is TxnState.ONGOING else decided_of($txn)",
-        "decided_of($txn)",
+        "if $txn.state is TxnState.ONGOING:",
+        "if False:",
     ),
     Mutant(
         "init commits the transaction of its predecessor",
         transactions_init.init_producer,
-        "_end($draft, $txn, Outcome.ABORT)",
+        "_end($draft, $txn, Outcome.ABORT, session=$in_session)",
         "_end($draft, $txn, Outcome.COMMIT)",
     ),
     Mutant(
@@ -120,22 +122,24 @@ ONE_CHAIN = (
     Mutant(
         "a repeated commit is refused as fenced",
         transactions_rules._repeated_end,
-        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT):",
+        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT "
+        "and not $txn.in_session):",
         "if True:",
         mishaps=(Mishap.OUTAGE,),
     ),
     Mutant(
         "a repeated commit succeeds after an abort",
         transactions_rules._repeated_end,
-        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT):",
+        "if $outcome is None or ($outcome is Outcome.ABORT and $command.outcome is Outcome.COMMIT "
+        "and not $txn.in_session):",
         "if $outcome is Outcome.ABORT:\n        $outcome = $command.outcome\n    if $outcome is None:",
         test="protocol/chains/test_steps.py::test_commit_after_abort_by_other_process_is_fenced",
     ),
     Mutant(
         "the epoch of a batch is not checked in its partition",
         log_appending._check_sequence,
-        "elif $producer.epoch < $current.epoch:",
-        "elif False:",
+        "if $current is not None and $producer.epoch < $current.epoch:",
+        "if False:",
         test="protocol/core/test_sequences.py",
     ),
     Mutant(
@@ -155,8 +159,8 @@ ONE_CHAIN = (
     Mutant(
         "a duplicate inside of the window is appended again",
         log_appending._check_sequence,
-        "in $current.batches:",
-        "in ():",
+        "$repeated = _in_window($window, $batch)",
+        "$repeated = None",
         test="protocol/core/test_sequences.py::test_duplicate_in_window_gets_first_answer",
     ),
     Mutant(
@@ -365,7 +369,10 @@ MUTANTS = (
         *TURNS,
         *UPGRADE,
         *POWER,
+        *ADMIN,
         *AUTHORIZATION,
         *CLASSIC,
+        *SESSIONS,
+        *SIMULATED_SESSIONS,
     ),
 )

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.harness.simulation import Mishap, Settings, settings_of, simulate
-from tests.harness.simulation.settings import LOSERS
+from tests.harness.simulation.settings import GATEWAYS, LOSERS, SESSIONS
 
 #: The maximum number of seeds to try; the first few kill nearly all mutants.
 SEEDS = 100
@@ -110,7 +110,7 @@ class Mutant:
 
     def _settings(self, seed: int) -> Settings:
         settings = replace(settings_of(seed, self.chains), parts=False, lease_ms=0)  # Parquet takes more time.
-        actors = tuple(actor for actor in settings.actors if actor not in LOSERS)
+        actors = tuple(actor for actor in settings.actors if actor not in (*GATEWAYS, *LOSERS, *SESSIONS))
         settings = replace(settings, actors=actors, syncs=0.0, losses=0, old_hints=0.0, elsewhere=0.0)
         if self.mishaps is not None:
             settings = replace(settings, mishaps=self.mishaps, rate=0.1)

@@ -60,7 +60,7 @@ PRODUCER = (
     ),
     Mutant(
         "the largest timeout of the store is not obeyed",
-        Connection._submit,
+        Connection._completed,
         "if isinstance($command, InitProducer):",
         "if False:",
         test="protocol/producer/test_timeouts.py::test_init_11_store_has_its_own_largest_timeout",

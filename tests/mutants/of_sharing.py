@@ -33,6 +33,13 @@ SHARING = (
         "False",
         test="unit/core/test_shared_batches.py::test_batches_that_contradict_each_other_are_refused",
     ),
+    Mutant(
+        "a command names the bytes of a refused one, which are removed",
+        Payload.back_to,
+        "del self._segments[id($data)]",
+        "pass",
+        test="unit/chain/test_entry_payload.py::test_commands_share_the_bytes_of_a_segment",
+    ),
     # Which batches share a segment.
     Mutant(
         "a segment has batches of several chains",
@@ -134,7 +141,7 @@ SHARING = (
     Mutant(
         "the bytes of a segment are stored once for each batch",
         Payload._placed,
-        "$segment = $segments.get(id($data))",
+        "$segment = self._segments.get(id($data))",
         "$segment = None",
         test=_SEAMS + "test_bytes_of_a_segment_are_stored_once",
     ),

@@ -30,6 +30,7 @@ from tests.helpers.format_answers import answers, objects_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.later import append_entry, change
 from tests.helpers.later import text as later_text
+from tests.helpers.sessions import Gateway
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
 from txnstore.core.authorization.model import Acl
@@ -682,6 +683,32 @@ def gateways(s: Story) -> None:
     consumer = s.process().consumer(["t"], group="native")
     s.kept.append(consumer)
     consumer.poll()
+    s.step()
+    s.process().checkpoint()
+
+
+@story(chains=2)
+def sessions(s: Story) -> None:
+    """One epoch of a client for many transactions: in both chains, one that goes on, one that an init has ended."""
+    s.store.create_topic("t", 3)
+    s.step()
+    places = [TopicPartition("t", number) for number in range(3)]
+    clients = [Gateway([s.store], name) for name in ("goes-on", "ended", "open")]
+    for number in range(4):
+        for client in clients:
+            client.add(*places[number % 2 :])
+            client.produce(*(client.batch(tp, f"{number}a", f"{number}b") for tp in places[number % 2 :]))
+            s.step()
+            client.end(Outcome.ABORT if number == 2 else Outcome.COMMIT)
+            s.step()
+        if number == 1:
+            s.process().checkpoint()
+    clients[1] = Gateway([s.store], "ended")
+    for client in clients[1:]:
+        client.add(places[0])
+        client.produce(client.batch(places[0], "last"))
+        s.step()
+    clients[1].end()
     s.step()
     s.process().checkpoint()
 

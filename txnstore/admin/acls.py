@@ -153,7 +153,7 @@ class Acls:
         _principal(principal)
         check_choice("provider", provider, get_args(Provider))
         state = self._connection.chain.refresh()
-        topics = {name: TopicConfig.from_mapping(topic.config).inline_bytes for name, topic in items_of(state.topics)}
+        topics = {name: TopicConfig.from_stored(topic.config).inline_bytes for name, topic in items_of(state.topics)}
         where = self._connection.store_id, topics, self._connection.url
         return storage_policy(state.authorization, principal, *where, provider)
 

@@ -36,21 +36,22 @@ class Payload:
         self._key = key
         self._parts: list[bytes] = []
         self._size = 0
+        #: By the identity of their bytes, which batches share, also those of several commands.
+        self._segments: dict[int, Segment] = {}
 
     def place(self, command: Command) -> Command:
         """The command with a place for each segment that is to be inlined; their bytes are added to the payload."""
         if not isinstance(command, Append | EndTxn) or all(batch.data is None for batch in command.batches):
             return command
-        segments: dict[int, Segment] = {}  # By the identity of their bytes, which batches share.
-        return replace(command, batches=tuple(self._placed(batch, segments) for batch in command.batches))
+        return replace(command, batches=tuple(map(self._placed, command.batches)))
 
-    def _placed(self, batch: NewBatch, segments: dict[int, Segment]) -> NewBatch:
+    def _placed(self, batch: NewBatch) -> NewBatch:
         data = batch.data
         if data is None:
             return batch
-        segment = segments.get(id(data))
+        segment = self._segments.get(id(data))
         if segment is None:
-            segment = segments[id(data)] = replace(batch.segment, object=self._key, first_byte=self._size)
+            segment = self._segments[id(data)] = replace(batch.segment, object=self._key, first_byte=self._size)
             self._parts.append(data)
             self._size += len(data)
         return replace(batch, segment=segment, data=None)
@@ -70,6 +71,8 @@ class Payload:
     def back_to(self, mark: tuple[int, int]) -> None:
         """Remove what was placed since: its command was refused."""
         parts, self._size = mark
+        for data in self._parts[parts:]:
+            del self._segments[id(data)]
         del self._parts[parts:]
 
     def describe(self) -> PayloadInfo | None:

@@ -47,6 +47,13 @@ class Commits:
         self._waiting: deque[_Asked] = deque()
         #: The commits under way. Only the event loop changes it.
         self._running: set[asyncio.Task[None]] = set()
+        #: The commits that were begun, and the commands in them.
+        self.commits, self.commands = 0, 0
+        #: Whether the event loop will look at the commands that wait.
+        self._starting = False
+        #: Set while no command waits.
+        self._taken = asyncio.Event()
+        self._taken.set()
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
         """Commit a command; the future has its answer, or the error that refuses it.
@@ -57,18 +64,30 @@ class Commits:
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Asked(command, principal, future))
-        self._start()
+        self._taken.clear()
+        if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
+            self._starting = True
+            asyncio.get_running_loop().call_soon(self._start)
         return future
 
     def _start(self) -> None:
+        self._starting = False
         most = 1 if self._single else _THREADS
         while self._waiting and len(self._running) < most:
             taken = list(self._waiting) if self._single else [self._waiting.popleft()]
             if self._single:
                 self._waiting.clear()
+            self.commits += 1
+            self.commands += len(taken)
             task = asyncio.get_running_loop().create_task(self._commit(taken))
             self._running.add(task)
             task.add_done_callback(self._ended)
+        if not self._waiting:
+            self._taken.set()
+
+    async def taken(self) -> None:
+        """Wait until the commits under way have taken all commands."""
+        await self._taken.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

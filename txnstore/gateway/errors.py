@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from kio.schema.errors import ErrorCode
 
 from txnstore.errors import (
     ConcurrentTransactionsError,
     CorruptionError,
     InvalidProducerEpochError,
+    ProducerError,
     ProducerFencedError,
     ReadOnlyError,
     StorageError,
@@ -18,8 +17,9 @@ from txnstore.errors import (
     UploadExpiredError,
 )
 from txnstore.gateway.apis import Api
+from txnstore.gateway.logs import limited_logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: Requests whose client repeats exactly the same one after COORDINATOR_NOT_AVAILABLE.
 _OF_COORDINATOR = frozenset(
@@ -29,6 +29,11 @@ _OF_COORDINATOR = frozenset(
         Api.DELETE_GROUPS, Api.OFFSET_DELETE, Api.CONSUMER_GROUP_HEARTBEAT,
     }
 )  # fmt: skip
+#: What makes a client of transactions v1 repeat a request, where CONCURRENT_TRANSACTIONS does not.
+_REPEATED_AFTER = {
+    Api.PRODUCE: ErrorCode.request_timed_out,
+    Api.TXN_OFFSET_COMMIT: ErrorCode.coordinator_load_in_progress,
+}
 #: The first version of each API that has PRODUCER_FENCED; earlier ones have INVALID_PRODUCER_EPOCH (KIP-588).
 _FENCED_FROM = {Api.INIT_PRODUCER_ID: 4, Api.ADD_PARTITIONS_TO_TXN: 2, Api.ADD_OFFSETS_TO_TXN: 2, Api.END_TXN: 2}
 #: The first version of Produce with transactions of version 2, whose clients know CONCURRENT_TRANSACTIONS (KIP-890).
@@ -48,6 +53,13 @@ class RefusedError(Exception):
         self.code = code
 
 
+class EndedMeanwhileError(ProducerError):
+    """The transaction of a request has ended since the request arrived. It had no effect; repeat it."""
+
+    kafka_code = 51
+    retriable = True
+
+
 def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
     """The code that tells a client of this API about an error; one without a code is logged with its traceback."""
     match error:
@@ -55,6 +67,8 @@ def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
             return error.code
         case ProducerFencedError() | InvalidProducerEpochError():
             return _fenced(error, api, version)
+        case EndedMeanwhileError() if api in _REPEATED_AFTER:
+            return _REPEATED_AFTER[api]
         case ConcurrentTransactionsError() if api is Api.PRODUCE and version < PRODUCE_V2:
             return ErrorCode.not_enough_replicas
         case ReadOnlyError():
@@ -74,8 +88,10 @@ def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
 
 def message_of(error: BaseException) -> str:
     """The text for a client: what was wrong, and what to do."""
-    advice = getattr(error, "advice", "")
-    return f"{error} {advice}".strip() if isinstance(error, TxnStoreError | RefusedError) else "internal error"
+    if not isinstance(error, TxnStoreError | RefusedError):
+        return "internal error"
+    text, advice = str(error), getattr(error, "advice", "")
+    return f"{text}{'' if text.endswith('.') else '.'} {advice}" if advice else text
 
 
 def _fenced(error: TxnStoreError, api: Api, version: int) -> ErrorCode:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
+from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
@@ -23,7 +25,7 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.records.batch import gap_batch
+from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
 from txnstore.gateway.records.columns import EncodedBatch, to_batches
 from txnstore.gateway.records.typed import json_rows
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -35,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Bytes of encoded batches of segments that are kept.
 _COLD_BYTES = 64 << 20
+#: Slices of segments that are read at the same time, and their bytes.
+_TOGETHER, _TOGETHER_BYTES = 16, 1 << 20
 #: The most bytes of a response, whatever the client asks for: Kafka's ``fetch.max.bytes`` of a broker.
 _MAX_BYTES = 55 << 20
 #: The most milliseconds that a fetch waits for records.
@@ -78,7 +82,8 @@ class Fetch:
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:
-                parts, size, is_final = await self._read_all(view, asked, isolation, limit)
+                async with peer.room.granted(limit) as most:
+                    parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
                     return self._response(request, asked, parts)
@@ -157,36 +162,48 @@ class Fetch:
         """
         data: list[bytes] = []
         size, position, end = 0, asked.offset, log.read_limit(isolation)
-        for part in visible(asked.tp, log, isolation, asked.offset):
-            for encoded in await self._encoded(topic, part):
+        parts = iter(visible(asked.tp, log, isolation, asked.offset))
+        while together := _together(parts, limit - size):
+            for encoded in chain.from_iterable(await self._encoded(topic, together)):
+                if isinstance(encoded, Exception):
+                    if data:  # The client gets what is before it first.
+                        return data, size
+                    raise encoded
                 if encoded.last_offset < position:
                     continue
                 if (data or not first) and size + len(encoded.data) > limit:
                     return data, size
                 if encoded.first_offset > position:
-                    data.append(gap_batch(position, encoded.first_offset - 1))
+                    data += _gaps(position, encoded.first_offset)
                 data.append(encoded.data)
                 size += len(encoded.data)
                 position = encoded.last_offset + 1
         if position < end:
-            data.append(gap_batch(position, end - 1))
+            data += _gaps(position, end)
             size += len(data[-1])
         return data, size
 
-    async def _encoded(self, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:
-        """The batches of a slice: those in memory, or encoded from its segment."""
+    async def _encoded(self, topic: CatalogTopic, parts: Sequence[Slice]) -> list[Sequence[EncodedBatch | Exception]]:
+        """The batches of each slice: those in memory, or encoded from its segment, or why they cannot be read."""
+        known = [self._in_memory(topic, part) for part in parts]
+        if missing := [number for number, batches in enumerate(known) if batches is None]:
+            # Whole batches, as Kafka returns them: a consumer skips what is before its position.
+            whole = [Slice(part.tp, part.batch, part.batch.base_offset, part.batch.limit) for part in parts]
+            read = partial(_encode_all, self._services.connection, topic, [whole[number] for number in missing])
+            for number, batches in zip(missing, await self._services.in_thread(read), strict=True):
+                if isinstance(batches, Exception):
+                    known[number] = [batches]
+                else:
+                    known[number] = batches
+                    self._cold.keep(_key(topic, parts[number]), batches)
+        return [batches or () for batches in known]
+
+    def _in_memory(self, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch | Exception] | None:
         batch = part.batch
         hot = self._hot.find(topic.topic_id, part.tp.partition, batch)
         if hot is not None:
             return [EncodedBatch(batch.base_offset, batch.limit - 1, hot)]
-        # The whole batch, as Kafka returns it: a consumer skips what is before its position.
-        part = Slice(part.tp, batch, batch.base_offset, batch.limit)
-        key = topic.topic_id, part.tp.partition, batch.segment.key, batch.base_offset
-        cold = self._cold.find(key)
-        if cold is None:
-            cold = await self._services.in_thread(partial(_encode, self._services.connection.objects, topic, part))
-            self._cold.keep(key, cold)
-        return cold
+        return self._cold.find(_key(topic, part))
 
     # Responses --------------------------------------------------------------------------------------------------------
 
@@ -203,6 +220,12 @@ class Fetch:
         return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses}
 
 
+def _gaps(first: int, limit: int) -> list[bytes]:
+    """The control batches that stand for the offsets from ``first`` up to ``limit``."""
+    starts = range(first, limit, MAX_DELTA)
+    return [gap_batch(start, min(start + MAX_DELTA, limit) - 1) for start in starts]
+
+
 def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:
     """Whether an offset is after the end of its log in this view: the client may know of entries that it lacks.
 
@@ -210,6 +233,37 @@ def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:
     """
     logs = ((view.partition(each.tp), each.offset) for each in asked if each.topic is not None)
     return any(log is None or offset > log.high_watermark for log, offset in logs)
+
+
+def _together(parts: Iterator[Slice], most: int) -> list[Slice]:
+    """The next slices, which are read at the same time: about as many as fit into ``most`` bytes of a response."""
+    together: list[Slice] = []
+    size, most = 0, min(most // 2, _TOGETHER_BYTES)  # Segments are compressed, responses are not.
+    for part in islice(parts, _TOGETHER):
+        together.append(part)
+        size += part.batch.segment.size * part.batch.records // max(1, part.batch.segment.rows)
+        if size >= most:
+            break
+    return together
+
+
+def _key(topic: CatalogTopic, part: Slice) -> Any:
+    return topic.topic_id, part.tp.partition, part.batch.segment.key, part.batch.base_offset
+
+
+def _encode_all(
+    connection: Connection, topic: CatalogTopic, parts: Sequence[Slice]
+) -> list[Sequence[EncodedBatch] | Exception]:
+    """Read slices at the same time, and encode their rows; an error takes the place of its slice. In a thread."""
+
+    def read(part: Slice) -> Sequence[EncodedBatch] | Exception:
+        try:
+            return _encode(connection.objects, topic, part)
+        except Exception as error:  # noqa: BLE001 - The client gets it, if it reads so far.
+            return error
+
+    others = [connection.pool.submit(partial(read, part)) for part in parts[1:]]
+    return [read(parts[0]), *(other.result() for other in others)]
 
 
 def _encode(objects: Any, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 from txnstore.connection import Connection
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
+from txnstore.gateway.logs import limited_logger, report_failure
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: Seconds between two looks at the heads of the chains while a client waits for records of other processes.
 POLL = 0.1
@@ -20,6 +21,10 @@ POLL = 0.1
 _UNBLOCK = 1.0
 #: Seconds for which metadata are answered from the same view.
 _RECENT = 1.0
+
+
+#: When the request under way began, by the clock of the loop.
+REQUEST_BEGAN: ContextVar[float] = ContextVar("REQUEST_BEGAN")
 
 
 class Freshness:
@@ -45,6 +50,11 @@ class Freshness:
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
         self.view = connection.view(refresh=False)
 
+    @property
+    def waiters(self) -> int:
+        """The fetches under way, most of which wait for records."""
+        return self._waiting
+
     async def head(self) -> View:
         """The view at the heads of the chains, read after this call: requests that wait share one look.
 
@@ -60,6 +70,11 @@ class Freshness:
     async def recent(self) -> View:
         """A view that was read less than :data:`_RECENT` seconds ago: what others have changed may be missing in it."""
         return self.view if self._loop.time() - self._read_at < _RECENT else await self.head()
+
+    async def since_request(self) -> View:
+        """A view that was read after the request under way began: it asks for the heads once, whatever it names."""
+        began = REQUEST_BEGAN.get(None)
+        return self.view if began is not None and self._read_at >= began else await self.head()
 
     async def _look(self) -> View:
         began = self._loop.time()
@@ -91,6 +106,7 @@ class Freshness:
         self._waiting += 1
         if self._poller is None:
             self._poller = self._loop.create_task(self._poll())
+            self._poller.add_done_callback(report_failure)
         try:
             yield
         finally:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
+from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
@@ -21,7 +25,9 @@ from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
+from txnstore.gateway.logs import RateLimit, limited_logger
 from txnstore.gateway.metadata import Metadata, versions_fields
+from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
 from txnstore.gateway.peers import Node, Peers
 from txnstore.gateway.produce import Produce
@@ -32,11 +38,17 @@ from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request
+from txnstore.storage.redact import redact
+from txnstore.threads import load
+
+_LOG = limited_logger(__name__)
 
 #: Threads that wait for the storage.
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
 GRACE = 10.0
+#: The most connections, and the open files that the storage may need besides.
+_MAX_CONNECTIONS, _OTHER_FILES = 20_000, 512
 
 
 class Gateway:
@@ -61,7 +73,8 @@ class Gateway:
         peers: Sequence[tuple[str, int]] = (),
         security: Security = OPEN,
     ) -> None:
-        self._bound, self._tls = bound, security.tls
+        self._bound, self._tls, self._url = bound, security.tls, redact(connection.url)
+        self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
@@ -70,11 +83,11 @@ class Gateway:
         own = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
         self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._peers_changed)
-        commits = Commits(connection, self._threads, self._freshness.note)
+        self._commits = commits = Commits(connection, self._threads, self._freshness.note)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
-        hot = HotBatches()
-        self._produce = Produce(services, hot)
+        self._hot = HotBatches()
+        self._produce = Produce(services, self._hot)
         generations = ChainGenerations(connection, self._freshness, commits)
         self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
         offsets = GroupOffsets(services, self._groups)
@@ -82,11 +95,12 @@ class Gateway:
             [
                 Metadata(services).handlers(),
                 self._produce.handlers(),
-                Fetch(services, hot).handlers(),
+                Fetch(services, self._hot).handlers(),
                 Offsets(services).handlers(),
                 offsets.handlers(),
                 ClassicGroups(services, self._groups).handlers(),
                 Transactions(services, offsets).handlers(),
+                admin_handlers(services, self._groups),
                 security.handlers(),
             ]
         )
@@ -94,13 +108,19 @@ class Gateway:
             self._handlers,
             lambda: versions_fields(self._handlers, ErrorCode.unsupported_version),
             authenticates=security.users is not None,
+            max_connections=_max_connections(),
         )
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen, with all that the first request needs imported."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed)
+        await loop.run_in_executor(self._threads, _warm_up)
+        host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
         self._peers_changed()
+        _LOG.info("the gateway of %s listens on %s:%d", self._url, host, port, extra={"apis": len(self._handlers)})
 
     def _coordinates(self, group: str) -> bool:
         """Whether this gateway is the coordinator of a group, as far as it can tell."""
@@ -120,15 +140,77 @@ class Gateway:
             await self._groups.describe(name)
 
     async def close(self) -> None:
-        """Take no more requests, and end those that have begun."""
+        """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + GRACE
         await self._peers.close()
         if self._taking_over is not None:
             self._taking_over.cancel()
-        await self._server.close(GRACE)
-        await self._groups.close()
-        await self._produce.close()
+        # Members that wait for others are answered by the group, so the listener need not wait for them.
+        have_ended, *_ = await asyncio.gather(self._server.close(GRACE), _bounded(self._groups.close(), until))
+        have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
         await self._freshness.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        # A thread that still waits for the storage ends with its timeout; nobody waits for it here.
+        self._threads.shutdown(wait=have_ended, cancel_futures=True)
+        _LOG.info("the gateway of %s has ended", self._url, extra={"requests": self._server.traffic.requests.total()})
+
+    def metrics(self) -> GatewayMetrics:
+        """What the gateway has counted. No request."""
+        traffic, commits, hot = self._server.traffic, self._commits, self._hot
+        return GatewayMetrics(
+            connections=traffic.connections,
+            accepted=traffic.accepted,
+            closed=dict(traffic.closed),
+            requests=dict(traffic.requests),
+            errors=dict(traffic.errors),
+            bytes_in=traffic.bytes_in,
+            bytes_out=traffic.bytes_out,
+            held_bytes=self._server.budget.used,
+            unsent_bytes=self._server.room.used,
+            flushes=self._produce.flushes,
+            batches=self._produce.batches,
+            commits=commits.commits,
+            commands=commits.commands,
+            hot_bytes=hot.size,
+            hot_hits=hot.hits,
+            hot_misses=hot.misses,
+            waiting_fetches=self._freshness.waiters,
+            failures=self._failures,
+        )
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that no request has: of a callback, or of a task that nobody waits for. The gateway goes on."""
+        self._failures += 1
+        _LOG.error("the gateway goes on after an error: %s", context["message"], exc_info=context.get("exception"))
+
+
+async def _bounded(work: Awaitable[None], until: float) -> bool:
+    """Whether something ends until a time of the loop; its error is logged."""
+    try:
+        async with asyncio.timeout_at(until):
+            await work
+    except TimeoutError:
+        return False
+    except Exception:  # noqa: BLE001 - What remains is closed all the same.
+        _LOG.exception("a part of the gateway has not ended in order")
+    return True
+
+
+def _max_connections() -> int:
+    """The most connections that the limit of open files allows, which is raised as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or soft < hard):
+        wanted = _MAX_CONNECTIONS + _OTHER_FILES
+        raised = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MAX_CONNECTIONS, soft - _OTHER_FILES), 64)
+
+
+def _warm_up() -> None:
+    """Import what the first Produce would import: it takes a second."""
+    for name in ("pandas", "pyarrow.compute", "pyarrow.parquet"):
+        load(name)
 
 
 def _handlers(parts: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
@@ -152,8 +234,9 @@ async def run(
     peers: Sequence[tuple[str, int]],
     security: Security,
     ready: Callable[[], None],
+    metrics: tuple[socket.socket, Callable[[GatewayMetrics], str]] | None = None,
 ) -> None:
-    """Run a gateway until SIGTERM or SIGINT.
+    """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
 
     Args:
         connection: The connection to the store.
@@ -163,14 +246,29 @@ async def run(
         peers: The addresses of all gateways of the store; empty: there is only this one.
         security: How clients are known, and whether connections are encrypted.
         ready: Called when clients can connect.
+        metrics: The socket to serve metrics on, and what makes their text; None: they are not served.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        ended.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, end)
+    logging.getLogger("asyncio").addFilter(RateLimit())  # It says what goes wrong when connections are accepted.
     gateway = Gateway(connection, properties, bound, advertised, peers, security)
-    await gateway.start()
-    ready()
+    scraped: MetricsServer | None = None
     try:
+        await gateway.start()
+        if metrics is not None:
+            scraped = MetricsServer(lambda: metrics[1](gateway.metrics()))
+            await scraped.listen(metrics[0])
+        ready()
         await ended.wait()
     finally:
         await gateway.close()
+        if scraped is not None:
+            scraped.close()

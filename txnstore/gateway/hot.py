@@ -19,6 +19,8 @@ class HotBatches:
 
     def __init__(self, size: int = HOT_BYTES) -> None:
         self._limit, self.size = size, 0
+        #: The batches of the log that were found, and those that were not.
+        self.hits, self.misses = 0, 0
         #: Each with the offset after its last record.
         self._batches: OrderedDict[tuple[str, int, int], tuple[int, bytes]] = OrderedDict()
 
@@ -35,7 +37,11 @@ class HotBatches:
         """The bytes of a batch of the log; None if they are not kept, or a compaction has replaced it since."""
         kept = self._batches.get((topic_id, partition, batch.base_offset))
         is_same = kept is not None and kept[0] == batch.limit and not batch.segment.explicit_offsets
-        return kept[1] if kept is not None and is_same else None
+        if kept is None or not is_same:
+            self.misses += 1
+            return None
+        self.hits += 1
+        return kept[1]
 
     def _forget(self, key: tuple[str, int, int]) -> None:
         kept = self._batches.pop(key, None)

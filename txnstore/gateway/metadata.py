@@ -112,7 +112,7 @@ class Metadata:
         self._check_described(name, peer)
         topic = (await self._services.freshness.recent()).topics.get(name)
         if topic is None:
-            topic = (await self._services.freshness.head()).topics.get(name)
+            topic = (await self._services.freshness.since_request()).topics.get(name)
         if topic is not None:
             return topic
         check_topic_name(name)
@@ -150,6 +150,8 @@ class Metadata:
             "replica_nodes": (node,),
             "isr_nodes": (node,),
             "offline_replicas": (),
+            "eligible_leader_replicas": (),
+            "last_known_elr": (),
         }
 
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:

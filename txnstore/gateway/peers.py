@@ -87,7 +87,10 @@ class Peers:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL)
-            await self._ask_all()
+            try:
+                await self._ask_all()
+            except Exception:  # noqa: BLE001 - The next round may do better, and without it dead peers would lead for ever.
+                _LOG.exception("the peers cannot be asked")
 
     async def _ask_all(self) -> None:
         loop = asyncio.get_running_loop()

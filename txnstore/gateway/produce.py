@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
+from txnstore import compute as pc
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
@@ -29,7 +30,15 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.records.batch import BatchError, RawBatch, check_produced, placed
+from txnstore.gateway.logs import report_failure
+from txnstore.gateway.records.batch import (
+    BatchError,
+    InvalidBatchError,
+    RawBatch,
+    RecordError,
+    check_produced,
+    placed,
+)
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import rows_from_json
 from txnstore.gateway.server import Fields, Handler, Peer
@@ -83,8 +92,10 @@ class Produce:
         #: The batches that no flush has taken, oldest first.
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
-        #: Batches that are appended once more.
-        self._retries: set[asyncio.Task[None]] = set()
+        #: The flushes, and the batches that they took.
+        self.flushes, self.batches = 0, 0
+        #: Look-ups of why a batch was refused; the loop keeps only weak references to its tasks.
+        self._look_ups: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of its API."""
@@ -131,6 +142,7 @@ class Produce:
         self._staged.append(staged)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
+            self._flusher.add_done_callback(report_failure)
         return staged
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
@@ -142,12 +154,17 @@ class Produce:
         """Flush until nothing is staged; the next batch starts it again."""
         try:
             while self._staged:
+                # Converted earlier, batches would only wait for their entry, and share the conversion with fewer.
+                await self._services.commits.taken()
                 taken = self._take()
+                self.flushes += 1
                 try:
-                    refusals = await self._services.in_thread(partial(self._prepare, taken))
+                    refusals, count = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
-                    refusals = dict.fromkeys(range(len(taken)), error)
-                for number, staged in enumerate(taken):
+                    refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
+                self.batches += count
+                self._staged[:0] = taken[count:]
+                for number, staged in enumerate(taken[:count]):
                     if number in refusals:
                         _fail(staged, refusals[number])
                     else:
@@ -166,9 +183,13 @@ class Produce:
         del self._staged[:count]
         return taken
 
-    def _prepare(self, taken: Sequence[StagedBatch]) -> dict[int, Exception]:
-        """Convert the records, and inline or upload them; returns the errors by number of the batch. In a thread."""
-        rows, refusals = _rows_of(taken)
+    def _prepare(self, taken: Sequence[StagedBatch]) -> tuple[dict[int, Exception], int]:
+        """Convert the records, and inline or upload them. In a thread.
+
+        Returns:
+            The errors by number of the batch, and how many batches were taken: those behind need too much memory now.
+        """
+        rows, refusals, count = _rows_of(taken)
         groups: dict[tuple[str, int, int], list[int]] = {}
         chains = self._services.connection.view(refresh=False).chains
         for number in rows:
@@ -179,8 +200,10 @@ class Produce:
         for numbers in groups.values():
             config = writer_of(taken[numbers[0]].topic).config
             if sum(len(taken[number].raw.data) for number in numbers) <= config.inline_bytes:
-                for number in numbers:
-                    self._encode(taken, rows, [number], refusals, inlined=True)
+                # In a store with several chains each command may get an entry of its own, with all of its bytes.
+                ordered = sorted(numbers, key=lambda number: taken[number].tp.partition)
+                for shared in [ordered] if chains == 1 else [[number] for number in numbers]:
+                    self._encode(taken, rows, shared, refusals, inlined=True)
             else:
                 uploads += _shares(taken, numbers, config.segment_own_bytes)
         pool = self._services.connection.pool
@@ -189,7 +212,7 @@ class Produce:
             self._upload(taken, rows, numbers, refusals)
         for task in tasks:
             task.result()
-        return refusals
+        return refusals, count
 
     def _upload(
         self,
@@ -248,39 +271,31 @@ class Produce:
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
             if isinstance(error, OUTDATED) and staged.client is not None:
-                self._retry(staged, staged.client, error)
+                self._look_up_refusal(staged, staged.client, error)
             else:
                 _fail(staged, error)
         else:
             (appended,) = answer.result()
-            if not appended.duplicate and appended.base_offset >= 0:
-                self._keep(staged, appended)
             if not staged.appended.done():
                 staged.appended.set_result(appended)
+            if not appended.duplicate and appended.base_offset >= 0:
+                self._keep(staged, appended)
 
-    def _retry(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
-        """Append a batch with the identity of the next transaction, if another gateway has ended the one that was read.
+    def _look_up_refusal(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
+        """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
 
-        Only once: the batch has no client's identity any more.
-        """
-
-        async def retry() -> None:
+        async def look_up() -> None:
             try:
-                newest = await self._services.sessions.newest(client)
-            except TxnStoreError as refusal:
+                await self._services.sessions.check_current(client, staged.producer)
+            except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 _fail(staged, refusal)
-                return
-            if newest == staged.producer:
+            else:
                 _fail(staged, error)
-                return
-            assert staged.new_batch is not None
-            append = Append(newest, (staged.new_batch,), added_only=True)
-            staged.client = None
-            self._services.commits.submit(append, staged.principal).add_done_callback(partial(self._committed, staged))
 
-        task = asyncio.get_running_loop().create_task(retry())
-        self._retries.add(task)
-        task.add_done_callback(self._retries.discard)
+        task = asyncio.get_running_loop().create_task(look_up())
+        self._look_ups.add(task)
+        task.add_done_callback(report_failure)
+        task.add_done_callback(self._look_ups.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
@@ -351,23 +366,40 @@ def _fail(staged: StagedBatch, error: BaseException) -> None:
         staged.appended.exception()  # A client that has closed its connection does not ask for it.
 
 
-def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception]]:
-    """The rows of each batch in the stored schema of its topic, by number; and the errors of those that have none."""
-    keyed = {number for number, staged in enumerate(taken) if writer_of(staged.topic).config.compacts}
+def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[int, Exception], int]:
+    """The rows of each batch in the stored schema of its topic, by number, and the errors of those that have none.
+
+    Also the number of batches that were decoded: at least one, and not those behind it that take too much memory.
+    """
+    keyed = {number for number, staged in enumerate(taken) if _needs_keys(writer_of(staged.topic))}
     decoded = to_table([staged.raw for staged in taken], keyed=keyed)
     rows: dict[int, pa.Table] = {}
     refusals: dict[int, Exception] = dict(decoded.errors)
-    for number, staged in enumerate(taken):
+    for number, staged in enumerate(taken[: len(decoded.counts)]):
         if number in refusals:
             continue
         table, writer = decoded.rows(number), writer_of(staged.topic)
         try:
             if writer.schema is not None:
+                _check_headers(table)
                 table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
             rows[number] = table
         except TxnStoreError as error:
             refusals[number] = error
-    return rows, refusals
+    return rows, refusals, len(decoded.counts)
+
+
+def _needs_keys(writer: TopicWriter) -> bool:
+    """Whether each record needs a key: a typed topic has its keys in a column."""
+    return writer.schema is None and writer.config.compacts
+
+
+def _check_headers(table: pa.Table) -> None:
+    """Refuse headers, which a typed topic has no place for: they would vanish."""
+    with_headers = pc.greater(pc.fill_null(pc.list_value_length(table["headers"]), 0), 0).to_pylist()
+    refused = [RecordError(row, "it has headers") for row, has_headers in enumerate(with_headers) if has_headers]
+    if refused:
+        raise InvalidBatchError("a topic with a schema stores no headers", refused)
 
 
 def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:

@@ -15,7 +15,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import logging
 import re
 import ssl
 import tomllib
@@ -31,10 +30,11 @@ from scramp import ScramException, ScramMechanism
 from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.wire import Request
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: The hash function of each mechanism of SCRAM.
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

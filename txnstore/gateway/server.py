@@ -3,53 +3,82 @@
 The requests of a connection start in the order of their arrival, and their responses leave in that order. Produce
 requests overlap: the next one is read when the batches of the last one are staged. Everything else waits for its
 predecessor, and what follows waits for it.
+
+What has arrived as a whole is carried out, as by a broker, even if the client is gone by then: it may have sent a
+request without an answer, or its leave of a group. Only a fetch ends with its client.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from txnstore.gateway.apis import VERSIONS, Api
+from txnstore.gateway.budget import Budget, Held, Room
+from txnstore.gateway.errors import code_of, message_of
+from txnstore.gateway.freshness import REQUEST_BEGAN
+from txnstore.gateway.logs import limited_logger
+from txnstore.gateway.stream import AHEAD, CHUNK, Stream
 from txnstore.gateway.wire import (
     PREFIX,
+    START_SIZE,
     MalformedRequestError,
     Request,
     Start,
+    check_partitions,
+    has_error_code,
+    lacks_array,
     read_request,
     read_start,
     write_response,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 Fields = Mapping[str, Any]
 #: Handles a request: the fields of its response; None: it has none; or an awaitable of either, for a request that has
 #: begun and whose successors may begin.
 Handler = Callable[[Request, "Peer"], Awaitable["Fields | Awaitable[Fields | None] | None"]]
 
-#: Kafka's ``socket.request.max.bytes``.
+#: Kafka's ``socket.request.max.bytes``, here for Produce.
 MAX_REQUEST_BYTES = 100 << 20
-#: Requests up to this size are read whatever else is in memory.
-SMALL_REQUEST_BYTES = 64 << 10
-#: The bytes of larger requests that are in memory before connections wait to send more.
-MAX_STAGED_BYTES = 64 << 20
-#: Seconds within which the rest of a request must follow its length.
+#: The largest request of another API. Its fields take up to thirty times as much memory as its bytes, and Kafka keeps
+#: no group or transaction that needs more than 1 MB.
+MAX_OTHER_BYTES = 2 << 20
+#: The largest request of a client that has not authenticated.
+MAX_UNAUTHENTICATED_BYTES = 128 << 10
+#: Seconds within which the next :data:`~txnstore.gateway.stream.CHUNK` of a request must follow.
 READ_TIMEOUT = 30.0
+#: Seconds after which a client is looked at that sends or takes too little while others wait for its bytes.
+STEP = 2.0
+#: Seconds within which a request must arrive that is received beyond the budget while others wait.
+PREFERRED_TIME = 10.0
 #: Kafka's ``connections.max.idle.ms``, in seconds.
 MAX_IDLE = 600.0
+#: Seconds within which a client must authenticate.
+AUTHENTICATION_TIME = 60.0
 #: The responses of a connection that may wait to be sent; then its next request is not read.
 MAX_UNANSWERED = 64
 #: What a client may ask before it has authenticated.
 _BEFORE_AUTHENTICATION = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
-#: Seconds for which a client may take none of its responses.
-WRITE_TIMEOUT = 60.0
+#: Seconds for which a client may take none of its responses; and while other clients wait for room for theirs.
+WRITE_TIMEOUT, SHORT_WRITE_TIMEOUT = 60.0, 4.0
+#: Seconds for which the last bytes of a connection that is closed may take to leave.
+_LINGER = 1.0
+#: Seconds within which a client must begin and end TLS.
+_TLS_TIMEOUT = 10.0
+#: Seconds of silence after which a connection is probed, between probes, and the probes that may fail.
+_PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+class SlowClientError(Exception):
+    """A client sends or takes too little. Its connection is closed."""
 
 
 @dataclass(slots=True)
@@ -61,43 +90,38 @@ class Peer:
         authenticated: Whether it may send other requests than those by which it authenticates.
         principal: Who it is; None: nobody authenticates here, and the gateway asks for what its clients do.
         sasl: The state of its authentication.
+        room: What responses may take of the memory.
     """
 
     host: str
     authenticated: bool
     principal: str | None = None
     sasl: Any = None
-
-
-class Budget:
-    """Bounds the bytes of large requests in memory; whoever asks for more waits its turn."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._used = size, 0
-        self._changed = asyncio.Condition()
-
-    async def take(self, size: int) -> None:
-        """Wait until this many bytes fit; a single larger request fits alone."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._used == 0 or self._used + size <= self._size)
-            self._used += size
-
-    async def give_back(self, size: int) -> None:
-        """Return what was taken."""
-        async with self._changed:
-            self._used -= size
-            self._changed.notify_all()
+    room: Room = field(default_factory=Room)
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What the listener counts: connections, requests by API, bytes."""
+    """What the listener counts since its start.
+
+    Attributes:
+        connections: The connections that are open.
+        accepted: The connections that were accepted.
+        requests: The requests by API.
+        bytes_in: The bytes of requests.
+        bytes_out: The bytes of responses.
+        errors: The codes in responses by their names.
+        closed: The connections that the gateway has closed, by the reason: ``malformed``, ``slow``, ``failed``,
+            ``full``.
+    """
 
     connections: int = 0
-    requests: dict[str, int] = field(default_factory=dict)
+    accepted: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
-    malformed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    closed: Counter[str] = field(default_factory=Counter)
 
 
 class Server:
@@ -120,208 +144,399 @@ class Server:
     ) -> None:
         self._handlers = handlers
         self._versions_response = versions_response
-        self._authenticates = authenticates
+        self.authenticates = authenticates
         self._max_connections = max_connections
-        self._budget = Budget(MAX_STAGED_BYTES)
-        self._connections: set[asyncio.Task[None]] = set()
+        self._scratch = memoryview(bytearray(CHUNK))
+        self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
-        self._draining = False
+        self.is_draining = False
+        self.budget, self.room = Budget(), Room()
         self.traffic = Traffic()
 
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Start to listen on a bound socket."""
-        self._server = await asyncio.start_server(self._connected, sock=bound, ssl=tls, limit=1 << 20, backlog=1024)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Stream(self._scratch, self._connected),
+            sock=bound,
+            ssl=tls,
+            backlog=1024,
+            ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
+            ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
+        )
 
-    async def close(self, grace: float) -> None:
-        """Take no more requests, wait for those that have begun, and close all connections.
+    async def close(self, grace: float) -> bool:
+        """Take no more requests, answer those that have arrived, and close all connections.
 
         Args:
             grace: Seconds after which requests that have not ended are given up.
+
+        Returns:
+            Whether all have ended.
         """
-        self._draining = True
+        self.is_draining = True
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=grace)
+        for connection in self._connections.values():
+            connection.drain()
+        if not self._connections:
+            return True
+        _, pending = await asyncio.wait(self._connections, timeout=grace)
+        if pending:
+            _LOG.warning("%d connections are closed before their requests have ended", len(pending))
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=2 * _LINGER)
+        return not pending
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._draining or len(self._connections) >= self._max_connections:
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.traffic.connections += 1
-        name = writer.get_extra_info("peername")
+    def _connected(self, stream: Stream) -> None:
+        name = stream.transport.get_extra_info("peername")
         host = str(name[0]) if name else "unknown"
-        peer = Peer(host, authenticated=not self._authenticates)
-        _keep_alive(writer)
-        connection = _Connection(self, reader, writer, peer)
+        if self.is_draining or len(self._connections) >= self._max_connections:
+            if not self.is_draining:
+                self.traffic.closed["full"] += 1
+                _LOG.warning("refusing a connection of %s: there are %d", host, len(self._connections))
+            stream.transport.abort()
+            return
+        self.traffic.accepted += 1
+        _keep_alive(stream.transport)
+        connection = _Connection(self, stream, Peer(host, authenticated=not self.authenticates, room=self.room))
+        task = asyncio.get_running_loop().create_task(self._serve(connection, host))
+        self._connections[task] = connection
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, connection: _Connection, host: str) -> None:
+        self.traffic.connections += 1
+        reason = None
         try:
             await connection.serve()
         except MalformedRequestError as error:
-            self.traffic.malformed += 1
+            reason = "malformed"
             _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
-        except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError) as error:
+        except SlowClientError as error:
+            reason = "slow"
+            _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
+        except ConnectionAbortedError as error:
+            reason = "failed"
+            _LOG.warning("closing the connection of %s: %s", host, error, extra={"peer": host})
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError) as error:
             _LOG.debug("connection closed", extra={"peer": host, "reason": repr(error)})
         except Exception:  # noqa: BLE001 - The gateway goes on without this connection.
+            reason = "failed"
             _LOG.exception("closing the connection of %s after an unexpected error", host, extra={"peer": host})
         finally:
             self.traffic.connections -= 1
-            await connection.end()
+            if reason is not None:
+                self.traffic.closed[reason] += 1
+            await connection.end(at_once=reason == "slow")
 
     # For connections --------------------------------------------------------------------------------------------------
 
-    async def read_frame(self, reader: asyncio.StreamReader) -> tuple[bytes, int]:
-        """The next request, and the bytes that it has taken of the budget.
+    def check_start(self, start: Start, size: int, peer: Peer) -> None:
+        """Check what the beginning of a request tells, before the rest of it is read.
 
         Raises:
-            MalformedRequestError: Its length is not possible.
-            asyncio.IncompleteReadError: The client has closed the connection.
-            TimeoutError: The client sends nothing for :data:`MAX_IDLE` seconds, or not the rest of a request.
+            MalformedRequestError: It is of an API or a version that was not offered, or too large.
         """
-        async with asyncio.timeout(MAX_IDLE):
-            (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
-        if not 0 < size <= MAX_REQUEST_BYTES:
-            raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
-        taken = size if size > SMALL_REQUEST_BYTES else 0
-        if taken:
-            await self._budget.take(taken)
-        try:
-            async with asyncio.timeout(READ_TIMEOUT):
-                frame = await reader.readexactly(size)
-        except BaseException:
-            await self.give_back(taken)
-            raise
-        self.traffic.bytes_in += size
-        return frame, taken
-
-    async def give_back(self, taken: int) -> None:
-        """Return the budget of a request."""
-        if taken:
-            await self._budget.give_back(taken)
-
-    def decode(self, frame: bytes) -> Request | bytes:
-        """The request; or the response to a version of ApiVersions that the gateway does not know (KIP-511).
-
-        Raises:
-            MalformedRequestError: It is none, or of an API or version that was not offered.
-        """
-        start = read_start(frame)
-        if start.api == Api.API_VERSIONS and start.version > VERSIONS[Api.API_VERSIONS].last:
-            return write_response(start.api, 0, start.correlation_id, self._versions_response())
         if start.api not in self._handlers:
             raise MalformedRequestError(f"a request of API {start.api}, which this gateway does not have")
-        first, last = VERSIONS[Api(start.api)]
-        if not first <= start.version <= last:
-            raise MalformedRequestError(_wrong_version(start, first, last))
-        api = Api(start.api).name
-        self.traffic.requests[api] = self.traffic.requests.get(api, 0) + 1
+        api = Api(start.api)
+        if not (peer.authenticated or api in _BEFORE_AUTHENTICATION):
+            raise MalformedRequestError(f"a request of {api.name} before the client has authenticated")
+        first, last = VERSIONS[api]
+        is_known = first <= start.version <= last or (api is Api.API_VERSIONS and start.version > last)
+        if not is_known:
+            msg = f"a request of {api.name} in version {start.version}; this gateway has versions {first} to {last}"
+            raise MalformedRequestError(msg)
+        most = MAX_REQUEST_BYTES if api is Api.PRODUCE else MAX_OTHER_BYTES
+        if size > (most if peer.authenticated else MAX_UNAUTHENTICATED_BYTES):
+            raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {most}")
+
+    def decode(self, frame: bytes, start: Start) -> Request | None:
+        """The request; None if it is of a version of ApiVersions that the gateway does not know.
+
+        Raises:
+            MalformedRequestError: It is none.
+        """
+        self.traffic.bytes_in += len(frame)
+        self.traffic.requests[Api(start.api).name] += 1
+        if start.api == Api.API_VERSIONS and start.version > VERSIONS[Api.API_VERSIONS].last:
+            return None
+        if len(frame) > MAX_OTHER_BYTES:
+            check_partitions(frame)
         return read_request(frame)
 
-    def handler(self, request: Request) -> Handler:
-        """The handler of a request."""
-        return self._handlers[Api(request.api)]
+    def handler(self, api: int) -> Handler:
+        """The handler of an API."""
+        return self._handlers[Api(api)]
+
+    def encode(self, start: Start | Request, fields: Fields) -> bytes:
+        """The bytes of a response, whose codes are counted."""
+        return write_response(start.api, start.version, start.correlation_id, fields, self.traffic.errors)
+
+    def unknown_version(self, start: Start) -> bytes:
+        """The response to a version of ApiVersions that the gateway does not know: of version 0 (KIP-511)."""
+        return self.encode(Start(start.api, 0, start.correlation_id), self._versions_response())
+
+    def failure(self, request: Request, error: Exception) -> bytes:
+        """The response to a request whose handler has failed.
+
+        Raises:
+            Exception: The error, if responses of this API and version have no code: the connection is closed then.
+        """
+        if not has_error_code(request.api, request.version):
+            raise error
+        code = code_of(error, Api(request.api), request.version)
+        return self.encode(request, {"error_code": code, "error_message": message_of(error)})
 
 
 class _Connection:
     """One connection: reads its requests, and sends their responses in order."""
 
-    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
-        self._server, self._reader, self._writer, self._peer = server, reader, writer, peer
-        #: The responses in the order of their requests.
-        self._unsent: asyncio.Queue[asyncio.Task[bytes | None]] = asyncio.Queue(MAX_UNANSWERED)
-        self._sender = asyncio.get_running_loop().create_task(self._send())
+    def __init__(self, server: Server, stream: Stream, peer: Peer) -> None:
+        self._server, self._stream, self._peer = server, stream, peer
+        #: The responses of Produce requests in the order of these, and who sends them; None: all are sent.
+        self._unsent: deque[asyncio.Task[bytes | None]] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(MAX_UNANSWERED)
+        #: The task that serves the connection, and why the sender ended it.
+        self._serving: asyncio.Task[Any] | None = None
+        self._failure: BaseException | None = None
+        #: The fetch under way, which ends with the connection.
+        self._fetch: asyncio.Task[bytes | None] | None = None
+        #: Whether nothing more arrives.
+        self._is_over = False
+        #: Whether a part of the next request has arrived.
+        self._is_reading = False
+        #: The bytes of responses that are not sent, which count in the room.
+        self._unsent_bytes = 0
+        stream.ended = self._ended
 
     async def serve(self) -> None:
         """Read and start requests until the client closes the connection."""
-        reading: asyncio.Task[None] | None = None
-        while True:
-            reading = asyncio.get_running_loop().create_task(self._serve_next())
-            await asyncio.wait({reading, self._sender}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                reading.cancel()
-                with suppress(asyncio.CancelledError):
-                    await reading
-            if self._sender.done():
-                self._sender.result()
-                return
-            reading.result()
+        self._serving = asyncio.current_task()
+        try:
+            await self._serve_all()
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+
+    async def _serve_all(self) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await self._serve_next()
+        if self._is_reading and not self._server.is_draining:
+            _LOG.info("%s has closed its connection in the middle of a request", self._peer.host)
+        await self._all_sent()
 
     async def _serve_next(self) -> None:
-        frame, taken = await self._server.read_frame(self._reader)
-        decoded = self._server.decode(frame)
-        if isinstance(decoded, bytes):
-            await self._unsent.put(self._task(_ready(decoded), taken))
-        elif not (self._peer.authenticated or decoded.api in _BEFORE_AUTHENTICATION):
-            raise MalformedRequestError(f"a request of {Api(decoded.api).name} before the client has authenticated")
-        elif decoded.api == Api.PRODUCE:
-            # Staged before the next request is read; the response follows when its batches are committed.
-            later = await self._server.handler(decoded)(decoded, self._peer)
-            await self._unsent.put(self._task(self._respond(decoded, later), taken))
-        else:
-            await self._unsent.join()
-            task = self._task(self._handle(decoded), taken)
-            await self._unsent.put(task)
-            await asyncio.wait({task})
+        await self._slots.acquire()
+        held = self._server.budget.hold()
+        try:
+            start, frame = await self._read_frame(held)
+            self._is_reading = False
+            REQUEST_BEGAN.set(asyncio.get_running_loop().time())
+            request = self._server.decode(frame, start)
+            del frame
+            if request is not None and request.api == Api.PRODUCE:
+                # Staged before the next request is read; the response follows when its batches are committed.
+                try:
+                    later = await self._server.handler(request.api)(request, self._peer)
+                except TypeError as error:
+                    raise _blamed(request, error) from error
+                self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), held)
+                held = self._server.budget.hold()  # Its bytes are those of the task now.
+                return
+            await self._all_sent()
+            await self._peer.room.wait(2)  # A fetch waits on its own: it knows when it reads.
+            unknown = None if request is not None else self._counted(self._server.unknown_version(start))
+            await self._send(unknown if request is None else await self._handle(request))
+            self._slots.release()
+        finally:
+            held.release()
 
-    def _task(self, work: Any, taken: int) -> asyncio.Task[bytes | None]:
-        async def run() -> bytes | None:
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    async def _read_frame(self, held: Held) -> tuple[Start, bytes]:
+        """The next request.
+
+        Raises:
+            MalformedRequestError: Its length, API or version is not possible.
+            asyncio.IncompleteReadError: The client has closed the connection.
+            SlowClientError: It is slower than allowed.
+        """
+        (size,) = PREFIX.unpack(await self._read_prefix())
+        self._is_reading = True
+        if not START_SIZE <= size <= MAX_REQUEST_BYTES:
+            raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
+        first = await self._read(min(size, AHEAD), held)  # Small requests are in memory whatever else is.
+        start = read_start(first)
+        self._server.check_start(start, size, self._peer)
+        if size > AHEAD or start.api == Api.PRODUCE:
+            await held.add(len(first))
+        if size == len(first):
+            return start, first
+        chunks, rest = [first], size - len(first)
+        clock, preferred_at = asyncio.get_running_loop().time, None
+        while rest:
+            if held.is_in_the_way:
+                preferred_at = preferred_at or clock()
+                if clock() - preferred_at > PREFERRED_TIME:
+                    raise SlowClientError(f"others wait while it sends a request of {size} bytes")
+            chunk = await self._read(min(rest, CHUNK), held)
+            await held.add(len(chunk))
+            chunks.append(chunk)
+            rest -= len(chunk)
+        return start, b"".join(chunks)
+
+    async def _read_prefix(self) -> bytes:
+        if self._stream.has(PREFIX.size):
+            return await self._stream.read(PREFIX.size)
+        try:
+            async with asyncio.timeout(MAX_IDLE if self._peer.authenticated else AUTHENTICATION_TIME):
+                return await self._stream.read(PREFIX.size)
+        except TimeoutError:
+            raise ConnectionResetError("the connection is idle") from None
+
+    async def _read(self, size: int, held: Held) -> bytes:
+        if self._stream.has(size):
+            return await self._stream.read(size)
+        waited = 0.0
+        while True:
             try:
-                response: bytes | None = await work
-            finally:
-                await self._server.give_back(taken)
-            return response
+                async with asyncio.timeout(STEP):
+                    return await self._stream.read(size)
+            except TimeoutError:
+                waited += STEP
+                if waited >= READ_TIMEOUT or held.is_in_the_way:
+                    raise SlowClientError(f"it has not sent {size} bytes of a request in {waited:.0f} s") from None
 
-        return asyncio.get_running_loop().create_task(run())
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     async def _handle(self, request: Request) -> bytes | None:
-        return await self._respond(request, await self._server.handler(request)(request, self._peer))
-
-    async def _respond(self, request: Request, result: Fields | Awaitable[Fields | None] | None) -> bytes | None:
-        if result is not None and not isinstance(result, Mapping):
-            result = await result
-        if result is None:
+        if request.api != Api.FETCH:
+            return await self._response(request, None)
+        if self._stream.has_ended:
             return None
-        return write_response(request.api, request.version, request.correlation_id, result)
+        self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
+        try:
+            await asyncio.wait({self._fetch})
+            if not self._fetch.cancelled():
+                return self._fetch.result()
+            if self._is_over:
+                return None
+            raise ConnectionAbortedError("a fetch was given up")
+        finally:
+            self._fetch.cancel()
+            self._fetch = None
 
-    async def _send(self) -> None:
-        while True:
-            task = await self._unsent.get()
-            response = await task
-            if response is not None:
-                self._writer.write(response)
-                async with asyncio.timeout(WRITE_TIMEOUT):
-                    await self._writer.drain()
-                self._server.traffic.bytes_out += len(response)
-            self._unsent.task_done()
+    async def _response(self, request: Request, later: Fields | Awaitable[Fields | None] | None) -> bytes | None:
+        """The bytes of a response, or of an error: of a request whose handler has begun it, or is to be called."""
+        try:
+            if request.api != Api.PRODUCE:
+                later = await self._server.handler(request.api)(request, self._peer)
+            fields = later if later is None or isinstance(later, Mapping) else await later
+            return None if fields is None else self._counted(self._server.encode(request, fields))
+        except ConnectionAbortedError:
+            raise
+        except Exception as error:
+            raised = _blamed(request, error) if isinstance(error, TypeError) else error
+            if isinstance(raised, MalformedRequestError):
+                raise raised from error
+            return self._counted(self._server.failure(request, error))
 
-    async def end(self) -> None:
+    def _counted(self, response: bytes) -> bytes:
+        self._unsent_bytes += len(response)
+        self._peer.room.add(len(response))
+        return response
+
+    def _ended(self) -> None:
+        self._is_over = True
+        if self._fetch is not None:
+            self._fetch.cancel()
+
+    def drain(self) -> None:
+        """Take no more requests; what has arrived is answered, but for a fetch, which may wait for records."""
+        self._stream.stop_reading()
+
+    # Responses --------------------------------------------------------------------------------------------------------
+
+    def _send_later(self, response: asyncio.Task[bytes | None], held: Held) -> None:
+        response.add_done_callback(lambda _: held.release())
+        self._unsent.append(response)
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+            self._sender.add_done_callback(self._sender_ended)
+
+    async def _send_all(self) -> None:
+        while self._unsent:
+            await self._send(await self._unsent[0])
+            self._unsent.popleft()
+            self._slots.release()
+
+    def _sender_ended(self, task: asyncio.Task[None]) -> None:
+        self._sender = None
+        if task.cancelled():
+            self._failure = ConnectionResetError("a request was given up")
+        elif (error := task.exception()) is not None:
+            self._failure = error
+        elif self._unsent:  # One has come since the sender looked.
+            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+            self._sender.add_done_callback(self._sender_ended)
+        if self._failure is not None and self._serving is not None:
+            self._serving.cancel()
+
+    async def _all_sent(self) -> None:
+        while self._sender is not None:
+            await asyncio.wait({self._sender})
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send(self, response: bytes | None) -> None:
+        if response is None:
+            return
+        try:
+            await self._stream.write(response, STEP, self._is_slow)
+        except TimeoutError as error:
+            raise SlowClientError(str(error)) from None
+        self._server.traffic.bytes_out += len(response)
+        self._unsent_bytes -= len(response)
+        self._peer.room.remove(len(response))
+
+    def _is_slow(self, waited: float) -> bool:
+        return waited >= (SHORT_WRITE_TIMEOUT if self._peer.room.is_short else WRITE_TIMEOUT)
+
+    async def end(self, *, at_once: bool) -> None:
         """Close the connection; requests that have begun are given up where they can be."""
-        self._sender.cancel()
-        while not self._unsent.empty():
-            self._unsent.get_nowait().cancel()
-        self._writer.close()
-        with suppress(Exception):
-            async with asyncio.timeout(1):
-                await self._writer.wait_closed()
+        if self._sender is not None:
+            self._sender.remove_done_callback(self._sender_ended)
+            self._sender.cancel()
+        for response in self._unsent:
+            response.cancel()
+            response.add_done_callback(_retrieve)
+        self._peer.room.remove(self._unsent_bytes)
+        with suppress(asyncio.CancelledError):
+            await self._stream.close(linger=0 if at_once else _LINGER)
 
 
-async def _ready(response: bytes) -> bytes:
-    return response
+def _blamed(request: Request, error: TypeError) -> Exception:
+    """The error of a handler, or that of the client, if its request lacks what it must have."""
+    if lacks_array(request.body):
+        return MalformedRequestError(f"a request of {Api(request.api).name} in which an array is null")
+    return error
 
 
-def _wrong_version(start: Start, first: int, last: int) -> str:
-    name = Api(start.api).name
-    return f"a request of {name} in version {start.version}; this gateway has versions {first} to {last}"
+def _retrieve(task: asyncio.Task[bytes | None]) -> None:
+    """The error of a request whose connection is gone: nobody asks for it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.debug("a request failed after its connection", exc_info=error)
 
 
-def _keep_alive(writer: asyncio.StreamWriter) -> None:
-    connected = writer.get_extra_info("socket")
+def _keep_alive(transport: asyncio.Transport) -> None:
+    connected = transport.get_extra_info("socket")
     if connected is not None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, number in _PROBES.items():
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)

@@ -56,7 +56,7 @@ class Services:
     async def view_with(self, is_enough: Callable[[View], bool]) -> View:
         """The known view if it is enough, else the view at the heads of the chains."""
         view = self.freshness.view
-        return view if is_enough(view) else await self.freshness.head()
+        return view if is_enough(view) else await self.freshness.since_request()
 
     async def find(self, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:
         """The topic of a name, or of an id where the name is None; read at the head if it is not known.
@@ -67,7 +67,7 @@ class Services:
         try:
             return _found(self.freshness.view, name, topic_id, partition)
         except RefusedError:
-            return _found(await self.freshness.head(), name, topic_id, partition)
+            return _found(await self.freshness.since_request(), name, topic_id, partition)
 
     def check(self, peer: Peer, *rights: Right) -> None:
         """Check that the principal of a connection has these rights, by the rules as they are known; no request.

@@ -15,6 +15,7 @@ from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.sessions import identity_in
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.errors import EndedMeanwhileError
 from txnstore.gateway.freshness import Freshness
 
 #: The refusals of a command whose identity may be that of an earlier transaction of the session.
@@ -54,14 +55,27 @@ class Sessions:
     ) -> Any:
         """Commit a command of a client; returns its answer.
 
-        If it is refused and another gateway has ended the transaction since that was read, it is committed once more,
-        with the identity of the next one: such a command has had no effect.
+        Raises:
+            EndedMeanwhileError: The transaction has ended since its identity was read, and the client goes on: it
+                repeats the request, if it still waits for it.
+            TxnStoreError: The command is refused.
         """
         identity = await self.identity(client)
         try:
             return await self._commits.submit(make(identity), principal)
         except OUTDATED:
-            newest = await self.newest(client)
-            if newest == identity:
-                raise
-        return await self._commits.submit(make(newest), principal)
+            await self.check_current(client, identity)
+            raise
+
+    async def check_current(self, client: ProducerIdentity, identity: ProducerIdentity) -> None:
+        """Check that the identity with which a command was refused is still that of the client's transaction.
+
+        It is not committed again with another identity: the request may be one that its client has given up, and would
+        get into the next transaction.
+
+        Raises:
+            EndedMeanwhileError: It is that of an earlier transaction.
+            ProducerFencedError: The epoch is not the client's any more.
+        """
+        if await self.newest(client) != identity:
+            raise EndedMeanwhileError(f"the transaction of {identity} has ended since this request arrived")

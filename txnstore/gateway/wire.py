@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import struct
+import threading
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -21,6 +23,8 @@ from kio.serial import entity_reader, entity_writer
 PREFIX = struct.Struct(">i")
 #: The fields at the beginning of each request: API, version, correlation id.
 _START = struct.Struct(">hhi")
+#: The bytes of the shortest request.
+START_SIZE = _START.size
 _CORRELATION = struct.Struct(">i")
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
@@ -90,7 +94,103 @@ def _readers(api: int, version: int) -> tuple[Any, Any]:
     return entity_reader(schema.__header_schema__), entity_reader(schema)
 
 
-def write_response(api: int, version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes:
+#: The first version of Produce with lengths of variable size, and the first one that names topics by their ids.
+_FLEXIBLE_PRODUCE, _PRODUCE_BY_ID = 9, 13
+#: The most partitions in a large Produce request, and the most tagged fields at one place in it.
+_MOST_PARTITIONS, _MOST_TAGS = 20_000, 16
+
+
+def check_partitions(frame: bytes) -> None:
+    """Check that a large Produce request has no more partitions than a client sends: decoded, each takes much memory.
+
+    Raises:
+        MalformedRequestError: It has more of them, or its lengths do not fit.
+    """
+    try:
+        skim = _Skim(frame, read_start(frame).version)
+        count = sum(skim.partitions() for _ in range(skim.topics()))
+    except (struct.error, IndexError):
+        raise MalformedRequestError(f"a Produce request of {len(frame)} bytes ends in the middle of a field") from None
+    if count > _MOST_PARTITIONS:
+        raise MalformedRequestError(f"a Produce request of {len(frame)} bytes has {count} partitions")
+
+
+class _Skim:
+    """Walks through a Produce request without decoding its batches."""
+
+    def __init__(self, frame: bytes, version: int) -> None:
+        self._frame, self._at = frame, START_SIZE
+        self._is_flexible, self._is_by_id = version >= _FLEXIBLE_PRODUCE, version >= _PRODUCE_BY_ID
+
+    def topics(self) -> int:
+        """The number of topics, behind the fields before them."""
+        self._skip(max(self._number(">h"), 0))  # The client id has the same form in all versions.
+        self._tags()
+        self._skip(self._length(">h"))
+        self._skip(6)  # acks, timeout
+        return self._some(self._length(">i"))
+
+    def partitions(self) -> int:
+        """The number of partitions of the next topic."""
+        self._skip(16 if self._is_by_id else self._length(">h"))
+        count = self._some(self._length(">i"))
+        for _ in range(count):
+            self._skip(4)
+            self._skip(self._length(">i"))
+            self._tags()
+        self._tags()
+        return count
+
+    def _some(self, count: int) -> int:
+        if count > _MOST_PARTITIONS:
+            raise MalformedRequestError(f"a Produce request of {len(self._frame)} bytes has {count} parts")
+        return count
+
+    def _length(self, form: str) -> int:
+        """A length, in this form where it has a fixed size; none is 0."""
+        return max(self._varint() - 1 if self._is_flexible else self._number(form), 0)
+
+    def _number(self, form: str) -> int:
+        (number,) = struct.unpack_from(form, self._frame, self._at)
+        self._at += struct.calcsize(form)
+        return int(number)
+
+    def _varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self._frame[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+            if shift > 28:
+                raise MalformedRequestError("a length of more than five bytes")
+
+    def _tags(self) -> None:
+        if not self._is_flexible:
+            return
+        count = self._varint()
+        if count > _MOST_TAGS:
+            raise MalformedRequestError(f"{count} tagged fields at one place")
+        for _ in range(count):
+            self._varint()
+            self._skip(self._varint())
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if self._at > len(self._frame):
+            raise IndexError
+
+
+def has_error_code(api: int, version: int) -> bool:
+    """Whether responses of this API and version have a code for the whole request."""
+    return "error_code" in _fields_of(typing.cast("type", load_response_schema(api, version)))
+
+
+def write_response(
+    api: int, version: int, correlation_id: int, fields: Mapping[str, Any], errors: Counter[str] | None = None
+) -> bytes:
     """Encode a response with its length.
 
     Args:
@@ -99,23 +199,57 @@ def write_response(api: int, version: int, correlation_id: int, fields: Mapping[
         correlation_id: That of the request.
         fields: The fields of the response under kio's names. Those that the version lacks are left out, so one set of
             fields serves all versions; those that are not given have the default of the protocol.
+        errors: Counts the codes of errors in the response by their names.
     """
     make, write, is_flexible = _writers(api, version)
+    codes = _FAILURES.codes = list[ErrorCode]()
     buffer = BytesIO()
     buffer.write(b"\0\0\0\0")
     buffer.write(_CORRELATION.pack(correlation_id))
     if is_flexible:
         buffer.write(b"\0")  # No tagged fields.
     write(buffer, make(fields))
-    data = buffer.getbuffer()
-    PREFIX.pack_into(data, 0, len(data) - PREFIX.size)
-    return bytes(data)
+    size = buffer.tell() - PREFIX.size
+    buffer.seek(0)
+    buffer.write(PREFIX.pack(size))
+    if errors is not None:
+        errors.update(code.name for code in codes)
+    return buffer.getvalue()  # Without a copy.
+
+
+class _Failures(threading.local):
+    """The codes of errors in the message that this thread builds."""
+
+    codes: list[ErrorCode] = []  # noqa: RUF012 - Each message has a list of its own.
+
+
+_FAILURES = _Failures()
+
+
+def _code(number: int) -> ErrorCode:
+    code = ErrorCode(number)
+    if code is not ErrorCode.none:
+        _FAILURES.codes.append(code)
+    return code
 
 
 @lru_cache(maxsize=512)
 def _writers(api: int, version: int) -> tuple[Callable[[Mapping[str, Any]], Any], Any, bool]:
     schema: Any = load_response_schema(api, version)
     return partial(build, schema), entity_writer(schema), schema.__header_schema__ is FlexibleHeader
+
+
+def lacks_array(message: Any) -> bool:
+    """Whether an array that must be there is null, which kio decodes all the same; asked only after a failure."""
+    hints = typing.get_type_hints(type(message))
+    for field in dataclasses.fields(message):
+        item, hint = getattr(message, field.name), hints[field.name]
+        if item is None and type(None) not in typing.get_args(hint):
+            return True
+        items = item if isinstance(item, tuple) else (item,)
+        if any(lacks_array(each) for each in items if dataclasses.is_dataclass(each)):
+            return True
+    return False
 
 
 def value(message: Any, name: str, default: Any = None) -> Any:
@@ -169,7 +303,7 @@ def _conversion(hint: Any) -> tuple[_Convert, Any]:
 
 def _plain_conversion(hint: Any) -> tuple[_Convert, Any]:
     if hint is ErrorCode:
-        return ErrorCode, ErrorCode.none
+        return _code, ErrorCode.none
     name = getattr(hint, "__name__", "")
     if name.endswith("Timedelta"):
         return (lambda milliseconds: milliseconds * _MILLISECOND), dt.timedelta(0)

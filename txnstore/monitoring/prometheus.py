@@ -26,6 +26,23 @@ def prometheus(connection: Connection, *, process: bool = True, status: bool = T
     return "".join(f"{line}\n" for line in lines)
 
 
+def families(rows: Iterable[tuple[str, str, str, str | None, int | Mapping[str, int]]], url: str) -> str:
+    """Counters and gauges that are not of a store, as text.
+
+    Args:
+        rows: Each with name, ``counter`` or ``gauge``, help, the name of its label or None, and its value or the value
+            for each value of the label.
+        url: The URL of the store, which is a label of each.
+    """
+    lines: list[str] = []
+    for name, kind, text, label, value in rows:
+        shown, store = f"{PREFIX}{name}{'_total' if kind == 'counter' else ''}", {"store": redact(url)}
+        values = value.items() if isinstance(value, Mapping) else [("", value)]
+        labels = [({**store, label: each} if label is not None else store, number) for each, number in values]
+        lines += _family(shown, kind, text, [_sample(shown, own, number) for own, number in labels])
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _all(table: Iterable[Metric], metrics: StoreMetrics, labels: Mapping[str, str]) -> Iterator[str]:
     for metric in table:
         name = f"{PREFIX}{metric.name}{'_total' if metric.kind == 'counter' else ''}"

@@ -33,8 +33,8 @@ ROW_GROUP_ROWS = 128 * 1024
 #: The maximum size of a row group in bytes before compression.
 ROW_GROUP_BYTES = 64 << 20
 
-#: The least size in bytes of a row group that ends where a table ends.
-_PART_BYTES = 16 << 10
+#: The least size in bytes of a row group that ends where a part ends: a smaller one costs more to write than to skip.
+_PART_BYTES = 64 << 10
 
 #: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
@@ -114,7 +114,7 @@ def encode(
         compression: A key of :data:`COMPRESSIONS` for this format.
         row_group_rows: The maximum number of rows per row group.
         parts: The numbers of rows of parts that are read alone: a row group ends where a part ends, if it has about
-            16 KiB, so that a reader of one decodes little more.
+            64 KiB, so that a reader of one decodes little more.
 
     Raises:
         InvalidConfigError: The format or compression is unknown.

@@ -70,11 +70,19 @@ class Cluster:
     """A broker on 127.0.0.1 with a new folder; ``jars`` is the ``libs`` folder of a Kafka release.
 
     With ``users`` it has another listener, on which a client is the user that it names, with its name as the password;
-    on the first one, and for the broker itself, everyone is ``User:ANONYMOUS``.
+    on the first one, and for the broker itself, everyone is ``User:ANONYMOUS``. ``java`` are the options of its virtual
+    machine.
     """
 
-    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None, users: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        jars: Path,
+        settings: Mapping[str, str] | None = None,
+        users: Sequence[str] = (),
+        java: Sequence[str] = SHORT_LIVED,
+    ) -> None:
         self._jars = jars
+        self._options = java
         self.version = release_of(jars)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
         self._port, controller, users_port = _free_ports(3)
@@ -111,6 +119,11 @@ class Cluster:
         self._stop()
         self._broker = self._start()
 
+    @property
+    def pid(self) -> int:
+        """The process of the broker."""
+        return self._broker.pid
+
     def close(self) -> None:
         """Stop the broker and remove its folder."""
         self._stop()
@@ -145,7 +158,7 @@ class Cluster:
     def _java(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         with self._output.open("wb") as output:
             return subprocess.Popen(
-                ["java", *SHORT_LIVED, "-cp", f"{self._jars}/*", main, *arguments], stdout=output, stderr=output
+                ["java", *self._options, "-cp", f"{self._jars}/*", main, *arguments], stdout=output, stderr=output
             )
 
 

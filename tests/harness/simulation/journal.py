@@ -16,7 +16,7 @@ from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
-from txnstore.core.model import Outcome
+from txnstore.core.model import NO_PRODUCER, Outcome
 from txnstore.core.routing import CATALOG, chain_of_producer
 from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
 from txnstore.segment import codec
@@ -97,9 +97,7 @@ def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
                     named = journal.named.setdefault((event.producer_id, event.epoch), set())
                     named.add(event.topic_ids[PASSING])
                 case ProducerInitialized(transactional_id=str(name)):
-                    place = len(journal.decisions)
-                    journal.decisions.append(Decision("init", name, event.producer_id, event.epoch, place))
-                    _newer(journal, newest, name, (event.producer_id, event.epoch), "init")
+                    _initialized(journal, newest, name, event)
                 case TxnPrepared():
                     _decided(journal, newest, event)
                     decided.add((event.producer_id, event.epoch))
@@ -191,6 +189,14 @@ def _take(journal: Journal, ends: dict[str, int], key: str, start: int, limit: i
     if start != ends.get(key, 0) or limit <= start:
         journal.anomalies.append(f"offsets-not-contiguous: {key}@{start} follows {ends.get(key, 0)}")
     ends[key] = limit
+
+
+def _initialized(journal: Journal, newest: dict[str, TxnId], name: str, event: ProducerInitialized) -> None:
+    granted = (event.producer_id, event.epoch)
+    journal.decisions.append(Decision("init", name, *granted, len(journal.decisions)))
+    # A bump of an instance's own epoch may grant what the abort of it has granted before (KIP-360).
+    if event.last_epoch == NO_PRODUCER or granted != newest.get(name):
+        _newer(journal, newest, name, granted, "init")
 
 
 def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> None:

@@ -63,6 +63,22 @@ SPREADERS = ("spread:s/2", "spread:s/3")
 ADMINISTRATORS = ("admin:x/1", "admin:x/2")
 #: They coordinate one classic group, both at the same time.
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
+#: Clients of transactions v1, two of them of one id.
+SESSIONS = ("session:v1/1", "session:v1/2", "session:v2/1")
+#: Actors that are in a share of the runs, drawn by this name.
+_CROWDS = (
+    ("tenants", 0.15, TENANTS),
+    ("cleaners", 0.2, CLEANERS),
+    ("shorteners", 0.3, SHORTENERS),
+    ("rounds", 0.2, SHARERS),
+    ("forgetters", 0.25, FORGETTERS),
+    ("losers", 0.25, LOSERS),
+    ("operators", 0.15, OPERATORS),
+    ("spreaders", 0.4, SPREADERS),
+    ("administrators", 0.3, ADMINISTRATORS),
+    ("gateways", 0.3, GATEWAYS),
+    ("sessions", 0.3, SESSIONS),
+)
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -131,28 +147,10 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += [actor for actor in PASSERS if actor.startswith("topics:") or drawn_apart.random() < 0.8]
         if random.Random(f"followers/{seed}").random() < 0.4:
             actors += FOLLOWERS
-    if random.Random(f"tenants/{seed}").random() < 0.15:
-        actors += TENANTS
-    if random.Random(f"cleaners/{seed}").random() < 0.2:
-        actors += CLEANERS
-    if random.Random(f"shorteners/{seed}").random() < 0.3:
-        actors += SHORTENERS
-    if random.Random(f"rounds/{seed}").random() < 0.2:
-        actors += SHARERS
-    forgets = random.Random(f"forgetters/{seed}").random() < 0.25
-    if forgets:
-        actors += FORGETTERS
-    if random.Random(f"losers/{seed}").random() < 0.25:
-        actors += LOSERS
-    if random.Random(f"operators/{seed}").random() < 0.15:
-        actors += OPERATORS
-    for name, share, others in (
-        ("spreaders", 0.4, SPREADERS),
-        ("administrators", 0.3, ADMINISTRATORS),
-        ("gateways", 0.3, GATEWAYS),
-    ):
+    for name, share, crowd in _CROWDS:
         if random.Random(f"{name}/{seed}").random() < share:
-            actors += others
+            actors += crowd
+    forgets = FORGETTERS[0] in actors
     mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
     settings = Settings(
         seed=seed,

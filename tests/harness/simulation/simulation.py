@@ -30,6 +30,7 @@ from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, Unco
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.rulebook import refusals_judged
+from tests.harness.simulation.sessions import SessionProducer
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.settling import settling_watched
 from tests.harness.simulation.sharing import Sharer, shared
@@ -72,6 +73,7 @@ _KINDS: dict[str, type[Actor]] = {
     "spread": Spreader,
     "admin": Administrator,
     "gateway": Gateway,
+    "session": SessionProducer,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000

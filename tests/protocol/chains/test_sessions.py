@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,17 +13,17 @@ from tests.helpers.chains import Cluster, ids_of, process
 from tests.helpers.connections import connection_of
 from tests.helpers.format_answers import objects_of
 from tests.helpers.format_reader import Reader
+from tests.helpers.sessions import Gateway
 from txnstore.core.expiration import Expire
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.commands import Added, Append, Appended
-from txnstore.core.log.model import NewBatch, Segment, next_sequence
+from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_FEATURES, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, WriteMarkers
 from txnstore.core.transactions.model import TxnState
 from txnstore.core.transactions.sessions import SESSIONS, client_identity, identity_in
 from txnstore.errors import (
     ConcurrentTransactionsError,
-    InvalidPidMappingError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -210,50 +209,8 @@ def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
 # Through the coordinator ----------------------------------------------------------------------------------------------
 
 
-class Gateway:
-    """What a gateway does for one client of transactions v1, in any of several processes."""
-
-    def __init__(self, stores: list[Store], chains: int) -> None:
-        self.stores = itertools.cycle(stores)
-        self.name = ids_of(stores[0], chains - 1)
-        self.client: ProducerIdentity = self.submit(InitProducer(self.name))
-        self.sequences: dict[int, int] = {}
-        self._uploads = itertools.count()
-
-    def submit(self, command: Any) -> Any:
-        return connection_of(next(self.stores)).coordinator.submit(command)
-
-    def arrive(self, command: Any) -> Any:
-        """Submit the command of a request in the next process; looked up once more if that one was behind."""
-        connection = connection_of(next(self.stores))
-        for attempt in range(2):
-            try:
-                identity = identity_in(connection.view(refresh=False), self.client)
-                return connection.coordinator.submit(replace(command, producer=identity))
-            except (ProducerFencedError, InvalidPidMappingError):
-                if attempt:
-                    raise
-                for chain in connection.chains:
-                    chain.refresh()
-        raise AssertionError
-
-    def add(self, *partitions: int, groups: tuple[str, ...] = ()) -> None:
-        tps = tuple(TopicPartition("t", number) for number in partitions)
-        self.arrive(Append(self.client, partitions=tps, groups=groups))
-
-    def batch(self, partition: int, records: int = 1) -> NewBatch:
-        first = self.sequences.get(partition, 0)
-        self.sequences[partition] = next_sequence(first, records)
-        key = f"topics/t/{partition}/{next(self._uploads):06}.parquet"
-        return NewBatch("t", partition, Segment(key, "parquet", 10, "0" * 64, records), 7, 8, first)
-
-    def produce(self, batch: NewBatch) -> Appended:
-        (appended,) = self.arrive(Append(self.client, (batch,), added_only=True))
-        assert isinstance(appended, Appended)
-        return appended
-
-    def end(self, outcome: Outcome = COMMIT) -> None:
-        self.arrive(EndTxn(self.client, outcome, session=True))
+def place(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
 
 
 @pytest.fixture
@@ -278,47 +235,47 @@ def stores(bucket: MemoryStore, chains: int) -> Iterator[list[Store]]:
 
 def test_session_over_two_processes(bucket: MemoryStore, stores: list[Store], chains: int) -> None:
     """SEQ-03, END-04, OBJ-19: each request in another process; what is late is answered as in one chain."""
-    gateway = Gateway(stores, chains)
+    gateway = Gateway(stores, ids_of(stores[0], chains - 1))
     batches = []
     for number in range(6):
         partitions = [number % 6, (number + 1) % 6, 5]
-        gateway.add(*partitions)
+        gateway.add(*map(place, partitions))
         for partition in dict.fromkeys(partitions):
-            batches.append(gateway.batch(partition, records=2))
-            appended = gateway.produce(batches[-1])
+            batches.append(gateway.batch(place(partition), f"a{number}", f"b{number}"))
+            (appended,) = gateway.produce(batches[-1])
             assert not appended.duplicate
-            again = gateway.produce(batches[-1])
+            (again,) = gateway.produce(batches[-1])
             assert (again.base_offset, again.duplicate) == (appended.base_offset, True)
         gateway.end(ABORT if number % 3 == 2 else COMMIT)
         gateway.end(ABORT if number % 3 == 2 else COMMIT)
     *late, first = [batch for batch in reversed(batches) if batch.partition == 5]
     late += [batch for batch in batches if batch.partition != 5]
-    assert all(gateway.produce(batch).duplicate for batch in late)
+    assert all(gateway.produce(batch)[0].duplicate for batch in late)
     with pytest.raises(InvalidTxnStateError):
         gateway.produce(first)
-    gateway.add(5)
-    assert all(gateway.produce(batch).duplicate for batch in late)
+    gateway.add(place(5))
+    assert all(gateway.produce(batch)[0].duplicate for batch in late)
     with pytest.raises(OutOfOrderSequenceError):
         gateway.produce(first)
-    gateway.produce(gateway.batch(5))
+    gateway.produce(gateway.batch(place(5), "last"))
     gateway.end()
-    assert {violation.name for violation in stores[0].verify().violations} == {"segment_present"}, "none is uploaded"
+    assert stores[0].verify(deep=True).violations == ()
     for store in stores:
         store.checkpoint()
-    Reader(objects_of(bucket), complete=True)
+    assert Reader(objects_of(bucket), complete=True).compared == chains
 
 
 def test_nothing_joins_a_transaction_by_itself(stores: list[Store], chains: int) -> None:
     """ADD-06: in any chain; and where one of several partitions was added."""
-    gateway = Gateway(stores, chains)
+    gateway = Gateway(stores, ids_of(stores[0], chains - 1))
     for partition in range(6):
         with pytest.raises(InvalidTxnStateError):
-            gateway.arrive(Append(gateway.client, (gateway.batch(partition),), added_only=True))
+            gateway.arrive(Append(gateway.client, (gateway.batch(place(partition), "x"),), added_only=True))
     gateway.sequences = {}
-    txn = connection_of(stores[0]).view().transactions[gateway.name]
+    txn = connection_of(stores[0]).view().transactions[str(gateway.client.transactional_id)]
     assert txn.state is TxnState.EMPTY
-    gateway.add(0, 1)
-    batches = tuple(gateway.batch(partition) for partition in (0, 1, 2))
+    gateway.add(place(0), place(1))
+    batches = tuple(gateway.batch(place(partition), "x") for partition in (0, 1, 2))
     with pytest.raises(InvalidTxnStateError):
         gateway.arrive(Append(gateway.client, batches, added_only=True))
     assert [item.base_offset for item in gateway.arrive(Append(gateway.client, batches[:2], added_only=True))] == [0, 0]
@@ -327,27 +284,27 @@ def test_nothing_joins_a_transaction_by_itself(stores: list[Store], chains: int)
 
 def test_partition_is_added_at_the_head(stores: list[Store], chains: int) -> None:
     """ADD-01: a process that has not seen the end of the transaction does not answer that its partition is added."""
-    gateway = Gateway(stores[:1], chains)
+    gateway = Gateway(stores[:1], ids_of(stores[0], chains - 1))
     slow = connection_of(stores[1])
-    gateway.add(0)
+    gateway.add(place(0))
     slow.view()
     early = identity_in(slow.view(refresh=False), gateway.client)
-    gateway.produce(gateway.batch(0))
+    gateway.produce(gateway.batch(place(0), "x"))
     gateway.end()
     with pytest.raises(ProducerFencedError):
         slow.coordinator.submit(Append(early, partitions=(TopicPartition("t", 0),)))
     gateway.stores = itertools.cycle([stores[1]])
-    gateway.add(0)
-    assert connection_of(stores[0]).view().transactions[gateway.name].state is TxnState.ONGOING
-    gateway.produce(gateway.batch(0))
+    gateway.add(place(0))
+    assert connection_of(stores[0]).view().transactions[str(gateway.client.transactional_id)].state is TxnState.ONGOING
+    gateway.produce(gateway.batch(place(0), "x"))
     gateway.end()
 
 
 def test_partition_joins_without_data(stores: list[Store], chains: int) -> None:
     """ADD-01, END-09: AddPartitionsToTxn alone begins a transaction, and each partition gets a marker."""
-    gateway = Gateway(stores, chains)
-    gateway.add(0, 1, 2, groups=("g",))
-    txn = connection_of(stores[0]).view().transactions[gateway.name]
+    gateway = Gateway(stores, ids_of(stores[0], chains - 1))
+    gateway.add(place(0), place(1), place(2), groups=("g",))
+    txn = connection_of(stores[0]).view().transactions[str(gateway.client.transactional_id)]
     assert (txn.state, len(txn.partitions), txn.groups) == (TxnState.ONGOING, 3, frozenset({"g"}))
     gateway.end()
     view = connection_of(stores[0]).view()
@@ -356,10 +313,10 @@ def test_partition_joins_without_data(stores: list[Store], chains: int) -> None:
 
 def test_checkpoint_has_sessions(bucket: MemoryStore, stores: list[Store], chains: int) -> None:
     """OBJ-09: a process that opens the store at a checkpoint answers as one that has folded all entries."""
-    gateway = Gateway(stores[:1], chains)
+    gateway = Gateway(stores[:1], ids_of(stores[0], chains - 1))
     heads = [each.key for chain in range(chains) for each in bucket.list(keys.checkpoints(chain))]
-    gateway.add(0)
-    batch = gateway.batch(0, records=3)
+    gateway.add(place(0))
+    batch = gateway.batch(place(0), "x", "y", "z")
     gateway.produce(batch)
     stores[0].checkpoint()
     plain = [each.key for chain in range(chains) for each in bucket.list(keys.checkpoints(chain))]
@@ -369,7 +326,7 @@ def test_checkpoint_has_sessions(bucket: MemoryStore, stores: list[Store], chain
     opened = process(bucket, ManualClock())
     assert connection_of(opened).view() == connection_of(stores[0]).view()
     gateway.stores = itertools.cycle([opened])
-    assert gateway.produce(batch).duplicate
-    gateway.add(0)
-    gateway.produce(gateway.batch(0))
+    assert gateway.produce(batch)[0].duplicate
+    gateway.add(place(0))
+    gateway.produce(gateway.batch(place(0), "x"))
     gateway.end()

@@ -10,7 +10,8 @@ import pytest
 
 import txnstore
 from tests.helpers.keys import FixedRuntime
-from txnstore.catalog.settings import SETTINGS, TopicConfig
+from txnstore.catalog.settings import INERT, INERT_NAMES, SETTINGS, TopicConfig, text_of
+from txnstore.catalog.topics import altered_topic, new_topic
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -181,3 +182,52 @@ def test_alter_topic_without_a_change_writes_nothing(clock: ManualClock) -> None
     same = store.alter_topic("a", partitions=2, config={"segment.bytes": 100_000, "retention.ms": None})
     assert (same, store.snapshot().sequence) == (store.topic("a"), before)
     assert same.version == 0
+
+
+# What gateways take ---------------------------------------------------------------------------------------------------
+
+
+def test_settings_without_effect_are_taken_by_name_only() -> None:
+    given = {"min.insync.replicas": "2", "retention.ms": "5"}
+    config = TopicConfig.from_mapping(given, inert={"min.insync.replicas"})
+    assert config.to_mapping() == given
+    assert config == TopicConfig.from_stored(given)
+    assert config.effective() == DEFAULTS | given
+    with pytest.raises(InvalidConfigError, match=r"segment\.ms is a setting of Kafka"):
+        TopicConfig.from_mapping({"segment.ms": "1"}, inert={"min.insync.replicas"})
+    with pytest.raises(InvalidConfigError, match=r"message\.format\.version is a setting of Kafka"):
+        TopicConfig.from_mapping({"message.format.version": "3.0"}, inert=INERT_NAMES | {"message.format.version"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("min.insync.replicas", "0", "a whole number from 1"),
+        ("segment.ms", "soon", "a whole number from 1"),
+        ("preallocate", "maybe", "true or false"),
+        ("remote.storage.enable", "true", "false"),
+        ("leader.replication.throttled.replicas", 5, "a list of texts"),
+    ],
+)
+def test_settings_without_effect_have_kafkas_ranges(name: str, value: object, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"{name} must be {reason}"):
+        TopicConfig.from_mapping({name: value}, inert=INERT_NAMES)
+
+
+def test_settings_without_effect_take_their_defaults() -> None:
+    defaults = {setting.name: text_of(setting.default) for setting in INERT}
+    assert TopicConfig.from_stored(defaults).to_mapping() == defaults
+    assert not INERT_NAMES & set(DEFAULTS)
+
+
+def test_an_alteration_keeps_settings_without_effect_and_can_reset_them() -> None:
+    runtime = FixedRuntime(ManualClock())
+    topic = new_topic(runtime, "t", 1, config={"segment.ms": "7", "retention.ms": "1"}, inert=INERT_NAMES)
+    altered = altered_topic(topic, config={"retention.ms": "2"})
+    assert altered.config == {"segment.ms": "7", "retention.ms": "2"}
+    assert altered_topic(altered, config={"segment.ms": None}).config == {"retention.ms": "2"}
+    with pytest.raises(InvalidConfigError, match="no meaning in txnstore"):
+        altered_topic(topic, config={"flush.ms": "2"})
+    with pytest.raises(InvalidConfigError, match="no meaning in txnstore"):
+        altered_topic(topic, config={"flush.ms": None})
+    assert altered_topic(topic, config={"flush.ms": None}, inert=INERT_NAMES).config == topic.config

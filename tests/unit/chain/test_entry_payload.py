@@ -43,6 +43,18 @@ def test_the_payload_has_the_segments_of_accepted_commands() -> None:
     assert (described.size, payload.data) == (8, b"onethree")
 
 
+def test_commands_share_the_bytes_of_a_segment() -> None:
+    """They stand in the payload once, also if the first command that names them is refused."""
+    payload, shared = Payload(keys.entry(0, 7)), append_of(b"shared")
+    mark = payload.mark
+    payload.place(shared)
+    payload.back_to(mark)
+    payload.place(append_of(b"other"))
+    places = [payload.place(shared) for _ in range(2)]
+    assert payload.data == b"othershared"
+    assert [place.batches[0].segment.first_byte for place in places if isinstance(place, Append)] == [5, 5]
+
+
 def test_the_payload_has_no_segments_of_repeated_commands(clock: ManualClock) -> None:
     """A repetition is answered, but adds no batch: its bytes would stay in the entry of another command."""
     objects = MemoryStore(clock=clock)
@@ -51,7 +63,8 @@ def test_the_payload_has_no_segments_of_repeated_commands(clock: ManualClock) ->
     chain = connection_of(store).chain
     identity = chain.submit(InitProducer(None))
     encoded = encode(pa.table({"key": [b"k"], "value": [b"v"]}), "parquet", "zstd")
-    batches_of = [NewBatch("t", n, encoded.segment(""), 0, 0, 0, data=encoded.data) for n in range(2)]
+    data = [bytes(bytearray(encoded.data)) for _ in range(2)]  # Two objects: what is one is stored once.
+    batches_of = [NewBatch("t", n, encoded.segment(""), 0, 0, 0, data=data[n]) for n in range(2)]
     chain.submit(Append(identity, (batches_of[0],)))
     waiters = [QueuedCommand(Append(identity, (batch,))) for batch in batches_of]
     chain._commit(waiters, Leader())

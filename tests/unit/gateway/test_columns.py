@@ -435,3 +435,15 @@ def test_random_and_damaged_bytes_are_refused_in_bounded_memory() -> None:
     assert refused > 200
     assert taken > 80
     assert peak < 16 << 20
+
+
+def test_batches_that_take_too_much_memory_together_are_left_to_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_MAX_TOTAL", 1000)
+    batches = [check_produced(values_batch([b"v" * 600]), 1 << 20) for _ in range(5)]
+    taken = []
+    while batches:
+        decoded = to_table(batches)
+        taken.append(len(decoded.counts))
+        assert [decoded.rows(number)["value"].to_pylist() for number in range(taken[-1])] == [[b"v" * 600]] * taken[-1]
+        batches = batches[taken[-1] :]
+    assert taken == [2, 2, 1]

@@ -212,7 +212,7 @@ def test_late_imports_run_in_another_thread() -> None:
 #: The dataclasses that change; all others are frozen.
 CHANGING = {
     *("App", "AssignedPartition", "Attempt", "ChainFindings", "ChainMetrics", "Cleaned", "DemoRun", "Fetched"),
-    "PendingCommand",
+    *("PendingCommand", "Peer", "StagedBatch", "Traffic"),
     *(
         "Polling",
         "SegmentFindings",

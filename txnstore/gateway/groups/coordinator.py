@@ -8,7 +8,6 @@ refused, and all that wait are answered NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -38,11 +37,12 @@ from txnstore.gateway.groups.model import (
     SyncRequest,
     SyncResponse,
 )
+from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
 from txnstore.validation import check_id
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited_logger(__name__)
 
 #: A timer that is later than this shows that the process was paused. Peers call a gateway dead after as long.
 _PAUSE_MS = 3_000

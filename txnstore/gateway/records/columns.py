@@ -47,6 +47,8 @@ from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP
 
 #: Bytes that the records of one batch may have when they are decompressed.
 MAX_DECOMPRESSED = 64 << 20
+#: Bytes of decompressed records after which no further batch is decoded: a kilobyte can become the largest size.
+_MAX_TOTAL = 128 << 20
 #: Records that a batch may have, and headers: a few kilobytes can be decompressed to ten million, which take gigabytes.
 MAX_RECORDS = 1 << 20
 #: Bytes of records that are decoded at a time: what numpy makes of them fits in the cache of a processor.
@@ -80,7 +82,8 @@ class DecodedRecords:
         table: The records of the good batches, in the order of the batches, with the columns of
             :data:`~txnstore.segment.schema.RECORD_SCHEMA`. Missing timestamps and
             headers are null.
-        counts: The number of rows of each batch; 0 for one that is refused.
+        counts: The number of rows of each batch; 0 for one that is refused. Batches at the end that would take too much
+            memory with the others have none: they are left to another call.
         firsts: The first row of each batch, and the number of all rows.
         errors: Why a batch is refused, by its place in the sequence.
     """
@@ -124,8 +127,11 @@ def to_table(
     errors: dict[int, BatchError] = {}
     tables: list[pa.Table] = []
     group: list[_Payload] = []
-    size = 0
+    size = total = taken = 0
     for number, batch in enumerate(batches):
+        if total > _MAX_TOTAL:
+            break
+        taken = number + 1
         try:
             if batch.count > MAX_RECORDS:
                 raise BatchTooLargeError(f"the batch has {batch.count} records, more than {MAX_RECORDS}")
@@ -140,9 +146,10 @@ def to_table(
             group, size = [], 0
         group.append(_Payload(number, batch, data))
         size += len(data)
+        total += len(data)
     if group or not tables:
         tables.append(_decode(group, keyed, errors))
-    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches))
+    counts = tuple(0 if number in errors else batch.count for number, batch in enumerate(batches[:taken]))
     return DecodedRecords(pa.concat_tables(tables), counts, tuple(accumulate(counts, initial=0)), errors)
 
 

@@ -1,0 +1,250 @@
+"""A gateway on a folder beside a Kafka broker on the same disk, in one run: the same clients, in turns.
+
+The broker is one KRaft node without replicas; it flushes nothing to disk before it acknowledges, and the gateway all.
+So the targets are about the gateway alone, and the ratios tell what its users give up. The clients are librdkafka's in
+processes of their own (``benchmarks.gateway_client``); transactions are those of Java's producer. ``make kafka``
+fetches the broker; without it the gateway is measured alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import txnstore
+from benchmarks.measure import Result
+from tests.harness.kafka.cluster import Cluster, VirtualMachine
+
+#: The jars of the broker.
+LIBS = Path("build/kafka/libs")
+#: Rounds of each measurement, in turns.
+ROUNDS = int(os.environ.get("TXNSTORE_ROUNDS", "3"))
+#: Records of a round.
+LARGE, TINY, ACKNOWLEDGED, TRANSACTIONS = 40_000, 150_000, 100, 60
+CONNECTIONS, SECONDS = 100, 4
+TOPICS = ("large", "tiny", "acknowledged", "small", "transactions")
+#: A broker for hours rather than for a test: compiled well, with Kafka's defaults where tests shorten intervals.
+_JAVA = ("-XX:+UseG1GC", "-Xms1g", "-Xmx1g")
+_SETTINGS = {
+    "log.cleaner.backoff.ms": "15000",
+    "log.retention.check.interval.ms": "300000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A measurement: how its client is called, and what is made of its figures.
+
+    Attributes:
+        name: What it measures.
+        arguments: The client and its options.
+        figure: The figure of a run, from what the client prints.
+        unit: Its unit.
+        target: What the gateway has to reach.
+        at_most: Less is better.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    figure: Callable[[Mapping[str, float]], float]
+    unit: str
+    target: float
+    at_most: bool = False
+
+
+def _megabytes(figures: Mapping[str, float]) -> float:
+    return figures["bytes"] / 1e6 / figures["seconds"]
+
+
+def _records(figures: Mapping[str, float]) -> float:
+    return figures["records"] / figures["seconds"]
+
+
+def _requests(figures: Mapping[str, float]) -> float:
+    return figures["requests"] / figures["seconds"]
+
+
+def _p50(figures: Mapping[str, float]) -> float:
+    return figures["p50"]
+
+
+_READ = ("consume", "topic=large", f"count={LARGE}")
+KINDS = (
+    Kind("acknowledgement, p50", ("acknowledge", "topic=acknowledged", f"count={ACKNOWLEDGED}"), _p50, "ms", 10, True),
+    Kind(
+        "small requests of many producers",
+        ("small", "topic=small", f"seconds={SECONDS}", f"connections={CONNECTIONS}"),
+        _requests,
+        "requests/s",
+        3_000,
+    ),
+    Kind(
+        "Produce, 1-kB records, 128-kB batches",
+        ("produce", "topic=large", "size=1000", f"count={LARGE}", "batch=131072"),
+        _megabytes,
+        "MB/s",
+        60,
+    ),
+    Kind(
+        "Produce, 100-byte records, 16-kB batches",
+        ("produce", "topic=tiny", "size=100", f"count={TINY}", "batch=16384"),
+        _records,
+        "records/s",
+        200_000,
+    ),
+    Kind("Fetch hot", _READ, _megabytes, "MB/s", 200),
+)
+COLD = Kind("Fetch cold", _READ, _megabytes, "MB/s", 60)
+
+
+class Gateway:
+    """A gateway in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._url = str(folder / "store")
+        with txnstore.create(self._url) as store:
+            for topic in TOPICS:
+                store.create_topic(topic, 4)
+        self._start(0)
+
+    def _start(self, port: int) -> None:
+        command = ("gateway", "--store", self._url, "--listen", f"127.0.0.1:{port}")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "txnstore.cli", *command], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().split()[-1]
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def restart(self) -> None:
+        """Stop it, and start it without its memory."""
+        self._stop()
+        self._start(int(self.address.rpartition(":")[2]))
+
+    def close(self) -> None:
+        """Stop it."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+
+
+def run() -> Iterator[Result]:
+    """Rates and waits of the gateway, beside those of the broker."""
+    with ExitStack() as started:
+        folder = Path(tempfile.mkdtemp(prefix="gateway-"))
+        started.callback(shutil.rmtree, folder, ignore_errors=True)
+        servers: dict[str, Any] = {"gateway": Gateway(folder)}
+        if (LIBS / ".fetched").exists():
+            servers["broker"] = Cluster(LIBS, _SETTINGS, java=_JAVA)
+            _create_topics(servers["broker"])
+        for server in servers.values():
+            started.callback(server.close)
+        for name, server in servers.items():
+            for kind in (KINDS[0], KINDS[2]):  # The broker compiles.
+                _client(server, kind, f"{name} warms up")
+        for kind in KINDS:
+            yield from _compared(kind, servers)
+        if "broker" in servers:
+            yield _transactions(servers, started)
+        for server in servers.values():
+            server.restart()
+        yield from _compared(COLD, servers, rounds=1)
+
+
+def _create_topics(server: Any) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": server.address})
+    for created in admin.create_topics([NewTopic(topic, 4, 1) for topic in TOPICS]).values():
+        created.result(60)
+
+
+def _compared(kind: Kind, servers: Mapping[str, Any], rounds: int = ROUNDS) -> Iterator[Result]:
+    """The median of a figure of the gateway; its detail has that of the broker, and the processor times."""
+    runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in servers}
+    for _ in range(rounds):
+        for name, server in servers.items():
+            runs[name].append(_client(server, kind, name))
+    own = median(map(kind.figure, runs["gateway"]))
+    details = [f"{name}: {_line(kind, figures)}" for name, figures in runs.items()]
+    if "broker" in runs:
+        details.insert(0, f"gateway/broker {own / median(map(kind.figure, runs['broker'])):.2f}")
+    yield Result(f"{kind.name}: {kind.unit}", own, kind.target, kind.at_most, "; ".join(details))
+
+
+def _line(kind: Kind, runs: Sequence[Mapping[str, float]]) -> str:
+    parts = [f"{median(map(kind.figure, runs)):,.1f} {kind.unit}"]
+    if "p99" in runs[0]:
+        parts.append(
+            f"p50 {median(run['p50'] for run in runs):.1f} ms, p99 {median(run['p99'] for run in runs):.1f} ms"
+        )
+    if "bytes" in runs[0]:
+        parts.append(f"{median(1e9 * run['processor'] / run['bytes'] for run in runs):.1f} processor ms/MB")
+    elif "requests" in runs[0]:
+        parts.append(f"{median(1e6 * run['processor'] / run['requests'] for run in runs):.0f} processor µs/request")
+    return ", ".join(parts)
+
+
+def _client(server: Any, kind: Kind, name: str) -> Mapping[str, float]:
+    """The figures of one run of a client, with the processor seconds that the server took meanwhile."""
+    before = _processor_seconds(server.pid)
+    command = [sys.executable, "-m", "benchmarks.gateway_client", server.address, *kind.arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{kind.name}, {name}: {done.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures["processor"] = _processor_seconds(server.pid) - before
+    return figures
+
+
+def _processor_seconds(pid: int) -> float:
+    """The processor time of a process until now: Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _transactions(servers: Mapping[str, Any], started: ExitStack) -> Result:
+    """Transactions of Java's producer: one record each, one after the other."""
+    machine = VirtualMachine(LIBS)
+    started.callback(machine.close)
+    waits: dict[str, list[float]] = {name: [] for name in servers}
+    producers = {}
+    for name, server in servers.items():
+        text = "org.apache.kafka.common.serialization.StringSerializer"
+        settings = {"key.serializer": text, "value.serializer": text, "linger.ms": "0"}
+        settings |= {"bootstrap.servers": server.address, "transactional.id": "benchmark"}
+        producers[name] = machine.kafka.clients.producer.KafkaProducer(machine.properties(settings))
+        producers[name].initTransactions()
+    record = machine.kafka.clients.producer.ProducerRecord("transactions", "a value of a record")
+    for _ in range(TRANSACTIONS):
+        for name, producer in producers.items():
+            began = time.perf_counter()
+            producer.beginTransaction()
+            producer.send(record)
+            producer.commitTransaction()
+            waits[name].append((time.perf_counter() - began) * 1000)
+    for producer in producers.values():
+        producer.close()
+    cuts = {name: quantiles(times[TRANSACTIONS // 5 :], n=100) for name, times in waits.items()}
+    details = [f"{name}: p50 {cut[49]:.1f} ms, p99 {cut[98]:.1f} ms" for name, cut in cuts.items()]
+    return Result(
+        "transaction of one record, p50: ms", cuts["gateway"][49], 15, at_most=True, detail="; ".join(details)
+    )

@@ -1,0 +1,1 @@
+"""Administration with clients of Kafka."""

@@ -1,0 +1,266 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources with clients of Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from kafka.admin import ConfigResource as PythonConfigResource
+from kafka.admin import KafkaAdminClient
+from kio.schema.errors import ErrorCode
+
+from tests.helpers.kafka_wire import ServedStore, failure_of
+from txnstore.core.authorization.model import Acl
+from txnstore.gateway.apis import VERSIONS, Api
+from txnstore.store import Store
+
+#: Kinds of resources.
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = AlterConfigOpType
+
+
+def _change(name: str, value: str | None, operation: AlterConfigOpType = SET) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=operation)
+
+
+def _alter(confluent: AdminClient, topic: str, *changes: ConfigEntry, **options: Any) -> ErrorCode:
+    (future,) = confluent.incremental_alter_configs(
+        [ConfigResource("topic", topic, incremental_configs=list(changes))], **options
+    ).values()
+    return failure_of(future)
+
+
+# Describing -----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_have_sources_synonyms_and_types(gateway: ServedStore) -> None:
+    gateway.store.create_topic("t", config={"retention.ms": 5})
+    resource = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": ("retention.ms", "inline.bytes")}
+    asked = {"resources": [resource], "include_synonyms": True, "include_documentation": True}
+    (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, asked).results
+    inlined, retention = result.configs
+    assert (inlined.name, inlined.value, inlined.config_source, inlined.synonyms) == ("inline.bytes", "65536", 5, ())
+    assert (retention.value, retention.config_source, retention.config_type) == ("5", 1, 5)
+    assert retention.documentation == "age after which records are deleted; -1: never"
+    synonyms = [(each.name, each.value, each.source) for each in retention.synonyms]
+    assert synonyms == [("retention.ms", "5", 1), ("log.retention.ms", "-1", 5)]
+
+
+@pytest.mark.parametrize("version", range(1, VERSIONS[Api.DESCRIBE_CONFIGS].last + 1))
+def test_every_version_describes_all_settings(gateway: ServedStore, version: int) -> None:
+    gateway.store.create_topic("t")
+    asked = {"resources": [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}]}
+    (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, asked, version).results
+    names = [config.name for config in result.configs]
+    assert names == sorted(names)
+    assert {"min.insync.replicas", "inline.bytes", "unclean.leader.election.enable"} <= set(names)
+    assert not any(config.read_only or config.is_sensitive for config in result.configs)
+
+
+def test_clients_read_settings(confluent: AdminClient, kafka_python: KafkaAdminClient, store: Store) -> None:
+    store.create_topic("t", config={"cleanup.policy": "compact,delete"})
+    (future,) = confluent.describe_configs([ConfigResource("topic", "t")]).values()
+    entry = future.result(10)["cleanup.policy"]
+    assert (entry.value, entry.is_default, list(entry.synonyms)) == (
+        "compact,delete",
+        False,
+        ["cleanup.policy", "log.cleanup.policy"],
+    )
+    (described,) = kafka_python.describe_configs([PythonConfigResource("TOPIC", "t")]).values()
+    assert described["t"]["cleanup.policy"]["value"] == "compact,delete"
+
+
+def test_properties_of_a_gateway(confluent: AdminClient) -> None:
+    (future,) = confluent.describe_configs([ConfigResource("broker", "0")]).values()
+    entries = future.result(10)
+    assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("2", 4)
+    assert (entries["group.max.size"].value, entries["group.max.size"].source) == (str(2**31 - 1), 5)
+    assert entries["transaction.max.timeout.ms"].value == "900000"
+    assert entries["log.retention.ms"].value == "-1"
+    assert all(entry.is_read_only for entry in entries.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "x", ErrorCode.unknown_topic_or_partition),
+        (TOPIC, "a!", ErrorCode.invalid_topic_exception),
+        (BROKER, "0", ErrorCode.none),
+        (BROKER, "", ErrorCode.none),
+        (BROKER, "7", ErrorCode.invalid_request),
+        (BROKER, "a", ErrorCode.invalid_request),
+        (LOGGER, "0", ErrorCode.none),
+        (LOGGER, "", ErrorCode.invalid_request),
+        (METRICS, "m", ErrorCode.none),
+        (METRICS, "", ErrorCode.invalid_request),
+        (GROUP, "g", ErrorCode.none),
+        (GROUP, "", ErrorCode.invalid_request),
+        (3, "t", ErrorCode.invalid_request),
+    ],
+)
+def test_codes_of_descriptions(gateway: ServedStore, kind: int, name: str, code: ErrorCode) -> None:
+    asked = {"resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]}
+    (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, asked).results
+    assert (result.resource_type, result.resource_name, result.error_code) == (kind, name, code)
+    assert (result.error_message is None) == (code is ErrorCode.none)
+
+
+# Altering -------------------------------------------------------------------------------------------------------------
+
+
+def test_single_settings_are_changed(confluent: AdminClient, store: Store) -> None:
+    store.create_topic("t", config={"retention.ms": 5})
+    assert _alter(confluent, "t", _change("segment.ms", "9"), _change("cleanup.policy", "compact", APPEND)) == 0
+    assert store.topic("t").config == {"cleanup.policy": "compact,delete", "retention.ms": "5", "segment.ms": "9"}
+    changes = [_change("retention.ms", None, DELETE), _change("cleanup.policy", "delete", SUBTRACT)]
+    assert _alter(confluent, "t", *changes) == 0
+    assert store.topic("t").config == {"cleanup.policy": "compact", "segment.ms": "9"}
+    assert _alter(confluent, "t", _change("segment.ms", None, DELETE), _change("flush.ms", None, DELETE)) == 0
+    assert store.topic("t").config == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (_change("retentionms", "1"), ErrorCode.invalid_config),
+        (_change("retentionms", None, DELETE), ErrorCode.invalid_config),
+        (_change("retention.ms", "soon"), ErrorCode.invalid_config),
+        (_change("retention.ms", "1", APPEND), ErrorCode.invalid_config),
+        (_change("nothing", "1", SUBTRACT), ErrorCode.invalid_config),
+        (_change("cleanup.policy", "other", APPEND), ErrorCode.invalid_config),
+        (_change("min.insync.replicas", "0"), ErrorCode.invalid_config),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_codes_of_changes(
+    confluent: AdminClient, store: Store, change: ConfigEntry, code: ErrorCode, *, validate_only: bool
+) -> None:
+    before = store.create_topic("t", config={"retention.ms": 5})
+    assert _alter(confluent, "t", change, validate_only=validate_only) == code
+    assert store.topic("t") == before
+
+
+def test_a_change_is_checked_without_being_made(confluent: AdminClient, store: Store) -> None:
+    before = store.create_topic("t")
+    assert _alter(confluent, "t", _change("retention.ms", "1"), validate_only=True) == ErrorCode.none
+    assert _alter(confluent, "x", _change("retention.ms", "1")) == ErrorCode.unknown_topic_or_partition
+    assert store.topic("t") == before
+
+
+def _resource(kind: int, name: str, *configs: tuple[Any, ...]) -> dict[str, Any]:
+    fields = [{"name": key, "value": text, "config_operation": operation} for key, text, operation in configs]
+    return {"resource_type": kind, "resource_name": name, "configs": fields}
+
+
+@pytest.mark.parametrize(
+    ("resource", "code"),
+    [
+        (_resource(TOPIC, "t", ("retention.ms", None, 0)), ErrorCode.invalid_request),
+        (_resource(TOPIC, "t", ("retention.ms", "1", 7)), ErrorCode.invalid_request),
+        (_resource(TOPIC, "t", ("retention.ms", "1", 0), ("retention.ms", "2", 0)), ErrorCode.invalid_request),
+        (_resource(BROKER, "0", ("num.partitions", "1", 0)), ErrorCode.invalid_request),
+        (_resource(BROKER, "9", ("num.partitions", "1", 0)), ErrorCode.invalid_request),
+        (_resource(BROKER, "", ("num.partitions", "1", 0)), ErrorCode.invalid_request),
+        (_resource(LOGGER, "0", ("kafka", "DEBUG", 0)), ErrorCode.invalid_request),
+        (_resource(METRICS, "m", ("interval.ms", "100", 0)), ErrorCode.invalid_request),
+        (_resource(GROUP, "g", ("consumer.session.timeout.ms", "100", 0)), ErrorCode.invalid_request),
+        (_resource(3, "t", ("a", "b", 0)), ErrorCode.invalid_request),
+    ],
+)
+@pytest.mark.parametrize("version", range(VERSIONS[Api.INCREMENTAL_ALTER_CONFIGS].last + 1))
+def test_requests_that_make_no_sense(
+    gateway: ServedStore, resource: dict[str, Any], code: ErrorCode, version: int
+) -> None:
+    before = gateway.store.create_topic("t")
+    (result,) = gateway.ask(Api.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}, version).responses
+    assert (result.error_code, gateway.store.topic("t")) == (code, before)
+    assert result.error_message
+
+
+def test_a_resource_that_is_named_twice_stays(gateway: ServedStore) -> None:
+    before = gateway.store.create_topic("t")
+    resources = [_resource(TOPIC, "t", ("retention.ms", text, 0)) for text in ("1", "2")]
+    for api in (Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CONFIGS):
+        (result,) = gateway.ask(api, {"resources": resources}).responses
+        assert (result.error_code, gateway.store.topic("t")) == (ErrorCode.invalid_request, before)
+
+
+@pytest.mark.parametrize("version", range(VERSIONS[Api.ALTER_CONFIGS].last + 1))
+def test_all_settings_are_replaced(gateway: ServedStore, version: int) -> None:
+    gateway.store.create_topic("t", config={"retention.ms": 5, "cleanup.policy": "compact"})
+    asked = {"resources": [_resource(TOPIC, "t", ("retention.ms", "6", 0), ("segment.ms", "7", 0))]}
+    (result,) = gateway.ask(Api.ALTER_CONFIGS, {**asked, "validate_only": True}, version).responses
+    assert (result.error_code, gateway.store.topic("t").version) == (ErrorCode.none, 0)
+    (result,) = gateway.ask(Api.ALTER_CONFIGS, asked, version).responses
+    assert (result.error_code, gateway.store.topic("t").config) == (
+        ErrorCode.none,
+        {"retention.ms": "6", "segment.ms": "7"},
+    )
+
+
+def test_kafka_python_alters_settings(kafka_python: KafkaAdminClient, store: Store) -> None:
+    store.create_topic("t")
+    answer = kafka_python.alter_configs([PythonConfigResource("TOPIC", "t", configs={"retention.ms": "6"})])
+    assert store.topic("t").config == {"retention.ms": "6"}, answer
+    kafka_python.reset_configs([PythonConfigResource("TOPIC", "t", configs=["retention.ms"])])
+    assert store.topic("t").config == {}
+    with pytest.raises(ValueError, match="Unrecognized configs"):
+        kafka_python.alter_configs([PythonConfigResource("TOPIC", "t", configs={"retentionms": "6"})])
+
+
+# Listing --------------------------------------------------------------------------------------------------------------
+
+
+def test_resources_are_listed(gateway: ServedStore, kafka_python: KafkaAdminClient) -> None:
+    gateway.store.create_topic("t")
+
+    def listed(*kinds: int) -> Any:
+        answer = gateway.ask(Api.LIST_CONFIG_RESOURCES, {"resource_types": kinds})
+        return answer.error_code, [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+    assert listed() == (ErrorCode.none, [(TOPIC, "t"), (BROKER, "0"), (LOGGER, "0")])
+    assert listed(TOPIC, GROUP) == (ErrorCode.none, [(TOPIC, "t")])
+    assert listed(3) == (ErrorCode.unsupported_version, [])
+    assert gateway.ask(Api.LIST_CONFIG_RESOURCES, {}, 0).config_resources == ()
+    assert kafka_python.list_config_resources()
+
+
+# Rights ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rights_to_settings(secured: ServedStore) -> None:
+    store = secured.store
+    kinds = {TOPIC: "t", BROKER: "0", GROUP: "g"}
+    described = {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in kinds.items()
+        ]
+    }
+    altered = {"resources": [_resource(kind, name, ("retention.ms", "5", 0)) for kind, name in kinds.items()]}
+
+    def codes() -> list[list[ErrorCode]]:
+        changes = [
+            secured.ask(api, altered, user="alice") for api in (Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CONFIGS)
+        ]
+        answers = [secured.ask(Api.DESCRIBE_CONFIGS, described, user="alice").results]
+        answers += [change.responses for change in changes]
+        return [[each.error_code for each in answer] for answer in answers]
+
+    denied = [
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.group_authorization_failed,
+    ]
+    assert codes() == [denied] * 3
+    answer = secured.ask(Api.LIST_CONFIG_RESOURCES, {}, user="alice")
+    assert (answer.error_code, answer.config_resources) == (ErrorCode.cluster_authorization_failed, ())
+    store.acls.create([
+        Acl("User:alice", "ALLOW", "ALTER_CONFIGS", "TOPIC", "t"),
+        Acl("User:alice", "ALLOW", "DESCRIBE_CONFIGS", "CLUSTER", "kafka-cluster"),
+    ])  # fmt: skip
+    done = ErrorCode.none
+    assert codes() == [[done, done, denied[2]], [done, *denied[1:]], [done, *denied[1:]]]
+    assert store.topic("t").config == {"retention.ms": "5"}
+    assert secured.ask(Api.LIST_CONFIG_RESOURCES, {}, user="alice").error_code is done

@@ -1,0 +1,323 @@
+"""The listener with handlers of the test: order, errors, cancellation, draining. A client in the same loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.helpers.gateway_process import decode_response, produce_fields, record_batch, request_frame
+from txnstore.errors import UnknownOutcomeError
+from txnstore.gateway import server as module
+from txnstore.gateway.apis import Api
+from txnstore.gateway.server import Fields, Handler, Peer, Server
+from txnstore.gateway.wire import MalformedRequestError, Request, check_partitions
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+PRODUCED = {"responses": ()}
+
+
+def run(
+    handlers: Mapping[Api, Handler], scenario: Callable[[Server, Callable[[], Awaitable[Streams]]], Awaitable[None]]
+) -> None:
+    async def with_server() -> None:
+        server = Server(handlers, lambda: {"error_code": 35, "api_keys": ()}, authenticates=False, max_connections=3)
+        bound = socket.create_server(("127.0.0.1", 0))
+        await server.listen(bound)
+        opened: list[asyncio.StreamWriter] = []
+
+        async def connect() -> Streams:
+            reader, writer = await asyncio.open_connection(*bound.getsockname())
+            opened.append(writer)
+            return reader, writer
+
+        async with asyncio.timeout(60):
+            await scenario(server, connect)
+            for writer in opened:
+                writer.close()
+            await server.close(grace=30)
+        assert (server.traffic.connections, server.budget.used, server.room.used) == (0, 0, 0)
+
+    asyncio.run(with_server())
+
+
+async def receive(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def correlation(reader: asyncio.StreamReader) -> int:
+    return int(struct.unpack_from(">i", await receive(reader))[0])
+
+
+async def answer(request: Request, peer: Peer) -> Fields:
+    return {}
+
+
+def produce(number: int, acks: int = -1) -> bytes:
+    return request_frame(Api.PRODUCE, 7, produce_fields("t", record_batch([b"v"]), acks=acks), number)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - The listener has no event for it.
+        await asyncio.sleep(0.001)
+
+
+def _has(items: Sequence[object], count: int) -> bool:
+    return len(items) >= count
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+def test_produce_requests_overlap_and_their_responses_keep_the_order() -> None:
+    commits: list[asyncio.Future[Fields | None]] = []
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        commits.append(asyncio.get_running_loop().create_future())
+        return commits[-1]
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"".join(produce(number) for number in range(1, 6)) + request_frame(Api.HEARTBEAT, 0, {}, 6))
+        await until(lambda: len(commits) == 5)
+        await settle()
+        for commit in reversed(commits):
+            assert not handled
+            commit.set_result(PRODUCED)
+        assert [await correlation(reader) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+
+    handled: list[int] = []
+
+    async def heartbeat(request: Request, peer: Peer) -> Fields:
+        handled.append(request.correlation_id)
+        return {}
+
+    run({Api.PRODUCE: stage, Api.HEARTBEAT: heartbeat}, scenario)
+
+
+def test_a_client_has_a_bounded_number_of_requests_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UNANSWERED", 4)
+    commits: list[asyncio.Future[Fields | None]] = []
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        commits.append(asyncio.get_running_loop().create_future())
+        return commits[-1]
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"".join(produce(number) for number in range(1, 11)))
+        await settle()
+        assert len(commits) == 4
+        for number in range(10):
+            await until(partial(_has, commits, number + 1))
+            commits[number].set_result(PRODUCED)
+            assert await correlation(reader) == number + 1
+
+    run({Api.PRODUCE: stage}, scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("a defect"), -1), (UnknownOutcomeError("unknown"), 15)], ids=["defect", "outcome"]
+)
+def test_a_handler_that_raises_is_an_error_of_its_api(error: Exception, code: int) -> None:
+    async def fail(request: Request, peer: Peer) -> Fields:
+        raise error
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        for version in range(5):
+            writer.write(request_frame(Api.HEARTBEAT, version, {}, version))
+            received, body = decode_response(Api.HEARTBEAT, version, await receive(reader))
+            assert (received, int(body.error_code)) == (version, code)
+        assert server.traffic.errors.total() == 5
+
+    run({Api.HEARTBEAT: fail}, scenario)
+
+
+def test_a_handler_that_raises_closes_the_connection_where_its_api_has_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(request: Request, peer: Peer) -> Fields:
+        raise RuntimeError("a defect")
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        for frame in (request_frame(Api.LIST_OFFSETS, 3, {}), produce(1)):
+            reader, writer = await connect()
+            writer.write(frame)
+            assert await reader.read() == b""
+        assert server.traffic.closed == {"failed": 2}
+
+    run({Api.LIST_OFFSETS: fail, Api.PRODUCE: fail}, scenario)
+    assert [record.exc_info is not None for record in caplog.records if record.levelno >= logging.ERROR] == [True] * 2
+
+
+def test_a_commit_that_fails_without_an_answer_closes_the_connection_and_what_came_before_is_answered() -> None:
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        async def later() -> Fields | None:
+            if request.body.acks == 0:
+                raise ConnectionAbortedError("a request with acks=0 failed")
+            return PRODUCED
+
+        return later()
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(produce(1) + produce(2, acks=0))
+        assert await correlation(reader) == 1
+        assert await reader.read() == b""
+        assert server.traffic.closed == {"failed": 1}
+
+    run({Api.PRODUCE: stage}, scenario)
+
+
+def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
+    begun, ended, cancelled = list[str](), list[str](), list[str]()
+    release = asyncio.Event()
+
+    async def wait(request: Request, peer: Peer) -> Fields:
+        name = Api(request.api).name
+        begun.append(name)
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+        ended.append(name)
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        for api in (Api.FETCH, Api.LEAVE_GROUP):
+            _, writer = await connect()
+            writer.write(request_frame(api, 4, {}) + request_frame(Api.HEARTBEAT, 0, {}))
+            await until(partial(begun.__contains__, api.name))
+            writer.close()
+        await until(lambda: bool(cancelled))
+        release.set()
+        await until(lambda: len(ended) == 3)  # The heartbeats behind them had arrived, too.
+        assert (cancelled, sorted(ended)) == (["FETCH"], ["HEARTBEAT", "HEARTBEAT", "LEAVE_GROUP"])
+
+    run({Api.FETCH: wait, Api.LEAVE_GROUP: wait, Api.HEARTBEAT: wait}, scenario)
+
+
+def test_draining_answers_what_has_arrived_and_then_closes() -> None:
+    release = asyncio.Event()
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        async def later() -> Fields | None:
+            await release.wait()
+            return PRODUCED
+
+        return later()
+
+    async def fetch(request: Request, peer: Peer) -> Fields:
+        await asyncio.Event().wait()
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        producing, writer = await connect()
+        writer.write(b"".join(produce(number) for number in range(1, 4)))
+        idle, _ = await connect()
+        fetching, fetcher = await connect()
+        fetcher.write(request_frame(Api.FETCH, 4, {}))
+        await until(lambda: server.traffic.requests.total() == 4)
+        closing = asyncio.create_task(server.close(grace=30))
+        assert await idle.read() == b""
+        assert await fetching.read() == b""
+        assert not closing.done()
+        writer.write(produce(4))  # Too late: it is not read.
+        await settle()
+        release.set()
+        assert [await correlation(producing) for _ in range(3)] == [1, 2, 3]
+        assert await closing
+
+    run({Api.PRODUCE: stage, Api.FETCH: fetch}, scenario)
+
+
+def test_draining_gives_up_requests_that_do_not_end() -> None:
+    async def wait(request: Request, peer: Peer) -> Fields:
+        await asyncio.Event().wait()
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(request_frame(Api.HEARTBEAT, 0, {}))
+        await until(lambda: bool(server.traffic.requests))
+        assert not await server.close(grace=0.01)
+        assert await reader.read() == b""
+
+    run({Api.HEARTBEAT: wait}, scenario)
+
+
+def test_connections_above_the_limit_are_refused() -> None:
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        kept = [await connect() for _ in range(3)]
+        for _, writer in kept:
+            writer.write(request_frame(Api.HEARTBEAT, 0, {}))
+        for reader, _ in kept:
+            await receive(reader)
+        reader, _ = await connect()
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        assert server.traffic.closed == {"full": 1}
+
+    run({Api.HEARTBEAT: answer}, scenario)
+
+
+def test_a_request_that_stalls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 0.01)
+    monkeypatch.setattr(module, "READ_TIMEOUT", 0.02)
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(produce(1)[:-1])
+        assert await reader.read() == b""
+        assert server.traffic.closed == {"slow": 1}
+
+    run({Api.PRODUCE: answer}, scenario)
+
+
+def test_a_client_that_takes_no_response_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 0.01)
+    monkeypatch.setattr(module, "WRITE_TIMEOUT", 0.05)
+
+    async def much(request: Request, peer: Peer) -> Fields:
+        part = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": b"x" * (32 << 20)}
+        return {"responses": [{"topic": "t", "partitions": [part]}]}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        _, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request_frame(Api.FETCH, 4, {}))
+        await until(lambda: bool(server.traffic.closed))
+        assert server.traffic.closed == {"slow": 1}
+
+    run({Api.FETCH: much}, scenario)
+
+
+def topics(count: int, version: int) -> dict[str, Any]:
+    parts = [{"index": number, "records": b"r" * 40} for number in range(2)]
+    return {"acks": 1, "topic_data": [{"name": f"t{number}", "partition_data": parts} for number in range(count)]}
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_large_produce_request_has_a_bounded_number_of_partitions(version: int) -> None:
+    check_partitions(request_frame(Api.PRODUCE, version, topics(10_000, version))[4:])
+    with pytest.raises(MalformedRequestError, match="20002 partitions"):
+        check_partitions(request_frame(Api.PRODUCE, version, topics(10_001, version))[4:])
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_produce_request_that_is_cut_off_is_malformed(version: int) -> None:
+    frame = request_frame(Api.PRODUCE, version, topics(2, version))[4:]
+    for size in range(8, len(frame) - 1):
+        with pytest.raises(MalformedRequestError):
+            check_partitions(frame[:size])

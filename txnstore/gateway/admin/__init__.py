@@ -1,0 +1,1 @@
+"""Administration: topics, settings, partitions, transactions, groups and rules, for Kafka's admin clients."""

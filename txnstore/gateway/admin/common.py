@@ -1,0 +1,100 @@
+"""What the requests of administrators share: rights on the cluster, changes of a topic, repeated names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.model import CLUSTER, OPERATIONS, Operation, ResourceType
+from txnstore.core.authorization.rights import Right
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic
+from txnstore.core.view import View
+from txnstore.errors import TopicChangedError, TxnStoreError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of, message_of
+from txnstore.gateway.server import Peer
+from txnstore.gateway.services import Services
+
+H = TypeVar("H", bound=Hashable)
+
+#: The numbers of Kafka's operations (``AclOperation``).
+OPERATION_CODES: dict[Operation, int] = {
+    "ALL": 2, "READ": 3, "WRITE": 4, "CREATE": 5, "DELETE": 6, "ALTER": 7, "DESCRIBE": 8, "CLUSTER_ACTION": 9,
+    "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12, "TWO_PHASE_COMMIT": 15,
+}  # fmt: skip
+
+
+def on_cluster(operation: Operation) -> Right:
+    """The right to do this to the cluster."""
+    return Right(operation, "CLUSTER", (CLUSTER,))
+
+
+def on_topic(operation: Operation, name: str) -> Right:
+    """The right to do this to a topic."""
+    return Right(operation, "TOPIC", (name,))
+
+
+def led_chains(services: Services) -> frozenset[int]:
+    """The chains that this gateway leads: clients ask all gateways for lists, and unite the answers."""
+    peers = services.peers
+    return frozenset(chain for chain in range(peers.chains) if peers.leader(chain) == peers.own)
+
+
+def operations_of(services: Services, peer: Peer, resource_type: ResourceType, name: str) -> int:
+    """What the client may do to a resource: a bit for each operation (KIP-430)."""
+    allowed = [each for each in OPERATIONS[resource_type] if services.may(peer, Right(each, resource_type, (name,)))]
+    return sum(1 << OPERATION_CODES[each] for each in allowed)
+
+
+def refusal(error: TxnStoreError | RefusedError, api: Api, version: int) -> dict[str, object]:
+    """The fields that tell a client about an error."""
+    return {"error_code": code_of(error, api, version), "error_message": message_of(error)}
+
+
+def repeated(items: Iterable[H]) -> set[H]:
+    """The items that come more than once: Kafka refuses them all."""
+    return {item for item, count in Counter(items).items() if count > 1}
+
+
+def topic_of(view: View, name: str) -> CatalogTopic:
+    """The topic of a name; the error names no other one, which the client may not be allowed to see.
+
+    Raises:
+        RefusedError: There is none.
+    """
+    topic = view.topics.get(name)
+    if topic is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+    return topic
+
+
+async def alter_topic(
+    services: Services, peer: Peer, name: str, change: Callable[[CatalogTopic], CatalogTopic], *, validate_only: bool
+) -> CatalogTopic:
+    """Change a topic; what another process changes meanwhile stays.
+
+    Args:
+        services: The services.
+        peer: Who asks for it.
+        name: The topic.
+        change: The next version of a topic.
+        validate_only: Only make the next version, which may be refused.
+
+    Raises:
+        RefusedError: There is no such topic.
+        TxnStoreError: The change is refused, or cannot be stored.
+    """
+    while True:
+        topic = topic_of(await services.freshness.head(), name)
+        altered = change(topic)
+        if validate_only:
+            return altered
+        try:
+            command = AlterTopic(altered, topic.version)
+            committed: CatalogTopic = await services.commits.submit(command, peer.principal)
+        except TopicChangedError:
+            continue  # Only after a change by another process, so the loop ends.
+        return committed

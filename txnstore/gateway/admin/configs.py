@@ -1,0 +1,404 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.catalog.settings import INERT, INERT_NAMES, SETTINGS, Setting, SettingType, TopicConfig, text_of
+from txnstore.catalog.topics import altered_topic
+from txnstore.core.authorization.model import Operation
+from txnstore.core.authorization.rights import Right
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.errors import AuthorizationError, TxnStoreError
+from txnstore.gateway.admin.common import alter_topic, on_cluster, on_topic, refusal, repeated, topic_of
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError
+from txnstore.gateway.properties import Properties
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request, value
+from txnstore.validation import check_topic_name
+
+
+class ResourceKind(IntEnum):
+    """What has settings (Kafka's ``ConfigResource.Type``)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Source(IntEnum):
+    """Where a value comes from (Kafka's ``ConfigSource``)."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Change(IntEnum):
+    """What an alteration does with a setting (Kafka's ``AlterConfigOp.OpType``)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_TYPES: dict[SettingType, int] = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+
+#: Settings of topics in the order of their names, and the names that a broker has for their defaults.
+_SETTINGS = {setting.name: setting for setting in sorted((*SETTINGS, *INERT), key=lambda setting: setting.name)}
+_BROKER_NAMES = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A setting with its value."""
+
+    name: str
+    value: str
+    type: SettingType
+    sources: tuple[tuple[str, str, Source], ...]
+    help: str
+    read_only: bool
+
+    def fields(self, *, include_synonyms: bool, include_documentation: bool) -> dict[str, Any]:
+        """The fields of a response. A value that nobody set comes from the defaults."""
+        synonyms = self.sources if include_synonyms else ()
+        return {
+            "name": self.name,
+            "value": self.value,
+            "read_only": self.read_only,
+            "config_source": int(self.sources[0][2] if self.sources else Source.DEFAULT),
+            "is_sensitive": False,
+            "synonyms": [{"name": name, "value": text, "source": int(source)} for name, text, source in synonyms],
+            "config_type": _TYPES[self.type],
+            "documentation": self.help if include_documentation else None,
+        }
+
+
+def described_settings(
+    topic: CatalogTopic,
+    keys: Sequence[str] | None = None,
+    *,
+    include_synonyms: bool,
+    include_documentation: bool = False,
+) -> list[dict[str, Any]]:
+    """The settings of a topic, with defaults.
+
+    Args:
+        topic: The topic.
+        keys: Only these; None or none: all.
+        include_synonyms: With all values, the one that counts first.
+        include_documentation: With what they mean.
+    """
+    config = TopicConfig.from_stored(topic.config)
+    return [
+        _topic_entry(setting, config).fields(
+            include_synonyms=include_synonyms, include_documentation=include_documentation
+        )
+        for setting in _SETTINGS.values()
+        if not keys or setting.name in keys
+    ]
+
+
+def _topic_entry(setting: Setting, config: TopicConfig) -> _Entry:
+    default, explicit = text_of(setting.default), config.explicit.get(setting.name)
+    sources: list[tuple[str, str, Source]] = []
+    if explicit is not None:
+        sources.append((setting.name, explicit, Source.TOPIC))
+    if setting.name in _BROKER_NAMES:
+        sources.append((_BROKER_NAMES[setting.name], default, Source.DEFAULT))
+    current = default if explicit is None else explicit
+    return _Entry(setting.name, current, setting.type, tuple(sources), setting.help, read_only=False)
+
+
+class Configs:
+    """Describes and alters settings."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its APIs."""
+        return {
+            Api.DESCRIBE_CONFIGS: self.describe,
+            Api.ALTER_CONFIGS: self.alter,
+            Api.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
+            Api.LIST_CONFIG_RESOURCES: self.list_resources,
+        }
+
+    # Describing -------------------------------------------------------------------------------------------------------
+
+    async def describe(self, request: Request, peer: Peer) -> Fields:
+        """The settings of topics and gateways."""
+        answers = [self._described(resource, request, peer) for resource in request.body.resources]
+        return {"results": await asyncio.gather(*answers)}
+
+    async def _described(self, asked: Any, request: Request, peer: Peer) -> Fields:
+        fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+        try:
+            kind = self._checked(asked, "DESCRIBE_CONFIGS", peer)
+            configs = await self._configs(kind, asked, request)
+        except (TxnStoreError, RefusedError) as error:
+            return {**fields, **refusal(error, Api.DESCRIBE_CONFIGS, request.version), "configs": ()}
+        return {**fields, "configs": configs}
+
+    async def _configs(self, kind: ResourceKind, asked: Any, request: Request) -> Sequence[Mapping[str, Any]]:
+        name, keys = asked.resource_name, value(asked, "configuration_keys")
+        shown = {
+            "include_synonyms": bool(value(request.body, "include_synonyms", False)),
+            "include_documentation": bool(value(request.body, "include_documentation", False)),
+        }
+        match kind:
+            case ResourceKind.TOPIC:
+                check_topic_name(name)
+                view = await self._services.view_with(lambda view: name in view.topics)
+                return described_settings(topic_of(view, name), keys, **shown)
+            case ResourceKind.BROKER if name == "":
+                return ()  # Those of all gateways together, which can be set nowhere.
+            case ResourceKind.BROKER:
+                self._check_node(name)
+                entries = [entry for entry in _broker_entries(self._services) if not keys or entry.name in keys]
+                return [entry.fields(**shown) for entry in entries]
+            case ResourceKind.BROKER_LOGGER:
+                self._check_node(name)
+            case _ if not name:
+                raise RefusedError(ErrorCode.invalid_request, "the name of the resource is empty")
+        return ()
+
+    def _checked(self, asked: Any, operation: Operation, peer: Peer) -> ResourceKind:
+        """The kind of a resource on which the client may do this."""
+        kind = _kind(asked.resource_type)
+        if kind is ResourceKind.TOPIC:
+            right = on_topic(operation, asked.resource_name)
+        elif kind is ResourceKind.GROUP:
+            right = Right(operation, "GROUP", (asked.resource_name,))
+        else:
+            right = on_cluster(operation)
+        self._services.check(peer, right)
+        return kind
+
+    def _check_node(self, name: str) -> None:
+        node_id = self._services.peers.own.node_id
+        try:
+            number = int(name)
+        except ValueError:
+            msg = f"Broker id must be an integer, but it is: {name}"
+            raise RefusedError(ErrorCode.invalid_request, msg) from None
+        if number != node_id:
+            raise RefusedError(ErrorCode.invalid_request, f"Unexpected broker id, expected {node_id}, not {number}")
+
+    # Altering ---------------------------------------------------------------------------------------------------------
+
+    async def alter(self, request: Request, peer: Peer) -> Fields:
+        """Replace all settings of topics: those that are not named get their defaults."""
+        return {"responses": await self._altered_all(request, peer, _replaced)}
+
+    async def alter_incrementally(self, request: Request, peer: Peer) -> Fields:
+        """Change single settings of topics (KIP-339)."""
+        return {"responses": await self._altered_all(request, peer, _changed)}
+
+    async def _altered_all(
+        self, request: Request, peer: Peer, change: Callable[[Any, CatalogTopic], CatalogTopic]
+    ) -> list[Fields]:
+        asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+        twice = repeated((each.resource_type, each.resource_name) for each in request.body.resources)
+        answers = [
+            self._altered(resource, change, request, peer, is_repeated=key in twice) for key, resource in asked.items()
+        ]
+        return await asyncio.gather(*answers)
+
+    async def _altered(
+        self,
+        asked: Any,
+        change: Callable[[Any, CatalogTopic], CatalogTopic],
+        request: Request,
+        peer: Peer,
+        *,
+        is_repeated: bool,
+    ) -> Fields:
+        fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+        try:
+            if is_repeated:
+                raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            _check_changes(asked.configs)
+            kind, name = self._checked(asked, "ALTER_CONFIGS", peer), asked.resource_name
+            if kind is not ResourceKind.TOPIC:
+                if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER} and name != "":
+                    self._check_node(name)
+                raise RefusedError(ErrorCode.invalid_request, _FIXED[kind])
+            validate_only = request.body.validate_only
+            await alter_topic(self._services, peer, name, partial(change, asked), validate_only=validate_only)
+        except (TxnStoreError, RefusedError) as error:
+            return {**fields, **refusal(error, Api(request.api), request.version)}
+        return fields
+
+    # Listing ----------------------------------------------------------------------------------------------------------
+
+    async def list_resources(self, request: Request, peer: Peer) -> Fields:
+        """What has settings; before version 1 only subscriptions to metrics, of which there are none."""
+        try:
+            self._services.check(peer, on_cluster("DESCRIBE_CONFIGS"))
+            if request.version < 1:
+                return {"config_resources": ()}
+            kinds = {_kind(each) for each in request.body.resource_types} or set(ResourceKind)
+        except RefusedError:
+            return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
+        except AuthorizationError as error:
+            return {**refusal(error, Api.LIST_CONFIG_RESOURCES, request.version), "config_resources": ()}
+        view = await self._services.freshness.head()
+        nodes = [str(node.node_id) for node in self._services.peers.live]
+        names = {
+            ResourceKind.TOPIC: sorted(view.topics),
+            ResourceKind.BROKER: nodes,
+            ResourceKind.BROKER_LOGGER: nodes,
+        }
+        listed = [(kind, name) for kind in sorted(kinds) for name in names.get(kind, ())]
+        return {"config_resources": [{"resource_type": int(kind), "resource_name": name} for kind, name in listed]}
+
+
+_FIXED = {
+    ResourceKind.BROKER: "the properties of a gateway are given when it is started (--property), and cannot be altered",
+    ResourceKind.BROKER_LOGGER: "a gateway has no loggers that can be altered",
+    ResourceKind.CLIENT_METRICS: "a gateway takes no metrics from clients",
+    ResourceKind.GROUP: "groups have no settings here",
+}
+
+
+def _kind(number: int) -> ResourceKind:
+    try:
+        return ResourceKind(number)
+    except ValueError:
+        raise RefusedError(ErrorCode.invalid_request, f"Unexpected resource type {number}") from None
+
+
+# Changes --------------------------------------------------------------------------------------------------------------
+
+
+def _check_changes(configs: Sequence[Any]) -> None:
+    twice = repeated(config.name for config in configs)
+    if twice:
+        raise RefusedError(ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(twice))}")
+    without = [config.name for config in configs if config.value is None and _operation(config) is not Change.DELETE]
+    if without:
+        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
+
+
+def _operation(config: Any) -> Change:
+    number = value(config, "config_operation", Change.SET)
+    try:
+        return Change(number)
+    except ValueError:
+        raise RefusedError(ErrorCode.invalid_request, f"Unknown operation type {number}") from None
+
+
+def _replaced(asked: Any, topic: CatalogTopic) -> CatalogTopic:
+    kept: dict[str, object] = dict.fromkeys(topic.config)
+    return altered_topic(topic, config=kept | {each.name: each.value for each in asked.configs}, inert=INERT_NAMES)
+
+
+def _changed(asked: Any, topic: CatalogTopic) -> CatalogTopic:
+    changes: dict[str, object] = {}
+    for config in asked.configs:
+        match _operation(config):
+            case Change.SET:
+                changes[config.name] = config.value
+            case Change.DELETE:
+                changes[config.name] = None
+            case operation:
+                changes[config.name] = _list(config, topic, operation)
+    return altered_topic(topic, config=changes, inert=INERT_NAMES)
+
+
+def _list(config: Any, topic: CatalogTopic, operation: Change) -> str:
+    """The value of a setting that is a list, after items are added or removed."""
+    setting = _SETTINGS.get(config.name)
+    if setting is None or setting.type != "LIST":
+        msg = f"Can't {operation.name} to key {config.name} because its type is not LIST."
+        raise RefusedError(ErrorCode.invalid_config, msg)
+    current = topic.config.get(config.name, text_of(setting.default))
+    items = [item for item in current.split(",") if item]
+    given = [item.strip() for item in config.value.split(",")]
+    if operation is Change.APPEND:
+        return ",".join(dict.fromkeys([*items, *given]))
+    return ",".join(item for item in items if item not in given)
+
+
+# Gateways -------------------------------------------------------------------------------------------------------------
+
+
+def _broker_entries(services: Services) -> list[_Entry]:
+    """What clients ask a broker for: its properties, and the defaults of topics. None of it can be altered."""
+    entries = [
+        _given("broker.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
+        _given("node.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
+        _given("log.dirs", services.connection.url, "STRING", "where the store is"),
+        _default("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
+        _default("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
+        _given(
+            "transaction.max.timeout.ms",
+            str(services.connection.transaction_max_timeout_ms),
+            "INT",
+            "the longest timeout of a transaction, fixed when the store was created",
+        ),
+    ]
+    defaults = Properties()
+    for field in fields(Properties):
+        name, current = field.name.replace("_", "."), getattr(services.properties, field.name)
+        kind: SettingType = "BOOLEAN" if isinstance(current, bool) else "INT"
+        make = _default if current == getattr(defaults, field.name) else _given
+        entries.append(make(name, str(current).lower(), kind, "given when the gateway is started"))
+    entries += [
+        _default(_BROKER_NAMES[name], text_of(setting.default), setting.type, setting.help)
+        for name, setting in _SETTINGS.items()
+        if name in _BROKER_NAMES
+    ]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _given(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
+    return _Entry(name, text, kind, ((name, text, Source.STATIC_BROKER),), meaning, read_only=True)
+
+
+def _default(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:
+    return _Entry(name, text, kind, ((name, text, Source.DEFAULT),), meaning, read_only=True)

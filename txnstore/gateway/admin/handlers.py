@@ -1,0 +1,26 @@
+"""The handlers of all requests of administrators."""
+
+from __future__ import annotations
+
+from txnstore.gateway.admin.acls import Rules
+from txnstore.gateway.admin.configs import Configs
+from txnstore.gateway.admin.groups import Groups
+from txnstore.gateway.admin.partitions import Partitions
+from txnstore.gateway.admin.topics import Topics
+from txnstore.gateway.admin.transactions import AdminTransactions
+from txnstore.gateway.apis import Api
+from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.server import Handler
+from txnstore.gateway.services import Services
+
+
+def admin_handlers(services: Services, coordinator: GroupCoordinator) -> dict[Api, Handler]:
+    """The handlers of administration."""
+    return {
+        **Topics(services).handlers(),
+        **Partitions(services).handlers(),
+        **Configs(services).handlers(),
+        **AdminTransactions(services).handlers(),
+        **Groups(services, coordinator).handlers(),
+        **Rules(services).handlers(),
+    }

@@ -1,0 +1,136 @@
+"""DeleteRecords, DescribeLogDirs, ElectLeaders, ListPartitionReassignments: what brokers do with partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.rights import delete_records_of
+from txnstore.core.log.commands import DeleteRecords, Deletion
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
+from txnstore.errors import AuthorizationError, TxnStoreError, UndecidedRecordsError
+from txnstore.gateway.admin.common import led_chains, on_cluster, refusal
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request
+
+#: Says that a size is not known: the storage has no limit.
+_UNKNOWN = -1
+
+
+class Partitions:
+    """Deletes records, and answers what a broker knows of its disks and replicas."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its APIs."""
+        return {
+            Api.DELETE_RECORDS: self.delete_records,
+            Api.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
+            Api.ELECT_LEADERS: self.elect_leaders,
+            Api.LIST_PARTITION_REASSIGNMENTS: self.list_reassignments,
+        }
+
+    async def delete_records(self, request: Request, peer: Peer) -> Fields:
+        """Move the starts of logs; each partition is refused alone."""
+        topics = []
+        for topic in request.body.topics:
+            answers = [self._deleted(topic.name, each, request.version, peer) for each in topic.partitions]
+            topics.append({"name": topic.name, "partitions": await asyncio.gather(*answers)})
+        return {"topics": topics}
+
+    async def _deleted(self, topic: str, asked: Any, version: int, peer: Peer) -> Fields:
+        services, number = self._services, asked.partition_index
+        fields = {"partition_index": number, "error_code": ErrorCode.none, "low_watermark": _UNKNOWN}
+        try:
+            services.check(peer, delete_records_of([topic]))
+            found = await services.find(topic, None, number)
+            deletion = Deletion(TopicPartition(topic, number), asked.offset, found.topic_id)
+            starts = await services.commits.submit(DeleteRecords((deletion,)), peer.principal)
+        except UndecidedRecordsError:
+            return {**fields, "error_code": ErrorCode.offset_out_of_range}
+        except (TxnStoreError, RefusedError) as error:
+            return {**fields, "error_code": code_of(error, Api.DELETE_RECORDS, version)}
+        return {**fields, "low_watermark": starts[deletion.tp]}
+
+    async def describe_log_dirs(self, request: Request, peer: Peer) -> Fields:
+        """The store as the only directory, with the size of each partition that this gateway leads."""
+        try:
+            self._services.check(peer, on_cluster("DESCRIBE"))
+        except AuthorizationError as error:
+            return {"error_code": code_of(error, Api.DESCRIBE_LOG_DIRS, request.version), "results": ()}
+        view = await self._services.freshness.head()
+        asked = request.body.topics
+        if asked is None:
+            wanted = {name: list(range(topic.partitions)) for name, topic in sorted(view.topics.items())}
+        else:
+            wanted = {topic.topic: list(topic.partitions) for topic in asked}
+        led = led_chains(self._services)
+        topics = await self._services.in_thread(lambda: _sizes(view, wanted, led))
+        directory = {
+            "log_dir": self._services.connection.url,
+            "topics": topics,
+            "total_bytes": _UNKNOWN,
+            "usable_bytes": _UNKNOWN,
+        }
+        return {"results": [directory]}
+
+    async def elect_leaders(self, request: Request, peer: Peer) -> Fields:
+        """No partition needs an election: its leader is there, and no other one is preferred."""
+        body, denied = request.body, None
+        try:
+            self._services.check(peer, on_cluster("ALTER"))
+        except AuthorizationError as error:
+            denied = refusal(error, Api.ELECT_LEADERS, request.version)
+        if body.topic_partitions is None:  # All: those that need no election are not listed.
+            return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": ()}
+        view = await self._services.freshness.head()
+        results = [
+            {
+                "topic": topic.topic,
+                "partition_result": [
+                    {"partition_id": number, **(denied or _election(view, TopicPartition(topic.topic, number)))}
+                    for number in topic.partitions
+                ],
+            }
+            for topic in body.topic_partitions
+        ]
+        return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": results}
+
+    async def list_reassignments(self, request: Request, peer: Peer) -> Fields:
+        """None: partitions have no replicas that could move."""
+        try:
+            self._services.check(peer, on_cluster("DESCRIBE"))
+        except AuthorizationError as error:
+            return {**refusal(error, Api.LIST_PARTITION_REASSIGNMENTS, request.version), "topics": ()}
+        return {"topics": ()}
+
+
+def _sizes(view: View, wanted: dict[str, list[int]], led: frozenset[int]) -> list[Fields]:
+    """The size of each partition that exists in these chains. In a thread: a log may have a million batches."""
+    topics: list[Fields] = []
+    for name, numbers in wanted.items():
+        tps = [TopicPartition(name, number) for number in numbers]
+        logs = [(tp.partition, view.partition(tp)) for tp in tps if chain_of_partition(tp, view.chains) in led]
+        partitions = [
+            {"partition_index": number, "partition_size": sum(batch.size for batch in log.batches)}
+            for number, log in logs
+            if log is not None
+        ]
+        if partitions:
+            topics.append({"name": name, "partitions": partitions})
+    return topics
+
+
+def _election(view: View, tp: TopicPartition) -> dict[str, object]:
+    if view.partition(tp) is None:
+        return {"error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"No such partition as {tp}"}
+    return {"error_code": ErrorCode.election_not_needed, "error_message": "the partition has its leader"}

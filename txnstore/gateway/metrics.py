@@ -1,0 +1,145 @@
+"""What a gateway counts, as plain values, and as the families of Prometheus that show it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+_LOG = logging.getLogger(__name__)
+
+#: The content type of the text.
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+#: The bytes of the longest request for metrics, and the seconds that one may take.
+_MAX_HEAD, _TIMEOUT = 8 << 10, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayMetrics:
+    """What a gateway has done since its start, and what it holds.
+
+    Attributes:
+        connections: The connections that are open.
+        accepted: The connections that were accepted.
+        closed: The connections that the gateway has closed, by the reason: ``malformed`` (what arrived was no request),
+            ``slow``, ``failed`` (a request failed that has no code for it), ``full`` (there were too many).
+        requests: The requests by API.
+        errors: The codes of errors in responses by their names.
+        bytes_in: The bytes of requests.
+        bytes_out: The bytes of responses.
+        held_bytes: The bytes of the requests that are in memory.
+        unsent_bytes: The bytes of the responses that are not sent.
+        flushes: The times that batches of producers were taken together.
+        batches: These batches.
+        commits: The commits that were begun; each is an entry, if nothing else writes to the chain.
+        commands: The commands in these commits.
+        hot_bytes: The bytes of the newest batches that are kept.
+        hot_hits: The batches that fetches found there.
+        hot_misses: The batches that they did not.
+        waiting_fetches: The fetches under way, most of which wait for records.
+        failures: The errors that no request has: each is in the log with its traceback.
+    """
+
+    connections: int
+    accepted: int
+    closed: Mapping[str, int]
+    requests: Mapping[str, int]
+    errors: Mapping[str, int]
+    bytes_in: int
+    bytes_out: int
+    held_bytes: int
+    unsent_bytes: int
+    flushes: int
+    batches: int
+    commits: int
+    commands: int
+    hot_bytes: int
+    hot_hits: int
+    hot_misses: int
+    waiting_fetches: int
+    failures: int
+
+
+class Shown(NamedTuple):
+    """How Prometheus shows a value, or a value for each value of a label."""
+
+    name: str
+    help: str
+    value: Callable[[GatewayMetrics], int | Mapping[str, int]]
+    label: str | None = None
+    kind: Literal["counter", "gauge"] = "counter"
+
+
+SHOWN: tuple[Shown, ...] = (
+    Shown("gateway_connections", "Open connections.", lambda metrics: metrics.connections, kind="gauge"),
+    Shown("gateway_connections_accepted", "Accepted connections.", lambda metrics: metrics.accepted),
+    Shown(
+        "gateway_connections_closed", "Connections that the gateway closed.", lambda metrics: metrics.closed, "reason"
+    ),
+    Shown("gateway_requests", "Requests, by API.", lambda metrics: metrics.requests, "api"),
+    Shown("gateway_errors", "Codes of errors in responses.", lambda metrics: metrics.errors, "code"),
+    Shown("gateway_received_bytes", "Bytes of requests.", lambda metrics: metrics.bytes_in),
+    Shown("gateway_sent_bytes", "Bytes of responses.", lambda metrics: metrics.bytes_out),
+    Shown("gateway_held_bytes", "Bytes of requests in memory.", lambda metrics: metrics.held_bytes, kind="gauge"),
+    Shown("gateway_unsent_bytes", "Bytes of unsent responses.", lambda metrics: metrics.unsent_bytes, kind="gauge"),
+    Shown("gateway_flushes", "Times that batches were taken together.", lambda metrics: metrics.flushes),
+    Shown("gateway_flushed_batches", "Batches in these flushes.", lambda metrics: metrics.batches),
+    Shown("gateway_commits", "Commits of commands of clients.", lambda metrics: metrics.commits),
+    Shown("gateway_commands", "Commands in these commits.", lambda metrics: metrics.commands),
+    Shown("gateway_hot_bytes", "Bytes of the newest batches.", lambda metrics: metrics.hot_bytes, kind="gauge"),
+    Shown("gateway_hot_hits", "Batches that fetches found in memory.", lambda metrics: metrics.hot_hits),
+    Shown("gateway_hot_misses", "Batches that they did not find there.", lambda metrics: metrics.hot_misses),
+    Shown(
+        "gateway_waiting_fetches",
+        "Fetches under way, most of which wait for records.",
+        lambda metrics: metrics.waiting_fetches,
+        kind="gauge",
+    ),
+    Shown("gateway_failures", "Errors of the gateway that no request has.", lambda metrics: metrics.failures),
+)
+
+
+class MetricsServer:
+    """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0.
+
+    Args:
+        text: Makes the text of a response. It computes, and asks nobody.
+    """
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Start to listen on a bound socket."""
+        self._server = await asyncio.start_server(self._serve, sock=bound, limit=_MAX_HEAD)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._response(head))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
+            _LOG.debug("a request for metrics failed", extra={"reason": repr(error)})
+        finally:
+            writer.transport.abort()  # Nothing if it is closed.
+
+    def _response(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in {b"GET", b"HEAD"} or path != b"/metrics":
+            return b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        body = self._text().encode()
+        status = f"HTTP/1.0 200 OK\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return status.encode() + (body if method == b"GET" else b"")
