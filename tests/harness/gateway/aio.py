@@ -138,7 +138,7 @@ class Consumer:
     def subscribe(self, topic: str, assigned: Callable[[Places], None]) -> None:
         lock = self._lock
 
-        class Listener(aiokafka.ConsumerRebalanceListener):
+        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             has_lock = False
 
             async def on_partitions_revoked(self, revoked: Any) -> None:

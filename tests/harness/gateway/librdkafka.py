@@ -123,11 +123,11 @@ class Consumer:
     def poll(self, count: int, seconds: float) -> list[Read]:
         reads = []
         for message in self.consumer.consume(count, seconds):
-            if message.error() is not None:
-                if message.error().fatal():
-                    raise EndedError(repr(message.error()))
-                continue
-            reads.append(Read(message.topic(), message.partition(), message.offset(), message.value().decode()))
+            each: Any = message
+            if each.error() is None:
+                reads.append(Read(each.topic(), each.partition(), each.offset(), each.value().decode()))
+            elif each.error().fatal():
+                raise EndedError(repr(each.error()))
         return reads
 
     def rewind(self, offsets: Mapping[tuple[str, int], int]) -> None:

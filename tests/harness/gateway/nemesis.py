@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Nemesis:
         of each kind in ``least`` have succeeded.
         """
         for number in range(len(self._proxies)):
-            self._gateways.append(self._started(f"gateway-{number}", lambda number=number: self._gateway(number)))
+            self._gateways.append(self._started(f"gateway-{number}", partial(self._gateway, number)))
         self._wait("the gateways listen", lambda: all(self._is_listening(proxy) for proxy in self._proxies))
         for task in self._tasks:
             self._start_client(task)

@@ -58,7 +58,12 @@ class Proxy:
     def sever(self) -> None:
         """Break all connections."""
         self.faults["all connections cut"] += 1
-        self._loop.call_soon_threadsafe(lambda: [writer.transport.abort() for writer in self._writers])
+
+        def abort_all() -> None:
+            for writer in self._writers:
+                writer.transport.abort()
+
+        self._loop.call_soon_threadsafe(abort_all)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -152,5 +157,5 @@ def _has_transaction(frame: bytes) -> bool:
     at = 14 + max(length, 0)
     version = struct.unpack_from(">h", frame, 6)[0]
     if version >= 9:
-        return frame[at + 1] != 0  # After the tagged fields of the header, a compact string.
+        return bool(frame[at + 1])  # After the tagged fields of the header, a compact string.
     return bool(struct.unpack_from(">h", frame, at)[0] >= 0)

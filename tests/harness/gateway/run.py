@@ -145,7 +145,7 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
     """Without faults: transactions are ended, jobs read to the end, new clients read all records."""
     time.sleep(TRANSACTION_TIMEOUT + 0.2)
     violations = [f"recover of {name} failed: {why}" for name, why in store.recover().failed]
-    nemesis.drain([replace(it, drain=True) for it in tasks if it.role.endswith("job")])
+    nemesis.drain([replace(it, drain=True, pause=0.0) for it in tasks if it.role.endswith("job")])
     nemesis.stop_gateways()
     # The transactional ids of killed clients, whose timeouts have not passed.
     for txn in store.transactions(TxnState.ONGOING.name):

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tests.harness.gateway.aio import Aiokafka
 from tests.harness.gateway.client import Consuming, EndedError, Library, Places, Producing, Read, RefusedError
@@ -27,7 +27,7 @@ from tests.harness.torture.plan import INPUT, OUTPUT
 
 #: Seconds for which a transaction may take: a call of it hangs then.
 _LONGEST = 60.0
-LIBRARIES = {"librdkafka": Librdkafka, "aiokafka": Aiokafka, "java": Java}
+LIBRARIES: dict[str, Callable[[ClientTask], Library]] = {"librdkafka": Librdkafka, "aiokafka": Aiokafka, "java": Java}
 
 
 class Worker:
