@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
 from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ class Commits:
     """Commits commands in the order in which they are given.
 
     In a store with one chain, all commands that wait share the next entry, so a thousand clients need one PUT. Several
-    chains take a command each through the coordinator, whose commits share entries where they meet.
+    chains take a command each through the coordinator, in threads, whose commits share entries where they meet. There
+    the batches of a producer for a partition wait for each other: only these have to keep their order.
 
     Args:
         connection: The connection to the store.
@@ -45,6 +48,9 @@ class Commits:
         self._single = not connection.several_chains
         #: The commands that no commit has taken, oldest first. Only the event loop changes it.
         self._waiting: deque[_Asked] = deque()
+        #: With several chains: what waits for an earlier command of the same order, by :func:`_order_of`. An order is
+        #: in it as long as a command of it is not committed. Only the event loop changes it.
+        self._behind: dict[tuple[int, str, int] | None, deque[_Asked]] = {}
         #: The commits under way. Only the event loop changes it.
         self._running: set[asyncio.Task[None]] = set()
         #: The commits that were begun, and the commands in them.
@@ -63,7 +69,14 @@ class Commits:
             principal: Who asks for it; None: the principal of the gateway.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(command, principal, future))
+        asked = _Asked(command, principal, future)
+        order = None if self._single else _order_of(command)
+        if order in self._behind:
+            self._behind[order].append(asked)
+            return future
+        if order is not None:
+            self._behind[order] = deque()
+        self._waiting.append(asked)
         self._taken.clear()
         if not self._starting:  # Not at once: the commands that the caller submits together share the entry.
             self._starting = True
@@ -81,7 +94,7 @@ class Commits:
             self.commands += len(taken)
             task = asyncio.get_running_loop().create_task(self._commit(taken))
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, taken))
         if not self._waiting:
             self._taken.set()
 
@@ -89,8 +102,14 @@ class Commits:
         """Wait until the commits under way have taken all commands."""
         await self._taken.wait()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, taken: Sequence[_Asked], task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        for order in filter(None, (_order_of(asked.command) for asked in taken if not self._single)):
+            behind = self._behind[order]
+            if behind:
+                self._waiting.append(behind.popleft())
+            else:
+                del self._behind[order]
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("the commit of requests failed", exc_info=task.exception())
         self._start()
@@ -114,3 +133,11 @@ class Commits:
                 else:
                     future.set_result(answer)
             loop.call_soon(self._committed)  # After the callbacks of the futures, which run before it.
+
+
+def _order_of(command: Command) -> tuple[int, str, int] | None:
+    """The producer id and the partition of a command that appends a batch; None: it need not keep an order."""
+    if not isinstance(command, Append) or not command.batches:
+        return None
+    (batch,) = command.batches
+    return command.producer.producer_id, batch.topic, batch.partition

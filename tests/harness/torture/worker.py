@@ -6,9 +6,11 @@ requested, and with 3 after an error that is fatal for a client; a new process r
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -318,6 +320,7 @@ ROLES = {"producer": produce, "job": job, "consumer": consume, "janitor": tidy, 
 
 def main(argument: str) -> int:
     """Do the task; the exit code."""
+    faulthandler.register(signal.SIGUSR1)  # What hangs shows where.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task = Task.from_json(argument)
     with task.history.open("a") as file:
