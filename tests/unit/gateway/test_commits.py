@@ -50,7 +50,7 @@ def test_batches_of_a_producer_for_a_partition_wait_for_each_other() -> None:
     async def run() -> None:
         chains = Chains()
         with ThreadPoolExecutor(8) as threads:
-            commits = Commits(cast(Connection, chains), threads, lambda: None)
+            commits = Commits(cast("Connection", chains), threads, lambda: None)
             answers = {
                 command: commits.submit(command, None)
                 for command in (first, second, third, elsewhere, of_another, joins)
