@@ -172,6 +172,12 @@ torture: $(STAMP) $(STORE_BUILT) ## Kill and pause real processes on one store, 
 	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' \
 		--chains '$(CHAINS)' --seed '$(SEED)' $(if $(SERVER_KILLS),--server-kills)
 
+# Clients in Java take part where Maven can fetch them.
+.PHONY: torture-gateway
+torture-gateway: $(STAMP) $(STORE_BUILT) $(if $(shell command -v mvn),$(LIBS)/.fetched) ## Kill and pause two gateways and Kafka's clients, and cut connections; check what they saw: DURATION, STORE, CHAINS, SEED
+	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.gateway --duration '$(DURATION)' --store '$(STORE)' \
+		--chains '$(CHAINS)' --seed '$(SEED)' $(if $(shell command -v mvn),--jars '$(LIBS)')
+
 KILLS ?= 50
 
 .PHONY: streaming-torture

@@ -160,7 +160,8 @@ class Tail:
         Args:
             state: The state to begin with.
             publish: Called with each new state, so that none is lost if a later entry is damaged.
-            size: The number of entries to read first; each further request reads twice as many.
+            size: The number of entries to read first; each further request reads twice as many, up to
+                :data:`_MAX_WINDOW`.
             window: The entries after ``state`` that were read before, by number.
             until: Read no further than this entry.
             sure: Look at :data:`ABSENT` names before the chain ends; else the first one without an object ends it,
@@ -180,7 +181,7 @@ class Tail:
                 end = end if until is None else min(end, until)
                 unread = [number for number in range(following, end + 1) if number not in unfolded]
                 unfolded |= self.read(unread[:_MAX_WINDOW])
-                size *= 2
+                size = min(2 * size, _MAX_WINDOW)
             data = unfolded[following]
             if data is None:
                 data = self._missing(following, unfolded, sure=sure)

@@ -25,7 +25,8 @@ class GatewayMetrics:
         connections: The connections that are open.
         accepted: The connections that were accepted.
         closed: The connections that the gateway has closed, by the reason: ``malformed`` (what arrived was no request),
-            ``slow``, ``failed`` (a request failed that has no code for it), ``full`` (there were too many).
+            ``slow``, ``failed`` (a request failed that has no code for it), ``full`` (there were too many),
+            ``suspended`` (the process was).
         requests: The requests by API.
         errors: The codes of errors in responses by their names.
         bytes_in: The bytes of requests.

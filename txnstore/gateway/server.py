@@ -5,7 +5,9 @@ requests overlap: the next one is read when the batches of the last one are stag
 predecessor, and what follows waits for it.
 
 What has arrived as a whole is carried out, as by a broker, even if the client is gone by then: it may have sent a
-request without an answer, or its leave of a group. Only a fetch ends with its client.
+request without an answer, or its leave of a group. Only a fetch ends with its client. And a process that was suspended
+carries out nothing that came before it woke: its clients have long gone on at other gateways. A client of transactions
+v1 has the same epoch there, so its end of one transaction would end the next one.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ WRITE_TIMEOUT, SHORT_WRITE_TIMEOUT = 60.0, 4.0
 _LINGER = 1.0
 #: Seconds within which a client must begin and end TLS.
 _TLS_TIMEOUT = 10.0
+#: Seconds between two looks at the clock, and the least between them that shows that the process was suspended. Clients
+#: wait longer for an answer before they ask another gateway.
+_LOOK, _SUSPENDED = 0.5, 2.5
 #: Seconds of silence after which a connection is probed, between probes, and the probes that may fail.
 _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
@@ -112,7 +117,7 @@ class Traffic:
         bytes_out: The bytes of responses.
         errors: The codes in responses by their names.
         closed: The connections that the gateway has closed, by the reason: ``malformed``, ``slow``, ``failed``,
-            ``full``.
+            ``full``, ``suspended``.
     """
 
     connections: int = 0
@@ -149,6 +154,9 @@ class Server:
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
+        #: When this process last looked at the clock of the loop, and its next look.
+        self._looked_at = 0.0
+        self._next_look: asyncio.TimerHandle | None = None
         self.is_draining = False
         self.budget, self.room = Budget(), Room()
         self.traffic = Traffic()
@@ -164,6 +172,24 @@ class Server:
             ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
             ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
         )
+        self._looked_at = loop.time()
+        self._next_look = loop.call_later(_LOOK, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close all connections if the process was suspended.
+
+        The loop calls this before anything continues that waited for bytes, or for the storage.
+        """
+        seconds = loop.time() - self._looked_at
+        if seconds > _SUSPENDED:
+            _LOG.warning(
+                "closing %d connections: the gateway was suspended for %.1f s", len(self._connections), seconds
+            )
+            self.traffic.closed["suspended"] += len(self._connections)
+            for task in self._connections:
+                task.cancel()
+        self._looked_at = loop.time()
+        self._next_look = loop.call_later(_LOOK, self._look, loop)
 
     async def close(self, grace: float) -> bool:
         """Take no more requests, answer those that have arrived, and close all connections.
@@ -175,6 +201,8 @@ class Server:
             Whether all have ended.
         """
         self.is_draining = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         if self._server is not None:
             self._server.close()
         for connection in self._connections.values():

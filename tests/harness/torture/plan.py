@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import txnstore
 from tests.harness.history import Bounds, Poll, Snapshot
@@ -31,7 +32,8 @@ ID_EXPIRATION = 5.0
 class Task:
     """One process: its role and its name. It ends when the folder contains a file ``stop``.
 
-    ``number`` of ``count`` of its role determines its partitions. ``drain``: end at the end of the input.
+    ``number`` of ``count`` of its role determines its partitions. ``drain``: end at the end of the input. ``groups``: a
+    job consumes with the first one, and a consumer observes all. ``pause``: the most seconds between two transactions.
     """
 
     role: str
@@ -43,6 +45,8 @@ class Task:
     seed: int
     drain: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=lambda: [GROUP])
+    pause: float = 0.0
 
     @property
     def transactional_id(self) -> str:
@@ -64,7 +68,7 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Task:
+    def from_json(cls, text: str) -> Self:
         """The task of an argument."""
         return cls(**json.loads(text))
 
@@ -83,7 +87,7 @@ def polled(records: list[txnstore.Record]) -> Poll:
     return Poll({key: tuple(items) for key, items in by_partition.items()})
 
 
-def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
+def observe(store: txnstore.Store, *, records: bool, groups: Sequence[str] = (GROUP,)) -> Snapshot:
     """All ends and positions of the store in one snapshot, with all committed records on request."""
     snapshot = store.snapshot()
     view = snapshot.view
@@ -92,13 +96,15 @@ def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
         for topic in (INPUT, OUTPUT)
         for tp, log in view.partitions_of(topic)
     }
-    group = view.groups.get(GROUP)
-    offsets = {str(tp): item.value.offset for tp, item in group.offsets.items()} if group is not None else {}
+    stored = {name: view.groups[name] for name in groups if name in view.groups}
+    offsets: dict[str, dict[str, int]] = {name: {} for name in groups}
+    for name, group in stored.items():
+        offsets[name] = {str(tp): item.value.offset for tp, item in group.offsets.items()}
     return Snapshot(
         bounds,
         _records(store, snapshot) if records else {},
-        {GROUP: offsets},
-        (GROUP,) if group is not None and any(group.pending.values()) else (),
+        offsets,
+        tuple(name for name, group in stored.items() if any(group.pending.values())),
     )
 
 

@@ -6,9 +6,11 @@ requested, and with 3 after an error that is fatal for a client; a new process r
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -30,7 +32,6 @@ from tests.harness.history import (
 from tests.harness.history.format import MicroOp
 from tests.harness.short_history import short_history
 from tests.harness.torture.plan import (
-    GROUP,
     ID_EXPIRATION,
     INPUT,
     LEASE_MS,
@@ -169,6 +170,7 @@ def produce(worker: Worker) -> None:
             else:
                 keys = [str(rng.choice(everywhere)) for _ in range(rng.randint(1, 4))]
                 worker.transact(producer, [Send(key, worker.value()) for key in keys], Poll(), None)
+            time.sleep(rng.uniform(0.0, worker.task.pause))
 
 
 def _plain(worker: Worker, producer: txnstore.Producer, tp: TopicPartition) -> None:
@@ -192,7 +194,7 @@ def job(worker: Worker) -> None:
     own = [tp for tp in worker.partitions(INPUT) if tp.partition % task.count == task.number]
     with (
         closing(worker.transactional_producer()) as producer,
-        closing(worker.store.consumer(group=GROUP)) as consumer,
+        closing(worker.store.consumer(group=task.groups[0])) as consumer,
     ):
         consumer.assign(own)
         while not task.over:
@@ -208,9 +210,10 @@ def job(worker: Worker) -> None:
                     Send(f"{OUTPUT}-{worker.rng.randrange(len(worker.partitions(OUTPUT)))}", worker.value(), None, it)
                     for it in _sources(poll)
                 ]
-                offsets = Offsets(GROUP, {key: items[-1][0] + 1 for key, items in poll.records.items()})
+                offsets = Offsets(task.groups[0], {key: items[-1][0] + 1 for key, items in poll.records.items()})
                 if not worker.transact(producer, sends, poll, offsets):
                     consumer.rewind_to_committed()
+                time.sleep(worker.rng.uniform(0.0, task.pause))
             elif task.drain and not any(consumer.lag().values()):
                 return
 
@@ -237,7 +240,7 @@ def consume(worker: Worker) -> None:
                 observed_at = time.monotonic() if whole else observed_at
                 recorder.invoke("snapshot")
                 try:
-                    recorder.complete(Type.OK, [observe(worker.store, records=whole)])
+                    recorder.complete(Type.OK, [observe(worker.store, records=whole, groups=worker.task.groups)])
                 except TxnStoreError as error:
                     recorder.complete(Type.FAIL, error=repr(error))
                 with suppress(StorageError):
@@ -317,6 +320,7 @@ ROLES = {"producer": produce, "job": job, "consumer": consume, "janitor": tidy, 
 
 def main(argument: str) -> int:
     """Do the task; the exit code."""
+    faulthandler.register(signal.SIGUSR1)  # What hangs shows where.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task = Task.from_json(argument)
     with task.history.open("a") as file:

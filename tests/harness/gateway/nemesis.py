@@ -1,0 +1,314 @@
+"""Runs gateways and clients, and harms them: kills, pauses, and cut connections."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import txnstore.errors
+from tests.harness.gateway.plan import ENDED, ClientTask
+from tests.harness.gateway.proxy import Proxy
+from tests.harness.torture.plan import STOP, Task
+
+_START_TIMEOUT = 180.0
+#: Guards against hangs on a busy machine.
+_END_TIMEOUT = 150.0
+_LONGEST_WAIT = 600.0
+#: Seconds between two faults; for which a killed gateway is away; of pauses, most of which are longer than what its
+#: peers and the timeouts of clients allow.
+_BETWEEN = (0.5, 5.0)
+_AWAY = (0.1, 5.0)
+_SHORT, _LONG = (0.05, 1.0), (2.0, 10.0)
+#: Seconds that a client runs before its first fault.
+_SHORTEST_LIFE = 4.0
+
+
+@dataclass
+class _Process:
+    """A process: how to start it again, and until when it is away or paused (seconds of the monotonic clock)."""
+
+    name: str
+    start: Callable[[], subprocess.Popen[bytes]]
+    process: subprocess.Popen[bytes]
+    started: float
+    task: Task | None = None
+    away_until: float | None = None
+    paused_until: float | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.paused_until is None and self.away_until is None and self.process.poll() is None
+
+
+class Nemesis:
+    """Starts the gateways, then the clients, and injects faults by its seed; ends what it started, by process id.
+
+    Args:
+        folder: For logs and histories.
+        url: The store.
+        options: The storage options.
+        proxies: One for each gateway.
+        tasks: The clients.
+        seed: Of the faults.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        options: Mapping[str, Any],
+        proxies: Sequence[Proxy],
+        tasks: Sequence[Task],
+        seed: int,
+    ) -> None:
+        self.faults: Counter[str] = Counter()
+        self.surprises: list[str] = []
+        self._folder, self._url, self._options = folder, url, options
+        self._proxies, self._tasks = proxies, tasks
+        self._rng = random.Random(seed)
+        self._lives: Counter[str] = Counter()
+        self._gateways: list[_Process] = []
+        self._clients: list[_Process] = []
+
+    # Runs -------------------------------------------------------------------------------------------------------------
+
+    def run(self, duration: float, least: Mapping[str, int], least_faults: int) -> None:
+        """Inject faults for so many seconds once all clients work, and request their end.
+
+        A busy machine gets more time: for ``least_faults`` faults, and then, without faults, until so many operations
+        of each kind in ``least`` have succeeded.
+        """
+        for number in range(len(self._proxies)):
+            self._gateways.append(self._started(f"gateway-{number}", partial(self._gateway, number)))
+        self._wait("the gateways listen", lambda: all(self._is_listening(proxy) for proxy in self._proxies))
+        for task in self._tasks:
+            self._start_client(task)
+        self._wait("all clients work", lambda: all(_history_of(each) for each in self._clients))
+        until = time.monotonic() + duration
+        latest = until + _LONGEST_WAIT
+        next_fault = time.monotonic()
+        while time.monotonic() < (latest if self.faults.total() < least_faults else until):
+            time.sleep(0.02)
+            self._look_after()
+            if time.monotonic() > next_fault:
+                self._harm()
+                next_fault = time.monotonic() + self._rng.uniform(*_BETWEEN)
+        self.calm()
+        while time.monotonic() < latest and not self._has_succeeded(least):
+            time.sleep(0.1)
+            self._look_after()
+        self._say("the end is requested")
+        (self._folder / STOP).touch()
+        self._finish()
+
+    def drain(self, tasks: Sequence[Task]) -> None:
+        """Run these to their end without faults."""
+        self._say("the jobs read to the end")
+        for task in tasks:
+            self._start_client(task)
+        self._finish()
+
+    def calm(self) -> None:
+        """End all faults: every gateway and every client runs."""
+        for proxy in self._proxies:
+            proxy.quiet = True
+        for each in [*self._gateways, *self._clients]:
+            each.paused_until = each.paused_until and 0.0
+            each.away_until = each.away_until and 0.0
+        self._look_after()
+
+    def kill_all(self) -> None:
+        """End every remaining process."""
+        for each in [*self._gateways, *self._clients]:
+            _kill(each)
+        self._gateways, self._clients = [], []
+
+    def stop_gateways(self) -> None:
+        """End the gateways as an operator does: they must end by themselves, with status 0."""
+        for each in self._gateways:
+            each.process.send_signal(signal.SIGTERM)
+        for each in self._gateways:
+            try:
+                each.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.surprises.append(f"{each.name} did not end after SIGTERM")
+            self._check_end(each)
+        self.kill_all()
+
+    def _say(self, text: str) -> None:
+        with (self._folder / "nemesis.log").open("a") as log:
+            log.write(f"{time.time():.1f} {text}\n")
+
+    # Processes --------------------------------------------------------------------------------------------------------
+
+    def _started(self, name: str, start: Callable[[], subprocess.Popen[bytes]], task: Task | None = None) -> _Process:
+        return _Process(name, start, start(), time.monotonic(), task)
+
+    def _gateway(self, number: int) -> subprocess.Popen[bytes]:
+        proxy = self._proxies[number]
+        peers = ",".join(f"{host}:{port}" for host, port in (each.address for each in self._proxies))
+        options = [f"--storage-option={key}={value}" for key, value in self._options.items()]
+        arguments = [
+            "-m", "txnstore.cli", "--store", self._url, *options, "gateway",
+            "--listen", f"127.0.0.1:{proxy.target[1]}", "--advertise", f"127.0.0.1:{proxy.address[1]}",
+            "--peers", peers, "--property", "group.initial.rebalance.delay.ms=500",
+        ]  # fmt: skip
+        return _popen(arguments, self._folder / f"gateway-{number}.log", "ab")
+
+    def _start_client(self, task: Task) -> None:
+        place = f"{task.role}-{task.number}"
+        self._lives[place] += 1
+        task = replace(task, name=f"{place}-{self._lives[place]}")
+        package = "gateway" if isinstance(task, ClientTask) else "torture"
+        arguments = ["-m", f"tests.harness.{package}.worker", task.to_json()]
+        log = self._folder / f"{task.name}.log"
+        self._clients.append(self._started(task.name, lambda: _popen(arguments, log, "wb"), task))
+
+    def _look_after(self) -> None:
+        """Wake what has been paused for long enough, and start again what has ended."""
+        now = time.monotonic()
+        for each in [*self._gateways, *self._clients]:
+            if each.paused_until is not None and now > each.paused_until:
+                each.paused_until = None
+                each.process.send_signal(signal.SIGCONT)
+        for each in self._gateways:
+            if each.process.poll() is None:
+                continue
+            if each.away_until is None:
+                self._check_end(each)
+                each.away_until = now
+            if now > each.away_until:
+                each.away_until, each.process, each.started = None, each.start(), now
+        for each in list(self._clients):
+            if each.process.poll() is not None:
+                self._clients.remove(each)
+                self._check_end(each)
+                assert each.task is not None
+                if not each.task.over:
+                    self._start_client(each.task)
+
+    def _check_end(self, each: _Process) -> None:
+        code = each.process.poll()
+        if code == ENDED and each.task is not None:
+            self.faults[f"{each.task.role} ended by an error"] += 1
+        elif code not in (0, -signal.SIGKILL, None):
+            log = (self._folder / f"{each.name}.log").read_text()
+            self.surprises.append(f"{each.name} ended with {code}: {log[-2000:]}")
+        if each.process.stdin is not None:
+            each.process.stdin.close()
+
+    def _finish(self) -> None:
+        """Wait until all clients end by themselves; start none again but those that drain."""
+        deadline = time.monotonic() + _END_TIMEOUT
+        while self._clients and time.monotonic() < deadline:
+            time.sleep(0.05)
+            for each in list(self._clients):
+                code = each.process.poll()
+                if code is not None:
+                    self._clients.remove(each)
+                    self._check_end(each)
+                    if code == ENDED and each.task is not None and each.task.drain:
+                        self._start_client(each.task)
+        for each in self._clients:
+            each.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.2)
+            log = (self._folder / f"{each.name}.log").read_text()
+            self.surprises.append(f"{each.name} did not end by itself: {log[-1500:]}")
+            _kill(each)
+        self._clients = []
+
+    # Faults -----------------------------------------------------------------------------------------------------------
+
+    def _harm(self) -> None:
+        rng, now = self._rng, time.monotonic()
+        kind = rng.choices(
+            ["gateway kill", "gateway pause", "gateway long pause", "cut", "client kill", "client pause"],
+            [3, 3, 2, 2, 2, 1],
+        )[0]
+        if kind == "cut":
+            rng.choice(self._proxies).sever()
+            return
+        processes = self._gateways if kind.startswith("gateway") else self._clients
+        up = [each for each in processes if each.is_up]
+        if kind.startswith("gateway") and len(up) < len(self._gateways) and rng.random() < 0.9:
+            return  # Mostly one of them works.
+        if kind.startswith("client"):
+            up = [each for each in up if now - each.started > _SHORTEST_LIFE]
+        if not up:
+            return
+        victim = rng.choice(up)
+        self.faults[kind] += 1
+        self._say(f"{kind}: {victim.name}")
+        if kind == "gateway kill":
+            victim.away_until = now + rng.uniform(*_AWAY)
+        if kind.endswith("kill"):
+            victim.process.kill()
+            victim.process.wait()
+            return
+        victim.process.send_signal(signal.SIGSTOP)
+        longest = _SHORT if kind == "gateway pause" or (rng.random() < 0.5 and kind == "client pause") else _LONG
+        victim.paused_until = now + rng.uniform(*longest)
+        self._say(f"{victim.name} is paused for {victim.paused_until - now:.1f} s")
+
+    # Waits ------------------------------------------------------------------------------------------------------------
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"after {_START_TIMEOUT:.0f} s it is not so that {what}")
+            time.sleep(0.1)
+            self._look_after()
+
+    @staticmethod
+    def _is_listening(proxy: Proxy) -> bool:
+        try:
+            socket.create_connection(proxy.target, 1).close()
+        except OSError:
+            return False
+        return True
+
+    def _has_succeeded(self, least: Mapping[str, int]) -> bool:
+        written = [path.read_bytes() for path in self._folder.glob("*.jsonl")]
+        return all(
+            sum(text.count(f'"type":"ok","f":"{kind}"'.encode()) for text in written) >= count
+            for kind, count in least.items()
+        )
+
+
+def _history_of(each: _Process) -> bool:
+    assert each.task is not None
+    path = each.task.history
+    return path.exists() and path.stat().st_size > 0
+
+
+def _kill(each: _Process) -> None:
+    if each.process.poll() is None:
+        each.process.kill()
+        each.process.wait()
+    if each.process.stdin is not None:
+        each.process.stdin.close()
+
+
+def _popen(arguments: Sequence[str], log: Path, mode: str) -> subprocess.Popen[bytes]:
+    root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with log.open(mode) as output:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+        )

@@ -1,0 +1,185 @@
+"""Runs one torture run of gateways and reports its result."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import txnstore
+from tests.harness.gateway.nemesis import Nemesis
+from tests.harness.gateway.plan import ClientTask, is_consumed
+from tests.harness.gateway.proxy import Proxy
+from tests.harness.history import Anomaly, History, Recorder, Type, check, read_history, to_file, write_history
+from tests.harness.places import place
+from tests.harness.torture.archivist import Archivist
+from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
+from txnstore.core.transactions.model import TxnState
+
+#: The groups: members of two libraries; one of aiokafka, whose offsets name no generation; and one of this library.
+GROUPS = ["copy", "aio", "native"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run.
+
+    ``folder``: an empty one, for the histories and the objects. ``jars``: of Kafka's clients in Java; without it there
+    are none. ``small``: fewer clients. ``least``: so many operations of each kind must succeed, and ``least_faults`` be
+    injected, however long that takes on a busy machine.
+    """
+
+    folder: Path
+    duration: float = 60.0
+    store: str = "local"
+    chains: int = 1
+    seed: int = 0
+    jars: Path | None = None
+    partitions: int = 4
+    small: bool = False
+    least: Mapping[str, int] = field(default_factory=dict)
+    least_faults: int = 0
+
+
+@dataclass
+class Report:
+    """The result of a run."""
+
+    settings: Settings
+    anomalies: list[Anomaly]
+    surprises: list[str]
+    violations: list[str]
+    faults: Counter[str]
+    operations: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no anomaly."""
+        return not (self.anomalies or self.surprises or self.violations)
+
+    def lines(self) -> Iterator[str]:
+        """The report in words."""
+        it = self.settings
+        yield f"store {it.store}, {it.chains} chain(s), {it.duration:g} s, seed {it.seed}; histories in {it.folder}"
+        for kind, count in sorted(self.operations.items()):
+            yield f"  {count:7} {kind}"
+        yield f"  {self.records} records written"
+        yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
+        for item in [*self.anomalies, *self.surprises, *self.violations]:
+            yield f"ANOMALY {item}"
+        yield f"{len(self.anomalies) + len(self.surprises) + len(self.violations)} anomalies"
+
+
+def torture(settings: Settings) -> Report:
+    """Run it. The folder keeps the histories, the logs of the processes and a local store."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        chosen = place(settings.store, settings.folder / "store", stack)
+        store = stack.enter_context(txnstore.create(chosen.url, settings.chains, chosen.options or None))
+        archivist = Archivist(store)
+        archivist.start()
+        stack.callback(archivist.end)
+        for topic in (INPUT, OUTPUT):
+            store.create_topic(topic, partitions=settings.partitions)
+        proxies = [Proxy(("127.0.0.1", port), f"{settings.seed} {port}") for port in _free_ports(2)]
+        for proxy in proxies:
+            proxy.start()
+            stack.callback(proxy.close)
+        tasks = _tasks(settings, chosen.url, chosen.options, proxies)
+        nemesis = Nemesis(settings.folder, chosen.url, chosen.options, proxies, tasks, settings.seed)
+        try:
+            nemesis.run(settings.duration, settings.least, settings.least_faults)
+            violations = _last_phase(settings, store, nemesis, tasks)
+        finally:
+            nemesis.kill_all()
+        write_history(settings.folder / "decisions.jsonl", archivist.finish())
+    history = read_history(sorted(settings.folder.glob("*.jsonl")))
+    faults = nemesis.faults + sum((proxy.faults for proxy in proxies), Counter())
+    report = Report(settings, check(history), nemesis.surprises, violations, faults)
+    _count(history, report)
+    return report
+
+
+def _tasks(settings: Settings, url: str, options: dict[str, Any], proxies: list[Proxy]) -> list[Task]:
+    folder, seed = str(settings.folder), settings.seed
+    bootstrap = ",".join(f"{host}:{port}" for host, port in (proxy.address for proxy in proxies))
+
+    def client(library: str, kind: str, count: int, *groups: str) -> list[Task]:
+        return [
+            ClientTask(
+                f"{library}-{kind}", "", number, count, url, folder, seed, options=options, groups=list(groups),
+                kind=kind, library=library, bootstrap=bootstrap, partitions=settings.partitions,
+                jars=str(settings.jars or ""),
+            )
+            for number in range(count)
+        ]  # fmt: skip
+
+    copy, aio, native = GROUPS
+    tasks = [
+        *client("librdkafka", "producer", 1),
+        *client("librdkafka", "job", 2, copy),
+        *client("librdkafka", "consumer", 1),
+        *client("aiokafka", "producer", 1),
+        *client("aiokafka", "job", 1, aio),
+    ]
+    roles = {"consumer": GROUPS}
+    if not settings.small:
+        tasks += client("aiokafka", "consumer", 2)[1:]  # Its number is odd, so it reads what is not committed too.
+        roles |= {"producer": [native], "job": [native]}
+    if settings.jars is not None:
+        tasks += [*client("java", "producer", 1), *client("java", "job", 1, copy)]
+    return [
+        *tasks,
+        # Less often than they could: others are to write.
+        *(Task(role, "", 0, 1, url, folder, seed, False, options, groups, 1.0) for role, groups in roles.items()),
+    ]
+
+
+def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tasks: list[Task]) -> list[str]:
+    """Without faults: transactions are ended, jobs read to the end, new clients read all records."""
+    time.sleep(TRANSACTION_TIMEOUT + 0.2)
+    violations = [f"recover of {name} failed: {why}" for name, why in store.recover().failed]
+    nemesis.drain([replace(it, drain=True, pause=0.0) for it in tasks if it.role.endswith("job")])
+    nemesis.stop_gateways()
+    # The transactional ids of killed clients, whose timeouts have not passed.
+    for txn in store.transactions(TxnState.ONGOING.name):
+        store.abort_transaction(txn.transactional_id)
+    store.recover()
+    groups = {group for task in tasks if task.role.endswith("job") for group in task.groups}
+    violations += [
+        f"group {group} has not consumed its input" for group in sorted(groups) if not is_consumed(store, group)
+    ]
+    with (settings.folder / "final.jsonl").open("a") as file:
+        recorder = Recorder("final", time.monotonic_ns, to_file(file))
+        recorder.invoke("snapshot", final=True)
+        recorder.complete(Type.OK, [observe(store, records=True, groups=GROUPS)])
+        with store.consumer([INPUT, OUTPUT]) as consumer:
+            while True:
+                recorder.invoke("poll", final=True)
+                records = consumer.poll(max_records=10_000)
+                recorder.complete(Type.OK, [polled(records)])
+                if not records and not any(consumer.lag().values()):
+                    break
+    return violations + [str(item) for item in store.verify(deep=True).violations]
+
+
+def _count(history: History, report: Report) -> None:
+    for op in history.operations:
+        library = op.process.split("-")[0] if op.process.count("-") > 2 else "native"
+        report.operations[f"{op.f} {op.type}" if op.f == "poll" else f"{op.f} {op.type} {library}"] += 1
+        if op.type is Type.OK:
+            report.records += len(op.sends)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
