@@ -182,9 +182,8 @@ class Server:
         """
         seconds = loop.time() - self._looked_at
         if seconds > _SUSPENDED:
-            _LOG.warning(
-                "closing %d connections: the gateway was suspended for %.1f s", len(self._connections), seconds
-            )
+            extra = {"connections": len(self._connections), "ms": int(seconds * 1000)}
+            _LOG.warning("closing all connections: the gateway was suspended", extra=extra)
             self.traffic.closed["suspended"] += len(self._connections)
             for task in self._connections:
                 task.cancel()
