@@ -75,6 +75,8 @@ class Producer:
             raise EndedError(repr(failure)) from failure
         except KafkaError as failure:
             raise refused(repr(failure)) from failure
+        except Exception as failure:  # What has ended its background task is raised by each call.
+            raise EndedError(repr(failure)) from failure
 
     def begin(self) -> None:
         self._ask(self._producer.begin_transaction, EndedError)

@@ -253,8 +253,7 @@ class Nemesis:
         if kind == "gateway kill":
             victim.away_until = now + rng.uniform(*_AWAY)
         if kind.endswith("kill"):
-            victim.process.kill()
-            victim.process.wait()
+            _kill(victim)
             return
         victim.process.send_signal(signal.SIGSTOP)
         longest = _SHORT if kind == "gateway pause" or (rng.random() < 0.5 and kind == "client pause") else _LONG

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import txnstore
-from tests.harness.torture.plan import INPUT, Task
-from txnstore.core.log.visibility import visible
-from txnstore.core.model import Isolation
+from tests.harness.torture.plan import INPUT, Task, observe
 
 #: Milliseconds. A client gives up a request sooner than most pauses end, and repeats it at the other gateway.
 REQUEST_TIMEOUT_MS = 5_000
@@ -36,10 +34,11 @@ class ClientTask(Task):
 
 def is_consumed(store: txnstore.Store, group: str) -> bool:
     """Whether a group has committed offsets after all records of the input."""
-    view = store.snapshot().view
-    known = view.groups.get(group)
-    offsets = {} if known is None else {tp: item.value.offset for tp, item in known.offsets.items()}
-    return not any(
-        visible(tp, log, Isolation.READ_COMMITTED, max(offsets.get(tp, 0), log.log_start))
-        for tp, log in view.partitions_of(INPUT)
+    seen = observe(store, records=True, groups=(group,))
+    offsets = seen.groups[group]
+    return all(
+        offset < offsets.get(key, 0)
+        for key, records in seen.records.items()
+        if key.startswith(f"{INPUT}-")
+        for offset, _ in records
     )

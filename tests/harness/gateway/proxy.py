@@ -69,6 +69,11 @@ class Proxy:
         asyncio.set_event_loop(self._loop)
         self._loop.create_task(asyncio.start_server(self._connected, sock=self._bound))
         self._loop.run_forever()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
