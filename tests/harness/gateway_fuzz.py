@@ -44,6 +44,8 @@ from txnstore.gateway.wire import PREFIX, build
 
 #: The memory that the process may take after it has started, in bytes.
 _MOST_GROWTH = 600 << 20
+#: The topic of the other client: no frame names it, so none deletes it.
+_SERVED = "not-named-by-frames"
 #: Seconds to wait for a response; then the connection is left.
 _PATIENCE = 0.5
 _NAMES = ("t", "u", "", "missing", "__consumer_offsets", "a" * 249, "a" * 300, "é/ä", "\0", "group", "PLAIN")
@@ -261,7 +263,7 @@ def _look(gateway: GatewayProcess, outcome: Outcome, first_memory: int) -> None:
         outcome.findings.append(f"the gateway has taken {growth >> 20} MB more")
     try:
         with gateway.client() as client:
-            response = client.ask(Api.PRODUCE, 7, produce_fields("t", record_batch([b"served"])))
+            response = client.ask(Api.PRODUCE, 7, produce_fields(_SERVED, record_batch([b"served"])))
         code = response.responses[0].partition_responses[0].error_code
         if code != 0:
             outcome.findings.append(f"another client gets the code {code!r}")
@@ -274,6 +276,7 @@ def run(folder: Path, seed: int, goes_on: Callable[[], bool]) -> Outcome:
     with txnstore.create(folder / "store") as store:
         store.create_topic("t", partitions=2)
         store.create_topic("u", partitions=1)
+        store.create_topic(_SERVED)
     with gateway_process(folder / "store", folder / "log") as gateway:
         with gateway.client() as client:
             topics = client.ask(Api.METADATA, 12, {"topics": None}).topics
