@@ -205,9 +205,9 @@ ONE_CHAIN = (
     ),
     Mutant(
         "aborted data is read",
-        log_visibility.visible,
+        log_visibility.each_visible,
         "if $is_aborted is None or not $is_aborted($batch)",
-        "",
+        "if True",
     ),
     Mutant(
         "the aborted index is searched without the producer id",

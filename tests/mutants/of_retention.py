@@ -134,7 +134,7 @@ RETENTION = (
     ),
     Mutant(
         "deleted records of a batch that is cut are read",
-        visibility.visible,
+        visibility.each_visible,
         "max($partition.log_start, $start if $start is not None else $partition.log_start)",
         "$start if $start is not None else 0",
         settings={"actors": _ACTORS},

@@ -86,7 +86,7 @@ def test_a_shell_completes_commands_and_options() -> None:
         return [line.removeprefix("plain,") for line in finished(env=env).out.splitlines()]
 
     assert completed("txnstore top") == ["topic"]
-    assert completed("txnstore group re") == ["reset-offsets"]
+    assert completed("txnstore group re") == ["remove-members", "reset-offsets"]
     assert "--dry-run" in completed("txnstore vacuum --")
 
 
