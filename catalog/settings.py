@@ -42,7 +42,7 @@ class Setting:
         default: Kafka's default.
         parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
         help: What it means.
-        type: The type that clients of Kafka are told.
+        type: Its type in Kafka's protocol, which DescribeConfigs shows.
     """
 
     name: str

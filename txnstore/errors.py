@@ -255,7 +255,7 @@ class GroupNotEmptyError(GroupError):
 
     kafka_code = 68
     advice = (
-        "Stop its consumers first, or wait for their session timeout. If their gateways are gone for ever, remove the "
+        "Stop its consumers first, or wait for their session timeout. If their gateways never return, remove the "
         "members with store.remove_members or `txnstore group remove-members`."
     )
 

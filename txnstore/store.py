@@ -603,7 +603,7 @@ class Store:
         return reset_offsets(self._connection, group, to, topics, dry_run=dry_run)
 
     def remove_members(self, group: str) -> int:
-        """Remove the members of a group that a gateway keeps, for example if it is gone for ever.
+        """Remove the members of a group that a gateway keeps, for example if that gateway never returns.
 
         Members that are alive join again; what they have not committed they read again.
 

@@ -146,7 +146,7 @@ def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
 @shared_options()
 @pass_app
 def remove_members(app: App, name: str, yes: bool) -> None:
-    """Remove the members of the group NAME that a gateway keeps, if it is gone for ever. Shows the members, and asks.
+    """Remove the members of the group NAME that a gateway keeps, if that one never returns. Shows them, and asks.
 
     Members that are alive join again.
     """

@@ -125,7 +125,7 @@ CLASSIC = (
         test=_COORDINATOR + "test_generation_that_was_lost_is_not_begun_again_after_the_group_was_loaded_twice",
     ),
     Mutant(
-        "an empty group is kept for ever if those that asked for it have gone",
+        "an empty group is never forgotten if those that asked for it have gone",
         GroupCoordinator._load,
         "if $machine.idle:",
         "if False:",

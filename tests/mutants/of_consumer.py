@@ -61,7 +61,7 @@ CONSUMER = (
         test=_UNIT + "test_partitions_go_over_when_their_member_has_given_them_up",
     ),
     Mutant(
-        "a member has for ever to give up partitions",
+        "a member may take any time to give up partitions",
         KeptMember.await_release,
         "self.revoke_by = $now + self.rebalance_timeout_ms",
         "pass",

@@ -153,7 +153,7 @@ def delete_group(connection: Connection, name: str) -> None:
 def remove_members(connection: Connection, name: str) -> int:
     """Remove the members of a group that a gateway keeps, as if all had left.
 
-    For members whose gateways are gone for ever. Those that are alive lose nothing but their membership: their gateway
+    For members whose gateways never return. Those that are alive lose nothing but their membership: their gateway
     is refused its next generation, their commits are refused, and they join again.
 
     Returns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,8 +31,6 @@ from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
 from txnstore.read.reader import Projection, open_slice
-
-_LOG = logging.getLogger(__name__)
 
 #: Bytes of encoded batches of segments that are kept.
 _COLD_BYTES = 64 << 20

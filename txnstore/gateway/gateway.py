@@ -100,6 +100,7 @@ class Gateway:
         self._consumers = ConsumerGroups(services, self._coordinates)
         offsets = GroupOffsets(services, self._groups)
         self._handlers = _handlers(
+            services,
             [
                 Metadata(services).handlers(),
                 self._produce.handlers(),
@@ -111,7 +112,7 @@ class Gateway:
                 Transactions(services, offsets).handlers(),
                 admin_handlers(services, self._groups, self._consumers),
                 security.handlers(),
-            ]
+            ],
         )
         self._server = Server(
             self._handlers,
@@ -245,16 +246,23 @@ def _warm_up() -> None:
         load(name)
 
 
-def _handlers(parts: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
-    """All handlers, and that of ApiVersions, which lists them."""
+def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[Api, Handler]:
+    """All handlers, which answer by recent rules, and that of ApiVersions, which lists them."""
     handlers: dict[Api, Handler] = {}
+
+    def with_recent_rules(handle: Handler) -> Handler:
+        async def handle_by_them(request: Request, peer: Peer) -> Fields | Awaitable[Fields | None] | None:
+            await services.read_rules()
+            return await handle(request, peer)
+
+        return handle_by_them
 
     async def api_versions(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
         return versions_fields(handlers)
 
     handlers[Api.API_VERSIONS] = api_versions
     for part in parts:
-        handlers.update(part)
+        handlers.update((api, with_recent_rules(handle)) for api, handle in part.items())
     return handlers
 
 

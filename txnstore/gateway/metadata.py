@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from txnstore.catalog.topics import create_topic
+from txnstore.catalog.topics import new_topic
 from txnstore.core.authorization.rights import Right
-from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
@@ -21,8 +19,6 @@ from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
-
-_LOG = logging.getLogger(__name__)
 
 #: Java clients from 4.0 on use transactions of version 2 if the cluster has the first feature (KIP-890); the second
 #: tells tools that groups of KIP-848 are served.
@@ -118,14 +114,12 @@ class Metadata:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         if not self._services.may(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
             raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")
-        connection, partitions = self._services.connection, self._services.properties.num_partitions
-        create = partial(create_topic, connection, name, partitions, None, None, None, None, exist_ok=False)
+        topic = new_topic(self._services.connection.runtime, name, self._services.properties.num_partitions)
         try:
-            return await self._services.in_thread(create)
+            created: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), peer.principal)
         except TopicExistsError:
             return (await self._services.freshness.head()).find_topic(name)
-        finally:
-            self._services.freshness.note()
+        return created
 
     def _described(self, topic: CatalogTopic) -> Mapping[str, Any]:
         return {

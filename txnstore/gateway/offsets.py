@@ -22,7 +22,7 @@ from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 #: What stands for a timestamp: the end of the log, its start, the record with the greatest timestamp (KIP-734), the
 #: start of the local log, the end of the remote log (KIP-1005), and the start of what is only local.
 _LATEST, _EARLIEST, _GREATEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
-#: A partition has one leader for ever, as far as clients see.
+#: Clients see one leader of a partition, which never changes.
 _LEADER_EPOCH = 0
 
 

@@ -89,7 +89,7 @@ class Peers:
             await asyncio.sleep(_INTERVAL)
             try:
                 await self._ask_all()
-            except Exception as error:  # noqa: BLE001 - The next round may do better; without it dead peers lead for ever.
+            except Exception as error:  # noqa: BLE001 - The next round may do better; without it dead peers lead on.
                 _LOG.exception("the peers cannot be asked", extra={"error": repr(error)})
 
     async def _ask_all(self) -> None:

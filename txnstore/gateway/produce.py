@@ -8,7 +8,6 @@ own, so each fails alone. The commands are queued in the order of arrival.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -46,8 +45,6 @@ from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
 from txnstore.producer.upload import deliver, encode_rows
-
-_LOG = logging.getLogger(__name__)
 
 #: Bytes of batches that one flush takes.
 _FLUSH_BYTES = 32 << 20

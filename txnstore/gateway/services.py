@@ -70,6 +70,15 @@ class Services:
         except RefusedError:
             return _found(await self.freshness.since_request(), name, topic_id, partition)
 
+    async def read_rules(self) -> None:
+        """Read the rules of the store, if it checks rights and they were read a second ago; one GET.
+
+        The chains check each command by the newest rules. What a client reads, and what it is refused early, is checked
+        by these.
+        """
+        if self.connection.chain.state.authorization.mode != "off":
+            await self.freshness.recent()
+
     def check(self, peer: Peer, *rights: Right) -> None:
         """Check that the principal of a connection has these rights, by the rules as they are known; no request.
 

@@ -61,7 +61,7 @@ class Gateway(Actor):
                     self._load(process)
             except TxnStoreError as error:
                 self.check_expected(process, "gateway", error, (IllegalGenerationError,))
-                self._load(process)  # Another gateway has the group, or nobody knows.
+                self._load(process)  # Another gateway has the group, or the outcome is unknown.
             self.breathe()
 
     def _load(self, process: Process) -> None:

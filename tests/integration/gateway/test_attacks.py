@@ -222,7 +222,7 @@ def test_batches_that_grow_when_they_are_decompressed_take_a_bounded_part_of_the
 
 
 def test_malformed_large_requests_leave_the_budget_to_others(gateway: GatewayProcess) -> None:
-    """Each was once taken from the budget for ever."""
+    """Each was once never returned to the budget."""
     for _ in range(40):
         with gateway.client() as client:
             size = 2 * MB

@@ -25,7 +25,7 @@ from txnstore.gateway.services import topic_uuid
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 
-#: Members are told of changes soon, and who is gone is removed soon.
+#: Short intervals: members learn of a change soon, and a dead member is removed soon.
 QUICK = {"group.consumer.heartbeat.interval.ms": "100", "group.consumer.session.timeout.ms": "3000"}
 
 
