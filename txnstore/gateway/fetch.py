@@ -40,6 +40,9 @@ _TOGETHER, _TOGETHER_BYTES = 16, 1 << 20
 _MAX_BYTES = 55 << 20
 #: The most milliseconds that a fetch waits for records.
 _MAX_WAIT_MS = 30_000
+#: Seconds after which a view is read again before a fetch. The gateway looks for entries of others while a client
+#: waits; the view of one that had no client for a day names segments that a vacuum may have deleted.
+_OUTDATED = 60.0
 #: The last version of Fetch that names topics by their names.
 _BY_NAME = 12
 
@@ -76,6 +79,7 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         limit = min(value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         asked = [await self._asked(topic, partition, peer) for topic in body.topics for partition in topic.partitions]
+        await self._services.freshness.recent(_OUTDATED)
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:

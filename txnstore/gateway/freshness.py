@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ POLL = 0.1
 #: Seconds between two checks for abandoned transactions behind which committed records wait.
 _UNBLOCK = 1.0
 #: Seconds for which metadata are answered from the same view.
-_RECENT = 1.0
+RECENT = 1.0
 
 
 #: When the request under way began, by the clock of the loop.
@@ -45,7 +46,7 @@ class Freshness:
         self._running: asyncio.Task[View] | None = None
         self._next: asyncio.Future[View] | None = None
         #: When the newest look at the heads began, by the clock of the loop.
-        self._read_at = -_RECENT
+        self._read_at = -math.inf
         self._changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
         #: Whether the poller looks once more, though nobody waits.
@@ -71,9 +72,13 @@ class Freshness:
             self._next = self._loop.create_future()
         return await asyncio.shield(self._next)
 
-    async def recent(self) -> View:
-        """A view that was read less than :data:`_RECENT` seconds ago: what others have changed may be missing in it."""
-        return self.view if self._loop.time() - self._read_at < _RECENT else await self.head()
+    async def recent(self, seconds: float | None = None) -> View:
+        """A view that was read less than so many seconds ago, :data:`RECENT` by default.
+
+        What others have changed since may be missing in it.
+        """
+        limit = RECENT if seconds is None else seconds
+        return self.view if self._loop.time() - self._read_at < limit else await self.head()
 
     async def since_request(self) -> View:
         """A view that was read after the request under way began: it asks for the heads once, whatever it names."""

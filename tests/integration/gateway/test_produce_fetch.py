@@ -15,6 +15,8 @@ import pytest
 
 import txnstore
 from tests.helpers.gateway import RunningGateway, serving
+from tests.helpers.gateway_process import Client, fetch_fields
+from txnstore.gateway.apis import Api
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -217,3 +219,12 @@ def test_large_batches_are_uploaded_and_read_cold(store: txnstore.Store, tmp_pat
     assert list(tmp_path.rglob("*.parquet"))
     with serving(store) as gateway:
         assert [each.value() for each in _consume(gateway, 20)] == values
+
+
+def test_a_fetch_reads_the_head_after_a_pause(gateway: RunningGateway, tmp_path: Path) -> None:
+    """A gateway that had no clients for long knows neither new records nor which segments are deleted by now."""
+    with txnstore.open(str(tmp_path)) as other, other.producer() as producer:
+        producer.send("t", value=b"of another process", partition=0)
+    with Client(*gateway.address) as client:  # It asks for nothing else, as a consumer that has its metadata.
+        part = client.ask(Api.FETCH, 11, fetch_fields("t", 0)).responses[0].partitions[0]
+    assert (part.error_code, b"of another process" in part.records) == (0, True)
