@@ -1,0 +1,193 @@
+"""Users, passwords and TLS of a gateway, with the clients of others; what a wrong one gets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+import txnstore
+from tests.helpers.gateway import RunningGateway, serving
+from tests.helpers.gateway_process import Client, produce_fields, record_batch
+from txnstore.errors import InvalidConfigError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.security import Security, hashed, read_users, tls_context
+
+SCRAMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@pytest.fixture(scope="module")
+def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lines = {
+        "alice": [hashed("alice's password", mechanism) for mechanism in SCRAMS],
+        "bob": hashed("bob's password"),
+    }
+    path: Path = tmp_path_factory.mktemp("users") / "users.toml"
+    path.write_text("[users]\n" + "".join(f"{name} = {line!r}\n" for name, line in lines.items()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+        .not_valid_after(dt.datetime(2099, 1, 1, tzinfo=dt.UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[txnstore.Store]:
+    with txnstore.create(str(tmp_path / "store")) as created:
+        created.create_topic("t")
+        yield created
+
+
+@pytest.fixture
+def gateway(store: txnstore.Store, users_file: Path) -> Iterator[RunningGateway]:
+    """A gateway without TLS."""
+    with serving(store, security=Security(read_users(users_file))) as running:
+        yield running
+
+
+def _produce(gateway: RunningGateway, mechanism: str, user: str, password: str, **config: Any) -> list[Any]:
+    """The errors that a producer of librdkafka gets, None for a record that is delivered."""
+    errors: list[Any] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": gateway.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": mechanism,
+            "sasl.username": user, "sasl.password": password, "message.timeout.ms": 30_000, "log_level": 0,
+            "error_cb": errors.append, **config,
+        }
+    )  # fmt: skip
+    producer.produce("t", b"v", on_delivery=lambda error, _: errors.append(error))
+    while not errors:
+        producer.poll(0.1)
+    producer.purge()
+    return errors
+
+
+@pytest.mark.parametrize("mechanism", SCRAMS)
+def test_a_user_with_the_right_password_writes(gateway: RunningGateway, store: txnstore.Store, mechanism: str) -> None:
+    assert _produce(gateway, mechanism, "alice", "alice's password") == [None]
+    assert store.scan("t").to_table().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "user", "password"),
+    [
+        ("SCRAM-SHA-256", "alice", "bob's password"),
+        ("SCRAM-SHA-256", "carl", "alice's password"),
+        ("SCRAM-SHA-512", "bob", "bob's password"),  # Bob has no hash of this mechanism.
+        ("PLAIN", "alice", "alice's password"),  # It is offered in TLS only.
+    ],
+)
+def test_others_are_refused(
+    gateway: RunningGateway, store: txnstore.Store, mechanism: str, user: str, password: str
+) -> None:
+    codes = [error.code() for error in _produce(gateway, mechanism, user, password) if error is not None]
+    assert confluent_kafka.KafkaError._AUTHENTICATION in codes
+    assert store.scan("t").to_table().num_rows == 0
+
+
+def test_a_request_before_the_authentication_closes_the_connection(gateway: RunningGateway) -> None:
+    with Client(*gateway.address) as client:
+        client.ask(Api.API_VERSIONS, 3, {})
+        client.begin(Api.PRODUCE, 7, produce_fields("t", record_batch([b"v"])))
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAMS])
+def test_tls_carries_passwords(
+    store: txnstore.Store, users_file: Path, certificate: tuple[Path, Path], mechanism: str
+) -> None:
+    security = Security(read_users(users_file), tls_context(*certificate))
+    with serving(store, security=security) as gateway:
+        tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificate[0])}
+        assert _produce(gateway, mechanism, "alice", "alice's password", **tls) == [None]
+        wrong = [error.code() for error in _produce(gateway, mechanism, "alice", "wrong", **tls) if error is not None]
+        assert confluent_kafka.KafkaError._AUTHENTICATION in wrong
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=gateway.bootstrap, security_protocol="SASL_SSL", ssl_cafile=str(certificate[0]),
+            sasl_mechanism=mechanism, sasl_plain_username="alice", sasl_plain_password="alice's password",
+        )  # fmt: skip
+        producer.send("t", b"w").get(30)
+        producer.close()
+    assert sorted(store.scan("t").to_table()["value"].to_pylist()) == [b"v", b"w"]
+
+
+def test_rules_are_those_of_the_user(store: txnstore.Store, gateway: RunningGateway) -> None:
+    """The principal of a client is its user, whoever the gateway is."""
+    store.acls.create(txnstore.Acl("User:alice", "ALLOW", "WRITE", "TOPIC", "t"))
+    store.acls.enable([store.principal])
+    assert _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password") == [None]
+    (refused,) = [error for error in _produce(gateway, "SCRAM-SHA-256", "bob", "bob's password") if error is not None]
+    assert refused.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+# Files and options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no toml",
+        "users = 1",
+        "[users]\n",
+        "[users]\nalice = 'password'",
+        "[users]\nalice = 1",
+        "[other]\na = 'b'",
+        "[users]\nalice = 'SCRAM-SHA-256$1:c2FsdA==$c2FsdA==:c2FsdA=='",
+    ],
+)
+def test_a_file_of_users_without_hashes_is_refused(tmp_path: Path, text: str) -> None:
+    """The message repeats no password that may stand there."""
+    (tmp_path / "users.toml").write_text(text)
+    with pytest.raises(InvalidConfigError) as raised:
+        read_users(tmp_path / "users.toml")
+    assert "users.toml" in str(raised.value)
+    assert "password'" not in str(raised.value)
+
+
+def test_a_missing_file_of_users_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="cannot be read"):
+        read_users(tmp_path / "none.toml")
+
+
+def test_a_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tmp_path / "key.pem"
+    other.write_text("no key")
+    with pytest.raises(InvalidConfigError, match="TLS cannot use"):
+        tls_context(certificate[0], other)
+
+
+def test_a_hash_is_that_of_its_password_only() -> None:
+    first, second = hashed("secret"), hashed("secret")
+    assert first != second, "each has a salt of its own"
+    assert "secret" not in first
