@@ -16,7 +16,10 @@ from txnstore.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from txnstore.gateway.metrics import GatewayMetrics
+    from txnstore.gateway.security import Security
 
+#: Addresses that stand for all of this machine, to listen on.
+_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -116,13 +119,61 @@ def gateway(
         from txnstore.gateway.gateway import run
         from txnstore.gateway.metrics import SHOWN
         from txnstore.gateway.properties import Properties
-        from txnstore.gateway.security import Security, hashed, read_users, tls_context
+        from txnstore.gateway.security import hashed
     except ModuleNotFoundError as error:
         msg = f"a gateway needs packages that are not installed: {error.name} is missing"
         raise CommandError(msg, "Install txnstore[gateway].") from error
     if hash_password:
         print(hashed(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
         return
+    security = _security(tls_cert, tls_key, sasl, insecure=insecure)
+    try:
+        chosen = Properties.from_mapping(dict(properties))
+    except InvalidConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--property") from None
+    if (
+        not insecure
+        and (security.users is None or security.tls is None)
+        and listen[0] not in {"127.0.0.1", "::1", "localhost"}
+    ):
+        msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
+        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
+        raise CommandError(msg, advice)
+    if advertise is None and listen[0] in _WILDCARDS:
+        raise click.UsageError(f"--advertise is missing: clients cannot connect to {listen[0]}")
+    with contextlib.ExitStack() as resources:
+        bound = resources.enter_context(_bound(listen))
+        scraped = None if metrics is None else resources.enter_context(_bound(metrics))
+        host, port = bound.getsockname()[:2]
+        own = advertise or (host, port)
+        if peers and own not in peers:
+            raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
+        connection = resources.enter_context(app.unloaded(read_only=False))
+        with app.progress("opening the store"):
+            connection.load()
+            connection.check_storage()
+
+        def ready() -> None:
+            print(f"listening on {host}:{port}", flush=True)
+            if scraped is not None:
+                print("metrics on http://{}:{}/metrics".format(*scraped.getsockname()[:2]), flush=True)
+
+        def text(counted: GatewayMetrics) -> str:
+            from txnstore.monitoring.prometheus import families, prometheus
+
+            rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
+            return prometheus(connection, status=False) + families(rows, connection.url)
+
+        if not app.debug:
+            resources.enter_context(printed_logs(logging.INFO))
+        served = None if scraped is None else (scraped, text)
+        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+
+
+def _security(tls_cert: Path | None, tls_key: Path | None, sasl: Path | None, *, insecure: bool) -> Security:
+    """How clients are known, and how connections are encrypted, by the files of the options."""
+    from txnstore.gateway.security import Security, read_users, tls_context
+
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are given together")
     try:
@@ -130,39 +181,7 @@ def gateway(
         tls = tls_context(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     except InvalidConfigError as error:
         raise CommandError(str(error)) from error
-    try:
-        chosen = Properties.from_mapping(dict(properties))
-    except InvalidConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--property") from None
-    if not insecure and (users is None or tls is None) and listen[0] not in {"127.0.0.1", "::1", "localhost"}:
-        msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
-        advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
-        raise CommandError(msg, advice)
-    bound, scraped = _bound(listen), None if metrics is None else _bound(metrics)
-    host, port = bound.getsockname()[:2]
-    own = advertise or (host, port)
-    if peers and own not in peers:
-        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
-    security = Security(users, tls, plain=insecure)
-    connection = app.unloaded(read_only=False)
-    with app.progress("opening the store"):
-        connection.load()
-        connection.check_storage()
-
-    def ready() -> None:
-        print(f"listening on {host}:{port}", flush=True)
-        if scraped is not None:
-            print("metrics on http://{}:{}/metrics".format(*scraped.getsockname()[:2]), flush=True)
-
-    def text(counted: GatewayMetrics) -> str:
-        from txnstore.monitoring.prometheus import families, prometheus
-
-        rows = [(each.name, each.kind, each.help, each.label, each.value(counted)) for each in SHOWN]
-        return prometheus(connection, status=False) + families(rows, connection.url)
-
-    with connection, contextlib.nullcontext() if app.debug else printed_logs(logging.INFO):
-        served = None if scraped is None else (scraped, text)
-        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+    return Security(users, tls, plain=insecure)
 
 
 def _bound(address: tuple[str, int]) -> socket.socket:

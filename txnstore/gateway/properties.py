@@ -54,6 +54,9 @@ class Properties:
                 raise InvalidConfigError(f"a gateway has no property {name!r}; {hint}")
             values[names[name].name] = _PARSERS[str(names[name].type)](name, text)
         properties = cls(**values)
+        for name in ("num.partitions", "group.max.size", "group.consumer.max.size"):
+            if getattr(properties, names[name].name) < 1:
+                raise InvalidConfigError(f"{name} must be a whole number from 1 on, not 0")
         session_ms, interval_ms = (
             properties.group_consumer_session_timeout_ms,
             properties.group_consumer_heartbeat_interval_ms,

@@ -1,0 +1,55 @@
+"""``txnstore gateway`` with options that are wrong: nothing listens, and the message says what to do."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import txnstore
+from tests.helpers.cli import Cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    url = str(tmp_path / "store")
+    txnstore.create(url).close()
+    return Cli(url, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        (["--listen", "nonsense"], 2, "is not HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], 2, "is not HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], 1, "lacks TLS or authentication"),
+        (["--listen", "0.0.0.0:0", "--insecure"], 2, "--advertise is missing"),
+        (["--property", "num.partition=2"], 2, "did you mean num.partitions?"),
+        (["--property", "num.partitions"], 2, "is not NAME=VALUE"),
+        (["--property", "num.partitions=many"], 2, "must be a whole number"),
+        (["--property", "num.partitions=0"], 2, "from 1 on"),
+        (["--property", "auto.create.topics.enable=yes"], 2, "must be true or false"),
+        (["--property", "group.consumer.heartbeat.interval.ms=50000"], 2, "below group.consumer.session.timeout.ms"),
+        (["--tls-cert", __file__], 2, "are given together"),
+        (["--tls-cert", __file__, "--tls-key", __file__], 1, "TLS cannot use"),
+        (["--sasl", __file__], 1, "cannot be read"),
+        (["--sasl", "/none"], 2, "does not exist"),
+        (["--listen", "127.0.0.1:0", "--peers", "10.0.0.1:9092"], 2, "is not one of them"),
+    ],
+)
+def test_wrong_options_are_refused(cli: Cli, options: list[str], status: int, text: str) -> None:
+    result = cli("gateway", *options)
+    assert (result.status, result.err.startswith("error: "), text in result.err) == (status, True, True), result
+
+
+def test_a_port_in_use_is_said(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host, port = taken.getsockname()
+        result = cli("gateway", "--listen", f"{host}:{port}")
+    assert (result.status, f"{host}:{port} cannot be listened on" in result.err) == (1, True), result
+
+
+def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Cli(str(tmp_path / "none"), monkeypatch)("gateway", "--listen", "127.0.0.1:0")
+    assert (result.status, "there is no txnstore at" in result.err) == (1, True), result

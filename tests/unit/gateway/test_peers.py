@@ -1,0 +1,85 @@
+"""The gateways of a store: who lives, and who leads which chain."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from txnstore.gateway.peers import Node, Peers
+from txnstore.gateway.wire import PREFIX
+
+CHAINS = 64
+
+
+def peers(count: int, own: int = 0, changed: Callable[[], None] = lambda: None) -> Peers:
+    """Peers on addresses that answer nothing, all of them taken for alive."""
+    nodes = [Node(number, f"10.0.0.{number}", 9092) for number in range(count)]
+    made = Peers(nodes, nodes[own], CHAINS, encrypted=False, changed=changed)
+    made.live = tuple(nodes)
+    return made
+
+
+def led(gateways: Peers) -> list[int]:
+    """The leader of each chain."""
+    return [gateways.leader(chain).node_id for chain in range(CHAINS)]
+
+
+def test_all_gateways_agree_on_leaders() -> None:
+    assert led(peers(3, own=0)) == led(peers(3, own=1)) == led(peers(3, own=2))
+    assert {led(peers(3)).count(number) > CHAINS // 6 for number in range(3)} == {True}
+
+
+def test_a_gateway_that_is_gone_gives_up_its_chains_and_no_others_move() -> None:
+    before, without = led(peers(3)), peers(3)
+    without.live = without.live[:2]
+    after = led(without)
+    moved = [chain for chain in range(CHAINS) if before[chain] != after[chain]]
+    assert moved == [chain for chain in range(CHAINS) if before[chain] == 2]
+
+
+def _run(scenario: Callable[[socket.socket], Awaitable[None]]) -> None:
+    async def with_socket() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            async with asyncio.timeout(30):
+                await scenario(bound)
+
+    asyncio.run(with_socket())
+
+
+def test_a_peer_lives_that_answers() -> None:
+    """The answer counts, whatever it says; a port that refuses does not."""
+
+    async def scenario(bound: socket.socket) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+            await reader.readexactly(size)
+            writer.write(PREFIX.pack(3) + b"yes")
+            await writer.drain()
+            writer.close()
+
+        host, port = bound.getsockname()
+        own, other = Node(0, "127.0.0.1", 1), Node(1, host, port)
+        changes: list[Any] = []
+        gateways = Peers([own, other], own, CHAINS, encrypted=False, changed=lambda: changes.append(gateways.live))
+        async with await asyncio.start_server(answer, sock=bound.dup()):
+            await gateways.start()
+            assert gateways.live == (own, other)
+        await gateways.close()
+        assert changes == [(own, other)]
+
+    _run(scenario)
+
+
+def test_a_peer_that_refuses_or_says_nothing_leads_nothing() -> None:
+    async def scenario(bound: socket.socket) -> None:
+        host, port = bound.getsockname()  # It listens, and nobody accepts.
+        own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, host, port), Node(2, "127.0.0.1", 9)
+        gateways = Peers([own, silent, closed], own, CHAINS, encrypted=False, changed=lambda: None)
+        await gateways.start()
+        await gateways.close()
+        assert gateways.live == (own,)
+        assert {gateways.leader(chain) for chain in range(CHAINS)} == {own}
+
+    _run(scenario)
