@@ -14,6 +14,9 @@ from txnstore.gateway.admin.configs import Configs
 from txnstore.gateway.admin.groups import Groups
 from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.admin.transactions import AdminTransactions
+from txnstore.gateway.fetch import Fetch
+from txnstore.gateway.metadata import Metadata
+from txnstore.gateway.services import Services
 
 _ADMIN = "integration/gateway/admin/"
 _SETTINGS = "unit/catalog/test_settings.py::"
@@ -128,5 +131,26 @@ ADMIN = (
         '$self._services.check($peer, on_cluster("ALTER"))',
         "pass",
         test=_ACLS + "test_rights_to_rules",
+    ),
+    Mutant(
+        "a gateway keeps the rules that it has read once",
+        Services.read_rules,
+        "await $self.freshness.recent()",
+        "pass",
+        test="integration/gateway/test_rules.py::test_a_right_that_is_granted_or_taken_counts_soon",
+    ),
+    Mutant(
+        "a gateway creates a topic for itself that a client asks for",
+        Metadata._find,
+        "CreateTopic($topic), $peer.principal",
+        "CreateTopic($topic), None",
+        test="integration/gateway/test_security.py::test_a_topic_is_created_for_the_user_who_asks",
+    ),
+    Mutant(
+        "a fetch after a pause is answered by an old view",
+        Fetch.fetch,
+        "await $self._services.freshness.recent(_OUTDATED)",
+        "pass",
+        test="integration/gateway/test_produce_fetch.py::test_a_fetch_reads_the_head_after_a_pause",
     ),
 )

@@ -40,7 +40,7 @@ def gateway(admin: txnstore.Store) -> Iterator[RunningGateway]:
 
 
 def _until(is_reached: Callable[[], bool]) -> None:
-    deadline = time.perf_counter() + 30
+    deadline = time.perf_counter() + 10
     while not is_reached():
         assert time.perf_counter() < deadline, "the gateway did not follow"
 

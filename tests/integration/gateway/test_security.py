@@ -76,7 +76,9 @@ def gateway(store: txnstore.Store, users_file: Path) -> Iterator[RunningGateway]
         yield running
 
 
-def _produce(gateway: RunningGateway, mechanism: str, user: str, password: str, **config: Any) -> list[Any]:
+def _produce(
+    gateway: RunningGateway, mechanism: str, user: str, password: str, topic: str = "t", **config: Any
+) -> list[Any]:
     """The errors that a producer of librdkafka gets, None for a record that is delivered."""
     errors: list[Any] = []
     producer = confluent_kafka.Producer(
@@ -86,7 +88,7 @@ def _produce(gateway: RunningGateway, mechanism: str, user: str, password: str, 
             "error_cb": errors.append, **config,
         }
     )  # fmt: skip
-    producer.produce("t", b"v", on_delivery=lambda error, _: errors.append(error))
+    producer.produce(topic, b"v", on_delivery=lambda error, _: errors.append(error))
     while not errors:
         producer.poll(0.1)
     producer.purge()
@@ -149,6 +151,19 @@ def test_rules_are_those_of_the_user(store: txnstore.Store, gateway: RunningGate
     assert _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password") == [None]
     (refused,) = [error for error in _produce(gateway, "SCRAM-SHA-256", "bob", "bob's password") if error is not None]
     assert refused.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_topic_is_created_for_the_user_who_asks(store: txnstore.Store, users_file: Path) -> None:
+    """The gateway may create any topic; that gives its clients no right."""
+    store.acls.create(txnstore.Acl("User:alice", "ALLOW", "WRITE", "TOPIC", "new", "PREFIXED"))
+    store.acls.create(txnstore.Acl("User:alice", "ALLOW", "CREATE", "TOPIC", "new-1"))
+    store.acls.enable([store.principal])
+    properties = {"auto.create.topics.enable": "true"}
+    with serving(store, properties, Security(read_users(users_file))) as gateway:
+        for topic, is_created in (("new-1", True), ("new-2", False)):
+            errors = _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password", topic=topic)
+            assert (errors[0] is None) == is_created
+    assert [topic.name for topic in store.topics()] == ["new-1", "t"]
 
 
 # Files and options ----------------------------------------------------------------------------------------------------
