@@ -57,6 +57,8 @@ class Peers:
         self, nodes: Sequence[Node], own: Node, chains: int, *, encrypted: bool, changed: Callable[[], None]
     ) -> None:
         self.own = own
+        #: All gateways, whether they live or not.
+        self.nodes = tuple(nodes)
         self.chains = chains
         self._others = [node for node in nodes if node != own]
         self._tls = _client_context() if encrypted else None
