@@ -12,6 +12,7 @@ from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.properties import Properties
+from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
@@ -216,5 +217,12 @@ GATEWAYS = (
         "$config.max_message_bytes if _TOPICS_OWN in $config.explicit else $self.message_max_bytes",
         "$self.message_max_bytes",
         test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
+    ),
+    Mutant(
+        "a response follows on a fetch that has none",
+        _Connection._left_out,
+        "$self._is_closed = True",
+        "pass",
+        test="unit/gateway/test_server.py::test_nothing_is_sent_after_a_fetch_that_is_left_out",
     ),
 )

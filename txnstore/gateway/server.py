@@ -448,14 +448,14 @@ class _Connection:
         if request.api != Api.FETCH:
             return await self._response(request, None)
         if self._stream.has_ended:
-            return None
+            return self._left_out()
         self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
         try:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
                 return self._fetch.result()
             if self._is_over:
-                return None
+                return self._left_out()
             raise ConnectionAbortedError("a fetch was given up")
         finally:
             self._fetch.cancel()
@@ -475,6 +475,10 @@ class _Connection:
             if isinstance(raised, MalformedRequestError):
                 raise raised from error
             return self._counted(self._server.failure(request, error))
+
+    def _left_out(self) -> None:
+        """End a fetch without a response, and send no later one: its client would take it for that of the fetch."""
+        self._is_closed = True
 
     def _counted(self, response: bytes) -> bytes:
         if self._is_closed:
@@ -528,7 +532,7 @@ class _Connection:
             raise self._failure
 
     async def _send(self, response: bytes | None) -> None:
-        if response is None:
+        if response is None or self._is_closed:
             return
         try:
             await self._stream.write(response, STEP, self._is_slow)
