@@ -11,6 +11,7 @@ from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.metadata import Metadata
+from txnstore.gateway.peers import Peers
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.server import _Connection
 
@@ -219,8 +220,15 @@ GATEWAYS = (
         test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
     ),
     Mutant(
+        "a gateway that has ended leads on for three seconds",
+        Peers._ask_all,
+        'elif $answer == "refused":',
+        "elif False:",
+        test="unit/gateway/test_peers.py::test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow",
+    ),
+    Mutant(
         "a response follows on a fetch that has none",
-        _Connection._left_out,
+        _Connection._leave_out,
         "$self._is_closed = True",
         "pass",
         test="unit/gateway/test_server.py::test_nothing_is_sent_after_a_fetch_that_is_left_out",

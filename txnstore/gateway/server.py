@@ -448,14 +448,16 @@ class _Connection:
         if request.api != Api.FETCH:
             return await self._response(request, None)
         if self._stream.has_ended:
-            return self._left_out()
+            self._leave_out()
+            return None
         self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
         try:
             await asyncio.wait({self._fetch})
             if not self._fetch.cancelled():
                 return self._fetch.result()
             if self._is_over:
-                return self._left_out()
+                self._leave_out()
+                return None
             raise ConnectionAbortedError("a fetch was given up")
         finally:
             self._fetch.cancel()
@@ -476,7 +478,7 @@ class _Connection:
                 raise raised from error
             return self._counted(self._server.failure(request, error))
 
-    def _left_out(self) -> None:
+    def _leave_out(self) -> None:
         """End a fetch without a response, and send no later one: its client would take it for that of the fetch."""
         self._is_closed = True
 
