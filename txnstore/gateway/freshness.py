@@ -67,9 +67,11 @@ class Freshness:
         """
         if self._running is None:
             self._running = self._loop.create_task(self._look())
+            self._running.add_done_callback(_retrieve)
             return await asyncio.shield(self._running)
         if self._next is None:
             self._next = self._loop.create_future()
+            self._next.add_done_callback(_retrieve)
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float | None = None) -> View:
@@ -176,6 +178,12 @@ class Freshness:
 
 def _newer(known: State, other: State) -> State:
     return other if other.sequence > known.sequence else known
+
+
+def _retrieve(look: asyncio.Future[View]) -> None:
+    """The error of a look: all that wait for it may have been cancelled, with their connections."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:
