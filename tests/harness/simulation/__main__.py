@@ -99,10 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    arguments = {"chains": options.chains, "rules": options.rules, "gateways": options.gateways}
-    draw = functools.partial(drawn, **arguments)
+    draw = functools.partial(drawn, chains=options.chains, rules=options.rules, gateways=options.gateways)
     if options.seed is None and options.settings is None:
-        run_one = functools.partial(one, **arguments)
+        run_one = functools.partial(one, chains=options.chains, rules=options.rules, gateways=options.gateways)
         return int(many(options.first, options.seeds, options.jobs, draw, run_one) > 0)
     settings = options.settings or draw(options.seed)
     run = shrink(settings) if options.shrink else simulate(settings)

@@ -21,7 +21,7 @@ from txnstore.core.groups.events import (
     OffsetsCommitted,
 )
 from txnstore.core.model import NO_PRODUCER, TopicPartition
-from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, SessionContinued, TxnPrepared
 
 Kind = Literal["native", "classic", "consumer"]
 
@@ -60,6 +60,7 @@ class _Group:
         generation: The newest one.
         members: The ids of its members, with their lasting names and, of a classic group, their assignments.
         held: The partitions that each member of a group that the chain assigns to holds.
+        targets: Those that it is to read.
         epochs: The epoch of each member of KIP-848.
     """
 
@@ -67,6 +68,7 @@ class _Group:
     generation: int = -1
     members: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     held: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    targets: dict[str, set[TopicPartition]] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
 
 
@@ -77,12 +79,15 @@ class Ledger:
         commits: The numbers of the commits of offsets in entries, in the order of each group.
         plain: Those outside of transactions, by group and partition.
         identities: The newest (producer id, epoch) that was granted to a transactional id.
+        clients: The one that its client of transactions v1 has; none if another process has ended its transaction.
     """
 
     def __init__(self, anomalies: list[str]) -> None:
         self.commits: dict[str, list[int]] = {}
         self.plain: dict[tuple[str, TopicPartition], list[int]] = {}
         self.identities: dict[str, tuple[int, int]] = {}
+        self.clients: dict[str, tuple[int, int]] = {}
+        self._decided: tuple[str, int, int] | None = None
         self._anomalies = anomalies
         self._groups: dict[str, _Group] = {}
         #: All assignments that were ever stored: by group, generation and member id.
@@ -90,6 +95,7 @@ class Ledger:
 
     def entered(self, key: str, data: bytes) -> None:
         """An entry was created."""
+        self._decided = None  # What continues a session stands in the entry of the decision, and in others later.
         for event in decode_entry(key, data).events:
             self._anomalies += self._follow(event)
 
@@ -119,9 +125,13 @@ class Ledger:
     def _follow(self, event: object) -> Iterator[str]:
         match event:
             case ProducerInitialized(transactional_id=str(name)):
-                self.identities[name] = event.producer_id, event.epoch
+                self.identities[name] = self.clients[name] = event.producer_id, event.epoch
             case TxnPrepared():
+                self._decided = event.transactional_id, event.producer_id, event.epoch
                 self.identities[event.transactional_id] = event.next_producer_id, event.next_epoch
+                self.clients.pop(event.transactional_id, None)
+            case SessionContinued() if self._decided == (event.transactional_id, event.producer_id, event.epoch):
+                self.clients[event.transactional_id] = event.producer_id, event.session_epoch
             case GenerationStored():
                 yield from self._stored(event)
             case OffsetsCommitted():
@@ -132,7 +142,9 @@ class Ledger:
                 self._groups.pop(event.group)
                 self.commits.pop(event.group, None)
                 self.plain = {key: numbers for key, numbers in self.plain.items() if key[0] != event.group}
-            case MemberJoined() | MemberLeft() | GroupRebalanced() | MemberReconciled():
+            case MemberJoined():
+                yield from self._joined(event)
+            case MemberLeft() | GroupRebalanced() | MemberReconciled():
                 yield from self._member(event)
 
     def _stored(self, event: GenerationStored) -> Iterator[str]:
@@ -150,43 +162,49 @@ class Ledger:
             yield f"second-assignment: generation {event.generation} of {event.group}: {members} after {group.members}"
         # Between two names of generations the chain knows that another coordinator has moved the group on.
         group.kind, group.generation, group.members = "classic", event.generation, members
-        group.held, group.epochs = {}, {}
+        group.held, group.targets, group.epochs = {}, {}, {}
         for member_id, (_, assignment) in members.items():
             self._assigned[event.group, event.generation, member_id] = assignment
 
-    def _member(self, event: MemberJoined | MemberLeft | GroupRebalanced | MemberReconciled) -> Iterator[str]:
+    def _joined(self, event: MemberJoined) -> Iterator[str]:
+        group = self._group(event.group)
+        if group.members and group.kind == "classic":
+            yield f"kind-changes-with-members: {event.group} from classic with {sorted(group.members)}"
+        if not group.members:
+            group.kind, group.held, group.targets, group.epochs = "native", {}, {}, {}
+        name = f"={event.instance_id}" if event.instance_id else event.member_id
+        for member_id, (other, _) in group.members.items():
+            if other == name and member_id not in (event.member_id, event.replaces):
+                yield f"two-of-one-name: {event.member_id} joins {event.group} beside {member_id}"
+        if event.replaces:
+            del group.members[event.replaces]
+            group.held[event.member_id] = group.held.pop(event.replaces, set())
+            group.targets[event.member_id] = group.targets.pop(event.replaces, set())
+            group.epochs.pop(event.replaces, None)
+        group.members[event.member_id] = name, b""
+
+    def _member(self, event: MemberLeft | GroupRebalanced | MemberReconciled) -> Iterator[str]:
         group = self._group(event.group)
         match event:
-            case MemberJoined():
-                if group.members and group.kind == "classic":
-                    yield f"kind-changes-with-members: {event.group} from classic with {sorted(group.members)}"
-                if not group.members:
-                    group.kind, group.held, group.epochs = "native", {}, {}
-                name = f"={event.instance_id}" if event.instance_id else event.member_id
-                twin = [each for each, (other, _) in group.members.items() if other == name and each != event.member_id]
-                for member_id in twin:
-                    if member_id != event.replaces:
-                        yield f"two-of-one-name: {event.member_id} joins {event.group} beside {member_id}"
-                if event.replaces:
-                    group.members.pop(event.replaces)
-                    group.held[event.member_id] = group.held.pop(event.replaces, set())
-                    group.epochs.pop(event.replaces, None)
-                group.members[event.member_id] = name, b""
             case MemberLeft():
-                group.members.pop(event.member_id)
-                group.held.pop(event.member_id, None)
-                group.epochs.pop(event.member_id, None)
+                del group.members[event.member_id]
+                for values in (group.held, group.targets, group.epochs):
+                    values.pop(event.member_id, None)
             case GroupRebalanced():
                 if event.generation < group.generation:
                     yield f"generation-regression: {event.group} from {group.generation} to {event.generation}"
                 group.generation = event.generation
                 group.held |= {item.member_id: set(item.held) for item in event.members}
+                group.targets |= {item.member_id: set(item.target) for item in event.members}
                 yield from self._held_twice(event.group)
             case MemberReconciled():
                 group.kind = "consumer"
                 before = group.epochs.get(event.member_id, -1)
                 if not before <= event.epoch <= group.generation:
                     yield f"wrong-epoch: {event.member_id} of {event.group} from {before} to {event.epoch}"
+                kept = group.held.get(event.member_id, set()) - group.targets.get(event.member_id, set())
+                if event.epoch > before >= 0 and kept:
+                    yield f"unreleased: {event.member_id} of {event.group} gets epoch {event.epoch} with {kept}"
                 group.epochs[event.member_id] = event.epoch
 
     def _held_twice(self, name: str) -> Iterator[str]:

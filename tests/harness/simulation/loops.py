@@ -86,11 +86,11 @@ class ScheduledLoop(asyncio.SelectorEventLoop):
 
     def bury(self) -> None:
         """End all that runs in it, as the death of its process does: nothing of it has an effect."""
-        asyncio.set_event_loop(None)
+        self.set_exception_handler(lambda _loop, _context: None)
         while tasks := asyncio.all_tasks(self):
             for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
+                    task.get_coro().close()
                 asyncio.tasks._unregister_task(task)
         self.close()

@@ -352,6 +352,7 @@ class EpochClient(GroupClient):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self._commits_version = 9
+        world.readers.append(self)
         self._is_full = True
         #: The assignment that it was told last, of which it may read more still.
         self._target: set[TopicPartition] = set()
@@ -429,8 +430,19 @@ class EpochClient(GroupClient):
             for tp in sorted(told - self.owned):
                 if not self.ledger.may_read(self.group, self.member_id, tp):
                     self.world.anomalies.append(f"read-without-holding: {self.client} was told {tp} of {self.group}")
+        for tp in sorted(told - self.owned):
+            self._check_given_up(tp)
         self._target = told
         self.owned |= told
+
+    def _check_given_up(self, tp: TopicPartition) -> None:
+        """KIP-848: no other member reads a partition still when this one is told it."""
+        for other in self.world.readers:
+            if other is self or not isinstance(other, EpochClient) or other.group != self.group:
+                continue
+            if tp in other.owned and self.ledger.is_member(self.group, other.member_id):
+                told = f"{self.client} was told {tp} of {self.group}, which {other.client} has not given up"
+                self.world.anomalies.append(f"read-by-two: {told}")
 
     @property
     def topic_id(self) -> Any:
@@ -448,6 +460,8 @@ class EpochClient(GroupClient):
             self.beat()
 
     def leave(self) -> None:
+        self.remember()
+        self.owned = set()  # It reads nothing any more, also if it leaves only for now.
         epoch = -2 if self.instance_id is not None and self.rng.random() < 0.5 else -1
         fields = {
             "group_id": self.group,

@@ -78,6 +78,7 @@ class Transactions:
             if code not in _AGAIN:
                 if code not in _FENCED | _OF_GROUP:
                     self._client.odd(f"{api.name} v{version}", code)
+                self._check_fenced(api, code)
                 raise Refused(api, code)
             unknown = unknown or code in (7, 15)
             self._client.pause(500)
@@ -239,6 +240,7 @@ class Transactions:
                 return True, None
             if code not in _AGAIN:
                 self.is_usable = False
+                self._check_fenced(Api.END_TXN, code)
                 if code not in _FENCED and not (code == 48 and not commit):
                     self._client.odd(f"END_TXN v{version} {'commit' if commit else 'abort'}", code)
                 return None if unknown else False, f"refused with {code}"
@@ -246,6 +248,13 @@ class Transactions:
             self._client.pause(1_000)
         self.is_usable = False
         return None if unknown else False, "no end"
+
+    def _check_fenced(self, api: Api, code: int) -> None:
+        """FEN-01: a client of version 1 is fenced by another instance, or by the end of its transaction by others."""
+        is_current = self._is_v1 and self._client.world.ledger.clients.get(self._id) == self._producer
+        if code in _FENCED and is_current:
+            told = f"{self._client.client} {self._id} with {self._producer} by {api.name}: {code}"
+            self._client.world.anomalies.append(f"fenced-without-cause: {told}")
 
     def _abort(self, code: int | None) -> None:
         """Abort, as far as that is possible; then the next sequence numbers are not known, so it asks for an epoch."""

@@ -30,6 +30,7 @@ from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 
 if TYPE_CHECKING:
+    from tests.harness.simulation.actor import Actor
     from tests.harness.simulation.nodes import Node
 
 #: The topic of producers, the target of copies, and a second target that makes transactions span topics.
@@ -104,6 +105,7 @@ class World:
         #: The processes of gateways, their clients that have not ended, and what the entries say of groups.
         self.nodes: list[Node] = []
         self.clients: set[str] = set()
+        self.readers: list[Actor] = []
         self.ledger = Ledger(self.anomalies)
         self.gateway_properties = Properties()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))

@@ -91,3 +91,28 @@ def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_failure_of_th
         assert failures == []
 
     run(store, scenario)
+
+
+def test_a_look_that_nobody_waits_for_reports_the_storage_as_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a commit has made known is to be read; that this fails is no fault of the gateway, which others see."""
+    store = txnstore.create(str(tmp_path))
+
+    def view(*_: object) -> object:
+        raise StorageError("down")
+
+    async def scenario(freshness: Freshness) -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        monkeypatch.setattr(store._connection, "view", view)
+        monkeypatch.setattr(store._connection, "loaded_view", lambda: None)
+        freshness.note()
+        look = freshness._running
+        assert look is not None
+        await asyncio.wait({look})
+        await asyncio.sleep(0)
+        assert failures == []
+
+    run(store, scenario)
+    assert ["the heads of the chains cannot be read: down"] == [record.getMessage() for record in caplog.records]
