@@ -10,9 +10,14 @@ from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.metadata import Metadata
+from txnstore.gateway.peers import Peers
+from txnstore.gateway.properties import Properties
+from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
+_METADATA = "integration/gateway/test_metadata.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
@@ -185,5 +190,47 @@ GATEWAYS = (
         "$pending = $pending.insert($producer_id, _without($offsets, $event.partitions))",
         "pass",
         test=_RULES + "test_pending_offsets_are_deleted_too",
+    ),
+    Mutant(
+        "a topic is looked up by the empty name that Java sends beside its id",
+        Metadata._asked,
+        "if $topic_id is not None:",
+        "if $topic_id is not None and False:",
+        test=_METADATA + "test_a_topic_is_found_by_its_id[12-]",
+    ),
+    Mutant(
+        "the page-wise description of all topics names those that the client may not describe",
+        Metadata.describe_topic_partitions,
+        " if $self._is_visible($name, $peer)",
+        "",
+        test=_METADATA + "test_a_list_of_all_topics_has_only_those_that_the_client_may_describe",
+    ),
+    Mutant(
+        "a client that may not describe the cluster is told what it may do to it",
+        Metadata._cluster_operations,
+        '$self._services.may($peer, Right("DESCRIBE", "CLUSTER", (CLUSTER,)))',
+        "True",
+        test=_METADATA + "test_operations_on_the_cluster_are_those_of_the_client[dave-0]",
+    ),
+    Mutant(
+        "the limit of a gateway for batches counts more than that of the topic",
+        Properties.max_message_bytes,
+        "$config.max_message_bytes if _TOPICS_OWN in $config.explicit else $self.message_max_bytes",
+        "$self.message_max_bytes",
+        test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
+    ),
+    Mutant(
+        "a gateway that has ended leads on for three seconds",
+        Peers._ask_all,
+        'elif $answer == "refused":',
+        "elif False:",
+        test="unit/gateway/test_peers.py::test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow",
+    ),
+    Mutant(
+        "a response follows on a fetch that has none",
+        _Connection._leave_out,
+        "$self._is_closed = True",
+        "pass",
+        test="unit/gateway/test_server.py::test_nothing_is_sent_after_a_fetch_that_is_left_out",
     ),
 )
