@@ -9,6 +9,8 @@ from txnstore.core.authorization import rights
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
+from txnstore.gateway import cold
+from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
@@ -18,6 +20,7 @@ from txnstore.gateway.server import _Connection
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
 _METADATA = "integration/gateway/test_metadata.py::"
+_COLD = "unit/gateway/test_cold.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
@@ -33,7 +36,7 @@ GATEWAYS = (
     Mutant(
         "a batch of a transaction overtakes an earlier one of its partition",
         Commits._lane,
-        "return $command.producer.producer_id, $tp",
+        'return "transaction", $command.producer.producer_id',
         "return object()",
         test=_COMMITS + "test_batches_of_a_partition_keep_their_order[3-transaction]",
     ),
@@ -43,6 +46,34 @@ GATEWAYS = (
         "isinstance($answers[$place], UnknownTopicOrPartitionError)",
         "False",
         test=_COMMITS + "test_batches_of_a_chain_share_an_entry[3]",
+    ),
+    Mutant(
+        "a reader of committed records gets what another has read of an open transaction",
+        cold._name,
+        ".partition, $isolation, ",
+        ".partition, ",
+        test=_COLD + "test_a_reader_of_committed_records_gets_nothing_that_others_have_read",
+    ),
+    Mutant(
+        "consumers that ask for the same batch at the same time read it each",
+        ColdBatches.read,
+        "$self._running.get($names[0])",
+        "None",
+        test=_COLD + "test_ten_consumers_of_a_topic_read_each_segment_once[_together]",
+    ),
+    Mutant(
+        "large pieces are decoded at the same time, without a bound",
+        ColdBatches._read,
+        "await $held.add",
+        "",
+        test=_COLD + "test_what_is_decoded_at_the_same_time_is_bounded",
+    ),
+    Mutant(
+        "a damaged segment hides the records before it",
+        cold._encode_first,
+        "len($parts) == 1",
+        "True",
+        test="integration/gateway/test_requests.py::test_a_damaged_segment_hides_nothing_before_it",
     ),
     Mutant(
         "a gateway stores a generation after one that it does not know",
