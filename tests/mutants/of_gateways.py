@@ -14,7 +14,7 @@ from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
-from txnstore.gateway.properties import Properties
+from txnstore.gateway.produce import Produce
 from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
@@ -245,9 +245,9 @@ GATEWAYS = (
     ),
     Mutant(
         "the limit of a gateway for batches counts more than that of the topic",
-        Properties.max_message_bytes,
-        "$config.max_message_bytes if _TOPICS_OWN in $config.explicit else $self.message_max_bytes",
-        "$self.message_max_bytes",
+        Produce._max_bytes,
+        '"max.message.bytes" in $config.explicit',
+        "False and $config",
         test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
     ),
     Mutant(
