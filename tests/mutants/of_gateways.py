@@ -10,6 +10,7 @@ from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.peers import Peers
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
@@ -18,6 +19,20 @@ _EPOCHS = "unit/core/test_consumer_groups.py::"
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
 
 GATEWAYS = (
+    Mutant(
+        "clients are not told of a gateway that has died, and librdkafka never looks for the next coordinator",
+        Peers.named,
+        "or $now - self._answered.get($node, self._begun or -_NAMED) < _NAMED",
+        "",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
+    Mutant(
+        "clients are told for ever of a gateway that has died, and tools ask it",
+        Peers.named,
+        "$now - self._answered.get($node, self._begun or -_NAMED) < _NAMED",
+        "True",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
     Mutant(
         "a batch overtakes an earlier one of its partition, whose commit is under way",
         Commits._start,

@@ -15,6 +15,7 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
+from txnstore.gateway.peers import Node
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
@@ -84,7 +85,11 @@ class Metadata:
         else:
             may_create = bool(value(request.body, "allow_auto_topic_creation", True))
             topics = [await self._asked(each, peer, may_create=may_create) for each in asked]
-        return {**self._cluster(), "topics": topics, "cluster_authorized_operations": _NO_OPERATIONS}
+        return {
+            **self._cluster(self._services.peers.named()),
+            "topics": topics,
+            "cluster_authorized_operations": _NO_OPERATIONS,
+        }
 
     async def _asked(self, asked: Any, peer: Peer, *, may_create: bool) -> Mapping[str, Any]:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
@@ -176,12 +181,12 @@ class Metadata:
 
     # Gateways ---------------------------------------------------------------------------------------------------------
 
-    def _cluster(self) -> dict[str, Any]:
+    def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
         services = self._services
         return {
             "brokers": [
                 {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port}
-                for node in services.peers.live
+                for node in nodes
             ],
             "cluster_id": services.connection.store_id,
             "controller_id": services.peers.leader(CATALOG).node_id,
@@ -192,7 +197,11 @@ class Metadata:
         if value(request.body, "endpoint_type", 1) != 1:
             code = ErrorCode.unsupported_endpoint_type
             return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
-        return {**self._cluster(), "cluster_authorized_operations": _NO_OPERATIONS, "endpoint_type": 1}
+        return {
+            **self._cluster(self._services.peers.live),
+            "cluster_authorized_operations": _NO_OPERATIONS,
+            "endpoint_type": 1,
+        }
 
     async def find_coordinator(self, request: Request, peer: Peer) -> Fields:
         """The gateway that coordinates a group or a transactional id."""
