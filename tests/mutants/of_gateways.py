@@ -27,6 +27,20 @@ _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operatio
 
 GATEWAYS = (
     Mutant(
+        "clients are not told of a gateway that has died, and librdkafka never looks for the next coordinator",
+        Peers.named,
+        "or $now - self._heard.get($node, -_NAMED) < _NAMED",
+        "",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
+    Mutant(
+        "clients are told for ever of a gateway that has died, and tools ask it",
+        Peers.named,
+        "$now - self._heard.get($node, -_NAMED) < _NAMED",
+        "True",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
+    Mutant(
         "a batch overtakes an earlier one of its partition, whose commit is under way",
         Commits._start,
         "if $lane not in $busy",
