@@ -244,6 +244,15 @@ def test_a_resource_that_is_named_twice_stays(gateway: ServedStore) -> None:
         assert (result.error_code, gateway.store.topic("t")) == (ErrorCode.invalid_request, before)
 
 
+@pytest.mark.parametrize("name", ["0", ""])
+def test_nothing_is_removed_from_a_gateway_without_settings(gateway: ServedStore, name: str) -> None:
+    """kafka-reassign-partitions removes its limits (``--verify``, ``--cancel``), whether they were ever set or not."""
+    limits = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    asked = {"resources": [_resource(BROKER, name, *((limit, None, 1) for limit in limits))]}
+    (result,) = gateway.ask(Api.INCREMENTAL_ALTER_CONFIGS, asked).responses
+    assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+
+
 @pytest.mark.parametrize("version", range(VERSIONS[Api.ALTER_CONFIGS].last + 1))
 def test_all_settings_are_replaced(gateway: ServedStore, version: int) -> None:
     gateway.store.create_topic("t", config={"retention.ms": 5, "cleanup.policy": "compact"})
