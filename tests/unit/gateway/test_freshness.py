@@ -115,4 +115,4 @@ def test_a_look_that_nobody_waits_for_reports_the_storage_as_a_warning(
         assert failures == []
 
     run(store, scenario)
-    assert ["the heads of the chains cannot be read: down"] == [record.getMessage() for record in caplog.records]
+    assert [record.getMessage() for record in caplog.records] == ["the heads of the chains cannot be read: down"]
