@@ -81,6 +81,8 @@ class Producer:
     def flush(self) -> None:
         try:
             self._producer.flush(PATIENCE)
+        except SystemError as failure:  # The binding lets a callback run while a fatal error is set.
+            raise EndedError(repr(failure)) from failure
         except KafkaException as failure:  # A fatal error that no call has reported.
             error = failure.args[0]
             raise (EndedError if error.fatal() else RefusedError)(repr(failure)) from failure
