@@ -18,6 +18,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from txnstore import compute as pc
+from txnstore.catalog.settings import TopicConfig
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
@@ -121,8 +122,7 @@ class Produce:
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
-            max_bytes = self._services.properties.max_message_bytes(writer_of(found).config)
-            raw = check_produced(partition.records or b"", max_bytes)
+            raw = check_produced(partition.records or b"", self._max_bytes(writer_of(found).config))
             transactional_id = body.transactional_id
             if raw.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"
@@ -142,6 +142,11 @@ class Produce:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
+
+    def _max_bytes(self, config: TopicConfig) -> int:
+        """The largest batch that a client may send to a topic with these settings."""
+        is_own = "max.message.bytes" in config.explicit
+        return config.max_message_bytes if is_own else self._services.properties.message_max_bytes
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         if raw.producer_id < 0:
