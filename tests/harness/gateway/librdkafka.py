@@ -79,7 +79,13 @@ class Producer:
         return wait
 
     def flush(self) -> None:
-        self._producer.flush(PATIENCE)
+        try:
+            self._producer.flush(PATIENCE)
+        except SystemError as failure:  # The binding lets a callback run while a fatal error is set.
+            raise EndedError(repr(failure)) from failure
+        except KafkaException as failure:  # A fatal error that no call has reported.
+            error = failure.args[0]
+            raise (EndedError if error.fatal() else RefusedError)(repr(failure)) from failure
 
     def send_offsets(self, offsets: Mapping[tuple[str, int], int], consumer: Any) -> None:
         positions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
