@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -84,6 +84,18 @@ class Freshness:
         """A view that was read after the request under way began: it asks for the heads once, whatever it names."""
         began = REQUEST_BEGAN.get(None)
         return self.view if began is not None and self._read_at >= began else await self.head()
+
+    async def unblocked(self, view: View, producer_ids: Collection[int]) -> View:
+        """A view without the abandoned transactions of these producers, which hold back what a client waits for.
+
+        Args:
+            view: A view at the heads; returned if none of the transactions is abandoned.
+            producer_ids: Whose transactions.
+        """
+        unblock = self._connection.unblock
+        if producer_ids and await self._loop.run_in_executor(self._threads, unblock, producer_ids):
+            return await self.head()
+        return view
 
     async def _look(self) -> View:
         began = self._loop.time()

@@ -29,15 +29,20 @@ class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
     ``source``: the origin of the expectations. Most entries of the whitelist are only for a broker. ``of_model``: the
-    model is compared; it has one class of errors for stale epochs.
+    model is compared; it has one class of errors for stale epochs. ``settles``: small commits are merged at any time.
     """
 
     def __init__(
-        self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None, *, of_model: bool = False
+        self,
+        source: str = MODEL,
+        whitelist: Sequence[Allowed] | None = None,
+        *,
+        of_model: bool = False,
+        settles: bool = False,
     ) -> None:
         self.of_model = of_model
         self.from_broker = source != MODEL
-        self.upkeep = Upkeep(from_broker=self.from_broker)
+        self.upkeep = Upkeep(from_broker=self.from_broker, settles=settles)
         self.restarted = False
         self.awaits_a_topic = False
         self.newer_groups: set[str] = set()

@@ -107,7 +107,12 @@ class GroupOffsets:
         """The committed offsets of groups, at the heads of the chains."""
         view, body = await self._services.freshness.head(), request.body
         stable = bool(value(body, "require_stable", False))
-        if request.version >= _SEVERAL:
+        several = request.version >= _SEVERAL
+        if stable:  # Its client waits until nothing is pending: what nobody ends is ended here, as by Kafka's coordinator.
+            names = {each.group_id for each in (body.groups if several else [body])}
+            pending_in = {each for name in names if name in view.groups for each in view.groups[name].pending}
+            view = await self._services.freshness.unblocked(view, pending_in)
+        if several:
             return {"groups": [self._group(view, each, request.version, peer, stable=stable) for each in body.groups]}
         fields = dict(self._group(view, body, request.version, peer, stable=stable))
         if request.version < 2 and fields["error_code"] is not ErrorCode.none:
