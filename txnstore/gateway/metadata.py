@@ -25,6 +25,8 @@ from txnstore.validation import check_topic_name
 _FEATURES = {"transaction.version": 2, "group.version": 1}
 #: Says that the operations which a principal may do were not asked for.
 _NO_OPERATIONS = -(2**31)
+#: The first version of Metadata in which a topic that is not known by its id has no name.
+_NAMELESS = 12
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1
 #: Topics of brokers. A gateway keeps what they hold in the chains; clients may ask whether they exist.
@@ -83,10 +85,12 @@ class Metadata:
             ]
         else:
             may_create = bool(value(request.body, "allow_auto_topic_creation", True))
-            topics = [await self._asked(each, peer, may_create=may_create) for each in asked]
+            named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
+            nobody = None if request.version >= _NAMELESS else ""
+            topics = [await self._asked(each, peer, nobody, may_create=may_create) for each in named.values()]
         return {**self._cluster(), "topics": topics, "cluster_authorized_operations": _NO_OPERATIONS}
 
-    async def _asked(self, asked: Any, peer: Peer, *, may_create: bool) -> Mapping[str, Any]:
+    async def _asked(self, asked: Any, peer: Peer, nobody: str | None, *, may_create: bool) -> Mapping[str, Any]:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
         try:
             if name is None:
@@ -97,7 +101,12 @@ class Metadata:
             return self._described(topic)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.METADATA, 0)
-            return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
+            return {
+                "error_code": code,
+                "name": nobody if name is None else name,
+                "topic_id": topic_id,
+                "partitions": (),
+            }
 
     def _check_described(self, name: str, peer: Peer) -> None:
         self._services.check(peer, Right("DESCRIBE", "TOPIC", (name,)))
@@ -149,6 +158,10 @@ class Metadata:
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
         """Topics in the form of KIP-966, page by page."""
         cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
+        if cursor is not None and cursor.partition_index < 0:
+            asked = {each.name for each in request.body.topics}
+            refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
+            return {"topics": [{"name": name, **refused} for name in sorted(asked)], "next_cursor": None}
         names = sorted({each.name for each in request.body.topics})
         if not names:
             names = sorted((await self._services.freshness.recent()).topics)

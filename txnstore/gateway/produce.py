@@ -25,9 +25,9 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import TxnStoreError
+from txnstore.errors import InvalidTxnStateError, TxnStoreError
 from txnstore.gateway.apis import Api
-from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
+from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import report_failure
 from txnstore.gateway.records.batch import (
@@ -125,7 +125,7 @@ class Produce:
             transactional_id = body.transactional_id
             if raw.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"
-                raise RefusedError(ErrorCode.invalid_producer_id_mapping, msg)
+                raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
             if transactional_id is not None:
                 self._services.check(peer, write_id(transactional_id))
             client = self._client(raw, transactional_id if raw.is_transactional else None)
@@ -293,7 +293,7 @@ class Produce:
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 _fail(staged, refusal)
             else:
-                _fail(staged, error)
+                _fail(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._look_ups.add(task)

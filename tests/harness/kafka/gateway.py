@@ -7,13 +7,15 @@ request of a client (``sweep``, ``clean``, ``retain``) is done by a second proce
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.harness.differential.store_support import write_epoch
 from tests.harness.differential.trace import Op
@@ -27,16 +29,24 @@ from tests.helpers.keys import FixedRuntime
 from txnstore.chain.payload import decode_entry
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import TopicPartition
+from txnstore.gateway import metadata, server
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing.clock import ManualClock
 
 
 class GatewayServer:
-    """What is called a cluster beside a broker: a gateway on a new store of ``chains`` chains in memory."""
+    """What is called a cluster beside a broker: a gateway on a new store of ``chains`` chains in memory.
 
-    def __init__(self, chains: int = 1) -> None:
+    Its clients use transactions of version 1 if it says, as an older broker does, that it has no others.
+    """
+
+    def __init__(self, chains: int = 1, transactions: int = 2) -> None:
         self.version = "gateway"
+        self._patched = ExitStack()
+        self._patched.enter_context(patch.dict(metadata._FEATURES, {"transaction.version": transactions}))
+        # On a machine that is busy a process without its turn is no suspended one, and a lost answer is another history.
+        self._patched.enter_context(patch.object(server, "_SUSPENDED", math.inf))
         self.clock = ManualClock(time.time_ns() // 1_000_000)  # The records of Java's clients have the time of day.
         self._objects = MemoryStore(clock=self.clock)
         self._read = [0] * chains
@@ -58,6 +68,7 @@ class GatewayServer:
     def close(self) -> None:
         """End the gateway, and close the store."""
         self._gateway.stop()
+        self._patched.close()
         for store in self._stores:
             store.close()
 
@@ -100,7 +111,7 @@ class ServedHistories(RunningBroker):
         super().__init__(jars, transactions=transactions)
 
     def _start(self, jars: Path, settings: Mapping[str, str] | None, users: Sequence[str]) -> Any:
-        return GatewayServer(self._chains)
+        return GatewayServer(self._chains, self.transactions)
 
 
 class GatewayView(BrokerView):

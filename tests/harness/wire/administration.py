@@ -109,7 +109,12 @@ def transactions(wire: Wire) -> None:
         wire.described(f"of {name!r}", name)
     wire.described("of none")
     wire.described("of one twice", "empty", "empty")
-    everything = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": None}
+    everything = {
+        "state_filters": [],
+        "producer_id_filters": [],
+        "duration_filter": -1,
+        "transactional_id_pattern": None,
+    }
 
     def listed(label: str, version: int, **filters: Any) -> None:
         answer = wire.ask(Api.LIST_TRANSACTIONS, version, {**everything, **filters})
@@ -154,7 +159,9 @@ def markers_by_hand(wire: Wire) -> None:
         ):
             wire.show(label, Api.WRITE_TXN_MARKERS, version, fields)
         stable = {"topics": [{"name": t, "partitions": [{"partition_index": 0, "timestamp": -1}]}]}
-        wire.show(f"the end after version {version}", Api.LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 1, **stable})
+        wire.show(
+            f"the end after version {version}", Api.LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 1, **stable}
+        )
 
 
 def topics(wire: Wire) -> None:
@@ -177,7 +184,10 @@ def topics(wire: Wire) -> None:
             ("an unknown setting", [wanted("none", configs=[{"name": "no.such", "value": "1"}])]),
             ("a bad value", [wanted("none", configs=[{"name": "retention.ms", "value": "x"}])]),
             ("a topic twice", [wanted("twice"), wanted("twice")]),
-            ("partitions and an assignment", [wanted("none", 1, 1, assignments=[{"partition_index": 0, "broker_ids": [1]}])]),
+            (
+                "partitions and an assignment",
+                [wanted("none", 1, 1, assignments=[{"partition_index": 0, "broker_ids": [1]}])],
+            ),
             ("nothing", []),
         ):
             fields = {"topics": asked, "timeout": 10_000, "validate_only": False}
@@ -201,7 +211,11 @@ def topics(wire: Wire) -> None:
         for label, name, count in (
             ("as many partitions", "t", 2), ("fewer", "t", 1), ("none", "t", 0), ("of an unknown topic", "missing", 3),
         ):  # fmt: skip
-            fields = {"topics": [{"name": name, "count": count, "assignments": None}], "timeout": 10_000, "validate_only": False}
+            fields = {
+                "topics": [{"name": name, "count": count, "assignments": None}],
+                "timeout": 10_000,
+                "validate_only": False,
+            }
             wire.show(label, Api.CREATE_PARTITIONS, version, fields)
 
 

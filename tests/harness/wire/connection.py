@@ -30,12 +30,16 @@ Row = tuple[str, Any]
 
 
 class Wire:
-    """Sends requests to one address, and collects the responses: a label, and the fields of the response."""
+    """Sends requests to one address, and collects the responses: a label, and the fields of the response.
 
-    def __init__(self, host: str, port: int) -> None:
+    ``prefix`` begins all names of topics, groups and transactional ids, for a server that has seen other scenarios.
+    """
+
+    def __init__(self, host: str, port: int, prefix: str = "") -> None:
         self._address = host, port
         self._client = Client(host, port)
-        self._shown = Shown()
+        self._shown = Shown(prefix)
+        self._prefix = prefix
         self.rows: list[Row] = []
         self.topic_ids: dict[str, UUID] = {}
 
@@ -52,7 +56,7 @@ class Wire:
     def ask(self, api: Api, version: int, fields: Mapping[str, Any]) -> Any:
         """The response to a request, which is repeated while a client would repeat it; it is not collected."""
         for _ in range(200):
-            answer = self._client.ask(api, version, fields)
+            answer = self._client.ask(api, version, prefixed(fields, self._prefix))
             if not UNDER_WAY & set(codes(answer)):
                 return answer
             self.pause()
@@ -63,13 +67,14 @@ class Wire:
         time.sleep(0.05)
 
     def show(self, label: str, api: Api, version: int, fields: Mapping[str, Any]) -> Any:
-        """Send a request and collect the response; a connection that is closed instead is one, too."""
+        """Send a request and collect the response; a connection that is closed instead, or says nothing, is one, too."""
         label = f"{label}, {api.name} {version}"
         assert label not in dict(self.rows), label
         try:
             answer = self.ask(api, version, fields)
-        except (EOFError, ConnectionError):
-            self.rows.append((label, "closed"))
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            self.rows.append((label, "no answer" if isinstance(error, TimeoutError) else "closed"))
+            self._client.socket.close()
             self._client = Client(*self._address)
             return None
         self.rows.append((label, self._shown.value(answer)))
@@ -98,7 +103,8 @@ class Wire:
     def end(self, topic: str, partition: int = 0, isolation: int = 0) -> int:
         """The end of a partition; negative if it is not led yet."""
         asked = {"topics": [{"name": topic, "partitions": [{"partition_index": partition, "timestamp": -1}]}]}
-        answer = self._client.ask(Api.LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": isolation, **asked})
+        fields = prefixed({"replica_id": -1, "isolation_level": isolation, **asked}, self._prefix)
+        answer = self._client.ask(Api.LIST_OFFSETS, 5, fields)
         found = answer.topics[0].partitions[0]
         return int(found.offset) if found.error_code is ErrorCode.none else -1
 
@@ -129,15 +135,24 @@ class Wire:
             everything = {"state_filters": [], "producer_id_filters": []}
             listed = self._client.ask(Api.LIST_TRANSACTIONS, 0, everything).transaction_states
             states = {each.transactional_id: each.transaction_state for each in listed}
-            if not states.get(transactional_id, "Empty").startswith("Prepare"):
+            if not states.get(self._prefix + transactional_id, "Empty").startswith("Prepare"):
                 return
             self.pause()
 
     def described(self, label: str, *transactional_ids: str) -> list[dict[str, Any]]:
         """Collect a response of DescribeTransactions, which kio does not read: a time may be -1."""
-        self._client.begin(Api.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": transactional_ids})
+        fields = prefixed({"transactional_ids": transactional_ids}, self._prefix)
+        self._client.begin(Api.DESCRIBE_TRANSACTIONS, 0, fields)
         rows = descriptions(self._client.receive())
-        self.note(f"{label}, DESCRIBE_TRANSACTIONS 0", [{**row, "producer_id": self._shown.value(row["producer_id"], "producer_id")} for row in rows])
+        for row in rows:
+            refused = row["error_code"] != "none"
+            shown = (
+                {"error_code": row["error_code"]}
+                if refused
+                else {**row, "producer_id": self._shown.value(row["producer_id"], "producer_id")}
+            )
+            name = row["transactional_id"].removeprefix(self._prefix)
+            self.rows.append((f"{label}, {name!r}, DESCRIBE_TRANSACTIONS 0", self._shown.value(shown)))
         return rows
 
 
@@ -172,6 +187,23 @@ def descriptions(data: bytes) -> list[dict[str, Any]]:
         number("B")
         rows.append(row)
     return rows
+
+
+#: The fields with names of topics, groups or transactional ids, in requests.
+_NAMES = {
+    "name", "topic", "group_id", "groups", "groups_names", "group_ids", "key", "coordinator_keys", "transactional_id",
+    "v3_and_below_transactional_id", "transactional_ids", "subscribed_topic_names",
+}  # fmt: skip
+
+
+def prefixed(value: Any, prefix: str, name: str = "") -> Any:
+    """The fields of a request with the prefix before the names in it; an empty name stays."""
+    if isinstance(value, Mapping):
+        return {key: prefixed(item, prefix, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [prefixed(item, prefix, name) for item in value]
+    is_setting = value in {"cleanup.policy", "range"}
+    return prefix + value if name in _NAMES and isinstance(value, str) and value and not is_setting else value
 
 
 NOBODY = {"producer_id": -1, "producer_epoch": -1}

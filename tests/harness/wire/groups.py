@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tests.harness.wire.connection import Wire, batch
+from tests.harness.wire.connection import Wire
 from tests.harness.wire.records import UNKNOWN_TOPIC
 from tests.harness.wire.transactions import offsets
 from txnstore.gateway.apis import Api
@@ -69,7 +69,10 @@ def committed_offsets(wire: Wire) -> None:
         rows: list[tuple[str, dict[str, Any]]] = [
             ("of a group", {"group_id": "commit-9", "topics": [{"name": t, "partition_indexes": [0, 1, 2]}]}),
             ("of an unknown group", {"group_id": "unknown", "topics": [{"name": t, "partition_indexes": [0]}]}),
-            ("of an unknown topic", {"group_id": "commit-9", "topics": [{"name": "missing", "partition_indexes": [0]}]}),
+            (
+                "of an unknown topic",
+                {"group_id": "commit-9", "topics": [{"name": "missing", "partition_indexes": [0]}]},
+            ),
             ("of an unknown partition", {"group_id": "commit-9", "topics": [{"name": t, "partition_indexes": [8]}]}),
             ("of an empty group", {"group_id": "", "topics": [{"name": t, "partition_indexes": [0]}]}),
             ("of no topic", {"group_id": "commit-9", "topics": []}),
@@ -197,12 +200,21 @@ def members(wire: Wire) -> None:
         leaving: dict[str, Any] = {"group_id": group, "member_id": "x"}
         leaving["members"] = [{"member_id": "x", "group_instance_id": None}]
         wire.show(f"an unknown member leaves {labelled}", Api.LEAVE_GROUP, leave_version, leaving)
-        leaving = {"group_id": group, "member_id": member, "members": [{"member_id": member, "group_instance_id": None}]}
+        leaving = {
+            "group_id": group,
+            "member_id": member,
+            "members": [{"member_id": member, "group_instance_id": None}],
+        }
         wire.show(f"the member leaves {labelled}", Api.LEAVE_GROUP, leave_version, leaving)
         wire.show(f"it leaves again {labelled}", Api.LEAVE_GROUP, leave_version, leaving)
         wire.show(f"an unknown group is left {labelled}", Api.LEAVE_GROUP, leave_version, {**leaving, "group_id": "no"})
         wire.show(f"a heartbeat of who has left {labelled}", Api.HEARTBEAT, beat_version, one)
-        wire.show(f"an offset of who has left {labelled}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1), generation_id=generation, member_id=member))
+        wire.show(
+            f"an offset of who has left {labelled}",
+            Api.OFFSET_COMMIT,
+            9,
+            commit(group, (t, 0, 1), generation_id=generation, member_id=member),
+        )
         wire.show(f"an offset of nobody {labelled}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1)))
 
 
@@ -247,11 +259,25 @@ def static_members(wire: Wire) -> None:
         wire.show(f"a heartbeat of the first, JoinGroup {version}", Api.HEARTBEAT, 4, beat)
         wire.show(f"a sync of the first, JoinGroup {version}", Api.SYNC_GROUP, 5, sync)
         options = {"generation_id": first.generation_id, "member_id": first.member_id, "group_instance_id": "i"}
-        wire.show(f"a commit of the first, JoinGroup {version}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1), **options))
+        wire.show(
+            f"a commit of the first, JoinGroup {version}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1), **options)
+        )
         wire.show("a join of the first", Api.JOIN_GROUP, version, join(group, first.member_id, group_instance_id="i"))
         unknown = {**options, "group_instance_id": "j"}
-        wire.show(f"a commit of an unknown instance, JoinGroup {version}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1), **unknown))
-        leaving = {"group_id": group, "members": [{"member_id": first.member_id, "group_instance_id": "i"}, {"member_id": "", "group_instance_id": "j"}, {"member_id": "", "group_instance_id": "i"}]}
+        wire.show(
+            f"a commit of an unknown instance, JoinGroup {version}",
+            Api.OFFSET_COMMIT,
+            9,
+            commit(group, (t, 0, 1), **unknown),
+        )
+        leaving = {
+            "group_id": group,
+            "members": [
+                {"member_id": first.member_id, "group_instance_id": "i"},
+                {"member_id": "", "group_instance_id": "j"},
+                {"member_id": "", "group_instance_id": "i"},
+            ],
+        }
         wire.show(f"three leave, JoinGroup {version}", Api.LEAVE_GROUP, 5, leaving)
 
 
@@ -260,7 +286,9 @@ def heartbeats_of_kip_848(wire: Wire) -> None:
     t = wire.topic("t", 2)
 
     def beat(group: str, member: str, epoch: int, **options: Any) -> dict[str, Any]:
-        first = {"rebalance_timeout": 30_000, "subscribed_topic_names": [t], "topic_partitions": []} if epoch == 0 else {}
+        first = (
+            {"rebalance_timeout": 30_000, "subscribed_topic_names": [t], "topic_partitions": []} if epoch == 0 else {}
+        )
         later = {"rebalance_timeout": -1, "subscribed_topic_names": None, "topic_partitions": None}
         return {
             "group_id": group,
@@ -283,7 +311,10 @@ def heartbeats_of_kip_848(wire: Wire) -> None:
             ("no topics", beat(group, member, 0, subscribed_topic_names=None)),
             ("an unknown assignor", beat(group, member, 0, server_assignor="other")),
             ("no timeout", beat(group, member, 0, rebalance_timeout=-1)),
-            ("partitions at the beginning", beat(group, member, 0, topic_partitions=[{"topic_id": wire.topic_ids[t], "partitions": [0]}])),
+            (
+                "partitions at the beginning",
+                beat(group, member, 0, topic_partitions=[{"topic_id": wire.topic_ids[t], "partitions": [0]}]),
+            ),
             ("an empty instance", beat(group, member, 0, instance_id="")),
             ("an empty rack", beat(group, member, 0, rack_id="")),
             ("an epoch below -2", beat(group, member, -3)),
@@ -298,12 +329,32 @@ def heartbeats_of_kip_848(wire: Wire) -> None:
             ("another member", {"generation_id": 1, "member_id": "x"}),
             ("nobody", {}),
         ):
-            wire.show(f"a commit of {label} after version {version}", Api.OFFSET_COMMIT, 9, commit(group, (t, 0, 1), **options))
-            wire.show(f"a commit of {label} after version {version}", Api.OFFSET_COMMIT, 8, commit(group, (t, 0, 1), **options))
+            wire.show(
+                f"a commit of {label} after version {version}",
+                Api.OFFSET_COMMIT,
+                9,
+                commit(group, (t, 0, 1), **options),
+            )
+            wire.show(
+                f"a commit of {label} after version {version}",
+                Api.OFFSET_COMMIT,
+                8,
+                commit(group, (t, 0, 1), **options),
+            )
         wire.show(f"a member of the older protocol, after version {version}", Api.JOIN_GROUP, 9, join(group))
-        for asked in ({"member_id": member, "member_epoch": 99}, {"member_id": "x", "member_epoch": 1}, {"member_id": member, "member_epoch": 0}, {"member_id": None, "member_epoch": -1}):
+        for asked in (
+            {"member_id": member, "member_epoch": 99},
+            {"member_id": "x", "member_epoch": 1},
+            {"member_id": member, "member_epoch": 0},
+            {"member_id": None, "member_epoch": -1},
+        ):
             one = {"group_id": group, "topics": None, **asked}
-            wire.show(f"offsets for {asked} after version {version}", Api.OFFSET_FETCH, 9, {"groups": [one], "require_stable": True})
+            wire.show(
+                f"offsets for {asked} after version {version}",
+                Api.OFFSET_FETCH,
+                9,
+                {"groups": [one], "require_stable": True},
+            )
         wire.show("a later epoch", Api.CONSUMER_GROUP_HEARTBEAT, version, beat(group, member, 99))
         wire.show("another member", Api.CONSUMER_GROUP_HEARTBEAT, version, beat(group, "x", 1))
         wire.show("its end", Api.CONSUMER_GROUP_HEARTBEAT, version, beat(group, member, -1))
@@ -329,7 +380,10 @@ def descriptions_of_groups(wire: Wire) -> None:
     for label, fields in (
         ("offsets", {"group_id": "simple", "topics": [{"name": t, "partitions": [{"partition_index": 0}]}]}),
         ("offsets again", {"group_id": "simple", "topics": [{"name": t, "partitions": [{"partition_index": 0}]}]}),
-        ("an unknown topic", {"group_id": "simple", "topics": [{"name": "missing", "partitions": [{"partition_index": 0}]}]}),
+        (
+            "an unknown topic",
+            {"group_id": "simple", "topics": [{"name": "missing", "partitions": [{"partition_index": 0}]}]},
+        ),
         ("an unknown group", {"group_id": "unknown", "topics": [{"name": t, "partitions": [{"partition_index": 0}]}]}),
         ("an empty group", {"group_id": "", "topics": [{"name": t, "partitions": [{"partition_index": 0}]}]}),
     ):

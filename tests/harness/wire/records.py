@@ -75,16 +75,16 @@ def sequences(wire: Wire) -> None:
             each = batch(*[b"%d" % sequence] * number, who=who, sequence=sequence)
             wire.show(label, Api.PRODUCE, version, produced(t, each))
         newer = (who[0], who[1] + 1)
-        for label, each in (
-            ("a newer epoch in its middle", batch(b"e", who=newer, sequence=5)),
-            ("a newer epoch", batch(b"e", who=newer, sequence=0)),
-            ("the older epoch", batch(b"o", who=who, sequence=7)),
-            ("a producer that nobody knows", batch(b"u", who=(UNKNOWN_PRODUCER + version, 0), sequence=0)),
-            ("one that nobody knows, in its middle", batch(b"m", who=(UNKNOWN_PRODUCER + 9 + version, 0), sequence=5)),
-            ("a producer without sequence", batch(b"s", who=who)),
-            ("a sequence without producer", batch(b"p", sequence=0)),
+        for label, each, number in (
+            ("a newer epoch in its middle", batch(b"e", who=newer, sequence=5), 0),
+            ("a newer epoch", batch(b"e", who=newer, sequence=0), 0),
+            ("the older epoch", batch(b"o", who=who, sequence=7), 0),
+            ("a producer that nobody knows", batch(b"u", who=(UNKNOWN_PRODUCER + version, 0), sequence=0), 2),
+            ("one that nobody knows, later", batch(b"m", who=(UNKNOWN_PRODUCER + 9 + version, 0), sequence=5), 2),
+            ("a producer without sequence", batch(b"s", who=who), 0),
+            ("a sequence without producer", batch(b"p", sequence=0), 0),
         ):
-            wire.show(label, Api.PRODUCE, version, produced(t, each))
+            wire.show(label, Api.PRODUCE, version, produced(t, each, partition=number))
         other = wire.producer()
         two = _several((t, [(0, batch(b"1", who=newer, sequence=1)), (1, batch(b"1", who=other, sequence=0))]))
         wire.show("two producers in a request", Api.PRODUCE, version, two)
@@ -106,16 +106,26 @@ def transactional_appends(wire: Wire) -> None:
             ("the same again", produced(t, first, name)),
             ("a gap", produced(t, batch(b"g", who=who, sequence=5, transactional=True), name)),
             ("an older epoch", produced(t, batch(b"o", who=old, sequence=0, transactional=True), name)),
-            ("an epoch of the future", produced(t, batch(b"f", who=(who[0], 9), sequence=0, transactional=True), name)),
-            ("an older epoch elsewhere", produced(t, batch(b"o", who=old, sequence=0, transactional=True), name, partition=1)),
+            (
+                "an older epoch elsewhere",
+                produced(t, batch(b"o", who=old, sequence=0, transactional=True), name, partition=1),
+            ),
             ("outside of the transaction", produced(t, batch(b"n", who=who, sequence=1))),
             ("not transactional, with an id", produced(t, batch(b"n", who=who, sequence=1), name)),
             ("without the id", produced(t, batch(b"w", who=who, sequence=1, transactional=True))),
             ("an empty id", produced(t, batch(b"w", who=who, sequence=1, transactional=True), "")),
             ("of another id", produced(t, batch(b"w", who=who, sequence=1, transactional=True), "unknown")),
-            ("in its middle elsewhere", produced(t, batch(b"m", who=who, sequence=4, transactional=True), name, partition=2)),
-            ("an unknown partition", produced(t, batch(b"u", who=who, sequence=0, transactional=True), name, partition=9)),
+            (
+                "in its middle elsewhere",
+                produced(t, batch(b"m", who=who, sequence=4, transactional=True), name, partition=2),
+            ),
+            (
+                "an unknown partition",
+                produced(t, batch(b"u", who=who, sequence=0, transactional=True), name, partition=9),
+            ),
             ("the next", produced(t, batch(b"2", who=who, sequence=1, transactional=True), name)),
+            # A broker keeps the lowest sequence of what it has refused, and refuses what is above that.
+            ("an epoch of the future", produced(t, batch(b"f", who=(who[0], 9), sequence=0, transactional=True), name)),
         ):
             wire.show(label, Api.PRODUCE, version, fields)
         wire.finish(name, who)
@@ -253,7 +263,9 @@ def listed_offsets(wire: Wire) -> None:
             wire.show("of the current epoch", Api.LIST_OFFSETS, version, _times(t, -1, epoch=0))
             wire.show("of an epoch of the future", Api.LIST_OFFSETS, version, _times(t, -1, epoch=5))
         twice = _times(t, -1)
-        twice["topics"] = [{"name": t, "partitions": [*twice["topics"][0]["partitions"], *_times(t, -2)["topics"][0]["partitions"]]}]
+        twice["topics"] = [
+            {"name": t, "partitions": [*twice["topics"][0]["partitions"], *_times(t, -2)["topics"][0]["partitions"]]}
+        ]
         wire.show("of a partition that is named twice", Api.LIST_OFFSETS, version, twice)
         wire.show("of nothing", Api.LIST_OFFSETS, version, {**twice, "topics": []})
     wire.finish("open", who, commit=False)

@@ -20,19 +20,22 @@ _IDS = {"producer_id": "producer", "member_id": "member", "leader_member": "memb
 
 
 class Shown:
-    """Responses of one run: the same id is the same number in all of them."""
+    """Responses of one run: the same id is the same number in all of them, and names come without the prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._numbers: dict[tuple[str, Any], int] = {}
 
     def value(self, value: Any, name: str = "") -> Any:
         """A value of a response; ``name`` is that of its field."""
         kind = _IDS.get(name)
-        if kind is not None and value not in {-1, ""}:
+        if kind is not None and value not in {-1, ""} and not str(value).startswith(kind):
             return f"{kind} {self._number(kind, value)}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
             return {key: self.value(item, key) for key, item in fields.items() if key not in LEFT_OUT}
+        if isinstance(value, dict):
+            return {key: self.value(item, key) for key, item in value.items()}
         if isinstance(value, tuple | list):
             return [self.value(item, name) for item in value]
         return self._plain(value)
@@ -49,7 +52,9 @@ class Shown:
                 return int(value.timestamp() * 1000)
             case bytes() | memoryview():
                 return bytes(value).hex()
-            case str() | int() | float() | None:
+            case str():
+                return value.replace(self._prefix, "") if self._prefix else value
+            case int() | float() | None:
                 return value
         return str(value)
 

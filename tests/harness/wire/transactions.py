@@ -82,10 +82,12 @@ def producer_ids(wire: Wire) -> None:
         wire.show("the same again", Api.INIT_PRODUCER_ID, version, init(name, who))
         wire.show("an epoch of the future", Api.INIT_PRODUCER_ID, version, init(name, (who[0], 7)))
         wire.show("an epoch of another producer", Api.INIT_PRODUCER_ID, version, init(name, (UNKNOWN_PRODUCER, 0)))
-        wire.show("an identity of an unknown id", Api.INIT_PRODUCER_ID, version, init(f"unknown-{version}", who))
         wire.show("a newer instance", Api.INIT_PRODUCER_ID, version, init(name))
         wire.show("the epoch of the older instance", Api.INIT_PRODUCER_ID, version, init(name, (who[0], who[1] + 1)))
         wire.show("an identity without an id", Api.INIT_PRODUCER_ID, version, init(None, (who[0], 0)))
+    for version in (3, 4, 5):
+        unknown = init(f"unknown-{version}", wire.producer("known"))
+        wire.show("an identity of an unknown id", Api.INIT_PRODUCER_ID, version, unknown)
 
 
 def partitions_of_transactions(wire: Wire) -> None:
@@ -140,7 +142,9 @@ def offsets_of_transactions(wire: Wire) -> None:
         old = wire.producer(name)
         who = wire.producer(name)
         if version < 5:
-            wire.show("a group that is not added", Api.TXN_OFFSET_COMMIT, version, offsets(name, who, "g", (t, 0, 1, "")))
+            wire.show(
+                "a group that is not added", Api.TXN_OFFSET_COMMIT, version, offsets(name, who, "g", (t, 0, 1, ""))
+            )
             wire.ask(Api.ADD_OFFSETS_TO_TXN, 3, with_group(name, who, "g"))
         for label, fields in (
             ("an offset", offsets(name, who, "g", (t, 0, 1, "m"))),
@@ -198,7 +202,9 @@ def ends(wire: Wire) -> None:
             if version == 5:
                 who = answer.producer_id, answer.producer_epoch
                 wire.show(f"nothing committed after {what}", Api.END_TXN, version, ended(name, who))
-                answer = wire.show(f"nothing aborted after {what}", Api.END_TXN, version, ended(name, who, commit=False))
+                answer = wire.show(
+                    f"nothing aborted after {what}", Api.END_TXN, version, ended(name, who, commit=False)
+                )
                 who = answer.producer_id, answer.producer_epoch
         wire.settled(name)
         wire.described(f"after version {version}", name)

@@ -47,7 +47,12 @@ def _leave_pending(served: ServedStore) -> None:
     served.ask(Api.OFFSET_COMMIT, fields, 9)
     init = {"transactional_id": "gone", "transaction_timeout": 10_000, "producer_id": -1, "producer_epoch": -1}
     who = served.ask(Api.INIT_PRODUCER_ID, init, 5)
-    pending = {**fields, "transactional_id": "gone", "producer_id": who.producer_id, "producer_epoch": who.producer_epoch}
+    pending = {
+        **fields,
+        "transactional_id": "gone",
+        "producer_id": who.producer_id,
+        "producer_epoch": who.producer_epoch,
+    }
     pending["topics"] = [{"name": "t", "partitions": [{**parts, "committed_offset": 5}]}]
     answer = served.ask(Api.TXN_OFFSET_COMMIT, pending, 5)
     assert answer.topics[0].partitions[0].error_code is ErrorCode.none

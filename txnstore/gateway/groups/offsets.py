@@ -63,6 +63,8 @@ class GroupOffsets:
     def _illegal_generation(self, group: str, member_id: str, generation: int, version: int) -> ErrorCode:
         """How the client of a commit is told that its generation or its member epoch is not that of the group."""
         stored = self._services.freshness.view.groups.get(group)
+        if stored is None and version >= _WITH_EPOCHS:
+            return ErrorCode.group_id_not_found
         if stored is not None and stored.kind == "consumer":
             return ErrorCode.stale_member_epoch if version >= _WITH_EPOCHS else ErrorCode.unsupported_version
         if self._coordinator.is_completing(group, member_id, generation):  # It is not stored yet.
@@ -108,7 +110,9 @@ class GroupOffsets:
         view, body = await self._services.freshness.head(), request.body
         stable = bool(value(body, "require_stable", False))
         several = request.version >= _SEVERAL
-        if stable:  # Its client waits until nothing is pending: what nobody ends is ended here, as by Kafka's coordinator.
+        if (
+            stable
+        ):  # Its client waits until nothing is pending: what nobody ends is ended here, as by Kafka's coordinator.
             names = {each.group_id for each in (body.groups if several else [body])}
             pending_in = {each for name in names if name in view.groups for each in view.groups[name].pending}
             view = await self._services.freshness.unblocked(view, pending_in)
@@ -142,8 +146,7 @@ class GroupOffsets:
 
     def _all_topics(self, view: View, group: Group, peer: Peer) -> list[tuple[str, list[int]]]:
         numbers: dict[str, list[int]] = {}
-        pending = (tp for offsets in group.pending.values() for tp in offsets)
-        for tp in sorted({*group.offsets, *pending}):
+        for tp in sorted(group.offsets):
             if tp.topic in view.topics and self._services.may(peer, Right("DESCRIBE", "TOPIC", (tp.topic,))):
                 numbers.setdefault(tp.topic, []).append(tp.partition)
         return list(numbers.items())
