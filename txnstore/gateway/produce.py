@@ -31,6 +31,7 @@ from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, cod
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import report_failure
 from txnstore.gateway.records.batch import (
+    Codec,
     BatchError,
     InvalidBatchError,
     RawBatch,
@@ -50,6 +51,8 @@ from txnstore.producer.upload import deliver, encode_rows
 _FLUSH_BYTES = 32 << 20
 #: Bytes of batches that share a segment.
 _SHARED_BYTES = 8 << 20
+#: The first version of Produce with records that zstd compresses.
+_ZSTD_FROM = 7
 #: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
 _UPLOAD_TIMEOUT = 30.0
 
@@ -122,6 +125,8 @@ class Produce:
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
             raw = check_produced(partition.records or b"", writer_of(found).config.max_message_bytes)
+            if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
+                raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
             if raw.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"
