@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from operator import is_, is_not
 
 from txnstore.connection import Connection
@@ -92,8 +93,8 @@ class Freshness:
             view: A view at the heads; returned if none of the transactions is abandoned.
             producer_ids: Whose transactions.
         """
-        unblock = self._connection.unblock
-        if producer_ids and await self._loop.run_in_executor(self._threads, unblock, producer_ids):
+        unblock = partial(self._connection.unblock, producer_ids)
+        if producer_ids and await self._loop.run_in_executor(self._threads, unblock):
             return await self.head()
         return view
 

@@ -31,8 +31,8 @@ from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, cod
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import report_failure
 from txnstore.gateway.records.batch import (
-    Codec,
     BatchError,
+    Codec,
     InvalidBatchError,
     RawBatch,
     RecordError,

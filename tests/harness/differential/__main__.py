@@ -14,6 +14,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.harness.differential.compare import SESSIONS
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.replay import MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
@@ -72,7 +73,7 @@ def _recorded(options: argparse.Namespace) -> Trace:
 
 def source_of(running: RunningBroker) -> str:
     """What a trace says of its broker."""
-    older = ", transactions 1" if running.transactions == 1 else ""
+    older = SESSIONS if running.transactions == 1 else ""
     return f"kafka {running.cluster.version}{older}"
 
 

@@ -15,6 +15,9 @@ from tests.harness.differential.difference import Difference, Path
 from tests.harness.differential.trace import MODEL, Op
 from tests.harness.differential.upkeep import Upkeep
 
+#: How the source of a trace ends whose broker has transactions of version 1: one epoch for a session of many.
+SESSIONS = ", transactions 1"
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -42,6 +45,7 @@ class Comparison:
     ) -> None:
         self.of_model = of_model
         self.from_broker = source != MODEL
+        self.of_sessions = source.endswith(SESSIONS)
         self.upkeep = Upkeep(from_broker=self.from_broker, settles=settles)
         self.restarted = False
         self.awaits_a_topic = False

@@ -33,11 +33,36 @@ def _beyond_the_window(comparison: Comparison, op: Op, difference: Difference) -
     return op["op"] == "raw_append" and op.get("id") is not None and both
 
 
+def _epoch_of_the_chain(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """The epoch of each transaction of a session, in markers and in DescribeProducers; Kafka has that of the client.
+
+    A marker raises it and forgets the sequences; of a producer whose transaction is open all else must be equal.
+    """
+    if not comparison.of_sessions or difference.path[-1] not in {"markers", "producers"}:
+        return False
+    both = difference.expected, difference.actual
+    if difference.path[-1] == "markers":
+        kafka, ours = ([row[:3] for row in rows] for rows in both)
+        return kafka == ours
+    kafka, ours = ([[row[0], row[3], None if row[3] is None else row[2]] for row in rows] for rows in both)
+    return kafka == ours
+
+
+def _noticed_later(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A fenced producer that sends to another partition hears of it from its sender: with this call or the next one."""
+    errors = {(None, "PRODUCER_FENCED"), ("PRODUCER_FENCED", None)}
+    is_error = difference.path == ("error",) and (difference.expected, difference.actual) in errors
+    nothing = difference == Difference(("answer",), {"offsets": {}}, None)
+    return comparison.of_sessions and op["op"] in {"flush", "send"} and (is_error or nothing)
+
+
 #: The allowed differences.
 AT_A_GATEWAY: tuple[Allowed, ...] = (
     *(entry for entry in WHITELIST if entry.item in SHARED),
     Allowed("OFF-07", "each change of the members fences all of them with KIP-848, and names fence", _newer_protocol),
     Allowed("SEQ-04", "a batch of the open transaction is a duplicate behind the window, too", _beyond_the_window),
+    Allowed("TV2-01", "each transaction of a session has an epoch of its own in the chain", _epoch_of_the_chain),
+    Allowed("FEN-09", "a producer of transactions v1 hears from its sender that it is fenced", _noticed_later),
 )
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.harness.wire LIBS [SCENARIO …]``: record what a broker of Kafka answers, into ``tests/traces/wire``.
+"""``python -m tests.harness.wire LIBS [SCENARIO …]``: record what a broker answers, into ``tests/recorded/wire``.
 
 LIBS is the folder with the jars of a Kafka release (``build/kafka/libs`` after ``make kafka``).
 """

@@ -196,7 +196,7 @@ def topics(wire: Wire) -> None:
         answer = wire.ask(Api.CREATE_TOPICS, version, checked)
         wire.note(f"checked in version {version}", [each.error_code for each in answer.topics])
     for version in range(1, 7):
-        by_name = {"topic_names": ["missing"], "topics": [{"name": "missing", "topic_id": UUID(int=0)}]}
+        by_name: dict[str, Any] = {"topic_names": ["missing"], "topics": [{"name": "missing", "topic_id": UUID(int=0)}]}
         wire.show("an unknown topic", Api.DELETE_TOPICS, version, {**by_name, "timeout": 10_000})
         twice = {"topic_names": ["missing", "missing"], "topics": 2 * by_name["topics"]}
         if version == 6:

@@ -67,7 +67,7 @@ class Wire:
         time.sleep(0.05)
 
     def show(self, label: str, api: Api, version: int, fields: Mapping[str, Any]) -> Any:
-        """Send a request and collect the response; a connection that is closed instead, or says nothing, is one, too."""
+        """Send a request and collect the response, or that the connection was closed, or that there was none."""
         label = f"{label}, {api.name} {version}"
         assert label not in dict(self.rows), label
         try:
@@ -86,9 +86,9 @@ class Wire:
 
     # What scenarios begin with ----------------------------------------------------------------------------------------
 
-    def topic(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """Create a topic."""
-        settings = [{"name": key, "value": value} for key, value in configs.items()]
+    def topic(self, name: str, partitions: int = 1, policy: str | None = None) -> str:
+        """Create a topic; ``policy`` is its ``cleanup.policy``."""
+        settings = [{"name": "cleanup.policy", "value": policy}] if policy is not None else []
         wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": settings}
         (created,) = self.ask(Api.CREATE_TOPICS, 7, {"topics": [wanted], "timeout": 30_000}).topics
         assert created.error_code is ErrorCode.none, created
@@ -132,7 +132,7 @@ class Wire:
     def settled(self, transactional_id: str) -> None:
         """Wait until no end of a transaction is under way."""
         for _ in range(200):
-            everything = {"state_filters": [], "producer_id_filters": []}
+            everything: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
             listed = self._client.ask(Api.LIST_TRANSACTIONS, 0, everything).transaction_states
             states = {each.transactional_id: each.transaction_state for each in listed}
             if not states.get(self._prefix + transactional_id, "Empty").startswith("Prepare"):

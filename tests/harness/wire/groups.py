@@ -87,7 +87,7 @@ def committed_offsets(wire: Wire) -> None:
         missing = UNKNOWN_TOPIC if version == 10 else "missing"
         named = {"topic_id" if version == 10 else "name": topic}
         unknown = {"topic_id" if version == 10 else "name": missing}
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"group_id": "commit-9", "topics": [{**named, "partition_indexes": [0, 1, 2, 8]}]},
             {"group_id": "unknown", "topics": [{**named, "partition_indexes": [0]}]},
             {"group_id": "commit-8", "topics": None},

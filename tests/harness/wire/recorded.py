@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "traces" / "wire"
+FOLDER = Path(__file__).parents[2] / "recorded" / "wire"
 
 
 def dumps(rows: Sequence[tuple[str, Any]]) -> str:

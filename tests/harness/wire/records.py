@@ -1,4 +1,4 @@
-"""Scenarios of records: Produce, Fetch, ListOffsets, epochs of leaders, deletions of records, in each version with a rule."""
+"""Scenarios of records: Produce, Fetch, ListOffsets, epochs of leaders, deletions of records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _several(*topics: tuple[str, list[tuple[int, bytes]]], transactional_id: str
 
 def appends(wire: Wire) -> None:
     """SEQ-01…SEQ-10, SEQ-12, SEQ-18, SEQ-22, CTL-03, CTL-06: what is taken, and what is refused with which code."""
-    t, keyed = wire.topic("t", 2), wire.topic("keyed", **{"cleanup.policy": "compact"})
+    t, keyed = wire.topic("t", 2), wire.topic("keyed", policy="compact")
     for version in (*range(3, 13), 13):
         topic = wire.topic_ids[t] if version == 13 else t
         wire.show("a record", Api.PRODUCE, version, produced(topic, batch(b"1")))
@@ -293,8 +293,8 @@ def _deletion(topic: str, offset: int, partition: int = 0) -> dict[str, Any]:
 
 def deletions(wire: Wire) -> None:
     """RET-04, RET-06, LSO-05."""
-    t, keyed = wire.topic("t"), wire.topic("keyed", **{"cleanup.policy": "compact"})
-    both = wire.topic("both", **{"cleanup.policy": "compact,delete"})
+    t, keyed = wire.topic("t"), wire.topic("keyed", policy="compact")
+    both = wire.topic("both", policy="compact,delete")
     for version in range(3):
         wire.produce(t, batch(b"a", b"b", b"c"))
         end = wire.end(t)

@@ -1,4 +1,4 @@
-"""Scenarios of producers and transactions: ids, partitions, offsets, ends, in each version that has a code of its own."""
+"""Scenarios of producers and transactions: ids, partitions, offsets, ends."""
 
 from __future__ import annotations
 
