@@ -14,7 +14,7 @@ from txnstore.gateway.transactions import Transactions
 _WIRE = "integration/gateway/test_wire.py::test_a_gateway_answers_as_a_broker_does"
 _ABANDONED = (
     "integration/gateway/test_abandoned.py::"
-    "test_off_09_offsets_of_an_abandoned_transaction_are_pending_until_its_timeout[9-one chain]"
+    "test_off_09_offsets_of_an_abandoned_transaction_are_pending_until_its_timeout[one chain-9]"
 )
 
 WIRE = (

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from operator import is_, is_not
 
 from txnstore.connection import Connection
@@ -93,10 +92,10 @@ class Freshness:
             view: A view at the heads; returned if none of the transactions is abandoned.
             producer_ids: Whose transactions.
         """
-        unblock = partial(self._connection.unblock, producer_ids)
-        if producer_ids and await self._loop.run_in_executor(self._threads, unblock):
-            return await self.head()
-        return view
+        if not producer_ids:
+            return view
+        has_changed = await self._loop.run_in_executor(self._threads, self._connection.unblock, producer_ids)
+        return await self.head() if has_changed else view
 
     async def _look(self) -> View:
         began = self._loop.time()

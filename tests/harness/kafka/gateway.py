@@ -146,7 +146,7 @@ class GatewayDriver(BrokerDriver):
         return GatewayView(running, self._ids, self._names.suffix)
 
     def _time_of(self, op: Op) -> int | None:
-        return op.get("timestamp", self.cluster.clock() - op.get("age_ms", 0))
+        return int(op.get("timestamp", self.cluster.clock() - op.get("age_ms", 0)))
 
     def op_set_epoch(self, op: Op) -> None:
         """Writes an entry directly, with the result of many transactions: so many requests would be as many entries."""

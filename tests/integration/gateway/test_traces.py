@@ -1,7 +1,7 @@
 """DIF-06, DIF-07, DIF-12: recorded traces of a broker, over the wire, with a gateway in its place.
 
-Kafka's own clients run, so Java and the jars of a Kafka release are needed: ``make kafka`` fetches them. ``make kafka-traces``
-replays all traces; here are some of each kind.
+Kafka's own clients run, so Java and the jars of a Kafka release are needed: ``make kafka`` fetches them.
+``make kafka-traces`` replays all traces; here are some of each kind.
 """
 
 from __future__ import annotations
