@@ -1,7 +1,7 @@
 """Responses of a gateway, field by field, compared with recorded ones of a broker of Kafka 4.4.
 
-``tests/harness/wire`` has the scenarios, whose docstrings cite the items of the list of conformance, and the differences
-that are allowed.
+``tests/harness/wire`` has the scenarios, whose docstrings cite the items of the list of conformance, and the
+differences that are allowed.
 """
 
 from __future__ import annotations
