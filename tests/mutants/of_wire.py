@@ -26,13 +26,6 @@ WIRE = (
         test=_ABANDONED,
     ),
     Mutant(
-        "a request that does not wait for stable offsets ends transactions",
-        GroupOffsets.fetch,
-        "if $stable:",
-        "if True:",
-        test=_ABANDONED,
-    ),
-    Mutant(
         "an incremental fetch of a session that is not there is taken for a full one",
         Fetch.fetch,
         'value($body, "session_epoch", -1) > 0',
