@@ -111,7 +111,8 @@ FIRST ?= 0
 
 .PHONY: simulate
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
-	'$(BIN)/python' -m tests.harness.simulation --seeds $(SEEDS) --first $(FIRST)
+	'$(BIN)/python' -m tests.harness.simulation --gateways --seeds $(SEEDS) --first $(FIRST)
+	'$(BIN)/python' -m tests.harness.simulation --seeds $$(( ($(SEEDS) * 4 + 4) / 5 )) --first $(FIRST)
 
 # S3 servers, built from their Go modules, in the versions that docs/storage.md reports on. The name of a stamp is a
 # version, so that another version is built anew.
@@ -241,10 +242,12 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 LIBS := build/kafka/libs
 SPARK_LIBS := build/kafka/spark
 TEST_LIBS := build/kafka/tests
+PROGRAM_LIBS := build/kafka/programs
 
 $(LIBS)/.fetched: tests/harness/kafka/pom.xml
 $(SPARK_LIBS)/.fetched: tests/harness/kafka/spark-pom.xml
-$(LIBS)/.fetched $(SPARK_LIBS)/.fetched $(TEST_LIBS)/.fetched:
+$(PROGRAM_LIBS)/.fetched: tests/harness/kafka_programs/pom.xml
+$(LIBS)/.fetched $(SPARK_LIBS)/.fetched $(TEST_LIBS)/.fetched $(PROGRAM_LIBS)/.fetched:
 	@command -v mvn >/dev/null || { \
 		echo 'Maven fetches the jars of Kafka, and is not installed. Install it (Debian: maven), or unpack a release of Kafka' \
 		'and name its libs folder: make differential KAFKA=…/libs' >&2; exit 1; }
@@ -290,6 +293,27 @@ kafka-tests: ## Run Kafka's own tests of its Java clients against gateways: ONLY
 kafka-tests kafka-tests-short: java $(STAMP) $(TEST_CLASSES)/.compiled
 	'$(BIN)/python' -m tests.harness.kafka_clients '$(TEST_LIBS)' '$(TEST_CLASSES)' $(OPTIONS) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BROKERS),--brokers) $(if $(ACCEPT),--accept) --jobs $(if $(filter auto,$(JOBS)),1,$(JOBS))
+
+# Kafka's tools, Streams and Connect, and Spark, against one gateway and against two. ONLY="streams connect" chooses.
+PROGRAMS := tests/harness/kafka_programs
+PROGRAM_CLASSES := build/kafka/programs-classes
+GATEWAYS ?= 1 2
+
+$(PROGRAM_CLASSES)/.compiled: $(PROGRAM_LIBS)/.fetched $(wildcard $(PROGRAMS)/java/*.java)
+	@command -v javac >/dev/null || { \
+		echo 'The word count of Kafka Streams needs javac. Install it (Debian: openjdk-17-jdk-headless).' >&2; exit 1; }
+	rm -rf '$(@D)'; mkdir -p '$(@D)'
+	javac -nowarn -d '$(@D)' -cp '$(PROGRAM_LIBS)/*' $(filter %.java,$^)
+	@touch '$@'
+
+.PHONY: kafka-programs kafka-programs-short
+kafka-programs-short: OPTIONS := --short --gateways 1
+kafka-programs-short: ## As kafka-programs, for less than 90 seconds
+kafka-programs: OPTIONS = --gateways $(GATEWAYS)
+kafka-programs: ## Run Kafka's tools, Streams and Connect, and Spark against gateways: ONLY="streams connect", GATEWAYS="1 2"
+kafka-programs kafka-programs-short: java $(STAMP) $(PROGRAM_CLASSES)/.compiled $(SPARK_LIBS)/.fetched
+	'$(BIN)/python' -m tests.harness.kafka_programs '$(PROGRAM_LIBS)' '$(PROGRAM_CLASSES)' '$(SPARK_LIBS)' $(OPTIONS) \
+		$(if $(ONLY),--only $(ONLY))
 
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side

@@ -1,84 +1,204 @@
-"""Mutants of what a gateway answers to single requests: codes, and what waits for an abandoned transaction."""
+"""Mutants that the world of gateways detects: sessions and groups of clients that go from one gateway to the other."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from tests.harness.simulation.settings import NODES
 from tests.mutants.mutant import Mutant
-from txnstore.gateway import errors, services, transactions
-from txnstore.gateway.fetch import Fetch
+from txnstore.core.groups import classic as rules_of_classic
+from txnstore.core.groups import membership
+from txnstore.core.log import appending
+from txnstore.core.transactions import rules
+from txnstore.gateway.commits import Commits
+from txnstore.gateway.groups import coordinator
+from txnstore.gateway.groups.classic import ClassicGroup
+from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
+from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
-from txnstore.gateway.offsets import Offsets
+from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.produce import Produce
-from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 
-_WIRE = "integration/gateway/test_wire.py::test_a_gateway_answers_as_a_broker_does"
-_ABANDONED = (
-    "integration/gateway/test_abandoned.py::"
-    "test_off_09_offsets_of_an_abandoned_transaction_are_pending_until_its_timeout[one chain-9]"
-)
+_CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pace_ms": 1_000}
+_EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
+_KINDS = {"actors": (*NODES, "classic:m/1", "epochs:m/2", "native:m/3"), "pace_ms": 200}
+_TRANSACTIONS = {"actors": (*NODES, "wire:w1/1", "wire:w1/2"), "pace_ms": 1_000}
+_ALONE = {"actors": (*NODES, "wire:w1/1"), "pace_ms": 200}
+
+
+def _mutant(name: str, function: Any, old: str, new: str, settings: Any, chains: int = 1) -> Mutant:
+    return Mutant(f"{name} (gateways)", function, old, new, chains, settings=settings, gateways=True)
+
 
 WIRE = (
-    Mutant(
-        "the offsets of an abandoned transaction stay pending",
-        GroupOffsets.fetch,
-        "if $stable:",
+    # Classic groups ---------------------------------------------------------------------------------------------------
+    _mutant(
+        "an assignment is answered before its generation is stored",
+        ClassicGroup.sync,
+        "if self.state is State.STABLE:",
+        "if self.state is State.STABLE or self._assigned:",
+        _CLASSIC,
+    ),
+    _mutant(
+        "the leader is answered before its assignment is stored",
+        ClassicGroup._store_if_due,
+        "self._actions.append(Store(self._stored, self._storing))",
+        "self._actions.append(Store(self._stored, self._storing)); "
+        "[self._answer_sync(each, self._synced(each)) for each in self._members.values()]",
+        _CLASSIC,
+    ),
+    _mutant(
+        "members of a newer generation get the assignment of the one that is stored",
+        ClassicGroup.stored,
+        "and self._stored.generation == self.generation:",
+        "and True:",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a coordinator whose generation was refused goes on",
+        GroupCoordinator._store,
+        "    self._drop($live, $code)\n",
+        "    self._act($live, $live.machine.stored(self._now()))\n",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a generation of unknown outcome counts as stored",
+        coordinator._code_of,
+        "return Code.COORDINATOR_NOT_AVAILABLE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
+        "return Code.NONE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a gateway stores a generation after any other",
+        rules_of_classic.store_generation,
+        "if $group.generation != $command.expected:",
         "if False:",
-        test=_ABANDONED,
+        _CLASSIC,
     ),
-    Mutant(
-        "an incremental fetch of a session that is not there is taken for a full one",
-        Fetch.fetch,
-        'value($body, "session_epoch", -1) > 0',
-        "False",
-        test=f"{_WIRE}[fetches]",
+    _mutant(
+        "a group is loaded as it was known, not as it is",
+        ChainGenerations.load,
+        "(await self._freshness.head())",
+        "self._freshness.view",
+        _KINDS,
     ),
-    Mutant(
-        "an epoch of the future is taken for the current one",
-        services.check_leader_epoch,
-        "$current > LEADER_EPOCH",
-        "False",
-        test=f"{_WIRE}[listed_offsets]",
+    _mutant(
+        "a member of any generation commits",
+        membership.check_membership,
+        "= _generation_of($group, $offsets.member_id)",
+        "= $offsets.generation if $group.classic else _generation_of($group, $offsets.member_id)",
+        _CLASSIC,
     ),
-    Mutant(
-        "a version of ListOffsets takes times that it does not have",
-        Offsets._listed,
-        "$request.version < _SINCE.get($asked.timestamp, 0)",
-        "False",
-        test=f"{_WIRE}[listed_offsets]",
+    # Kinds ------------------------------------------------------------------------------------------------------------
+    _mutant(
+        "a member of another kind joins",
+        membership.join,
+        "if $group.kind != $command.kind:",
+        "if False:",
+        _KINDS,
     ),
-    Mutant(
-        "old versions of Produce take zstd",
-        Produce._stage,
-        "$raw.codec is Codec.ZSTD and $request.version < _ZSTD_FROM",
-        "False",
-        test=f"{_WIRE}[appends]",
+    _mutant(
+        "members of a gateway are not live",
+        membership.expire_if_none_live,
+        "_group($draft, $name).classic_members or ",
+        "",
+        _KINDS,
     ),
-    Mutant(
-        "a client of transactions v1 is not told to abort",
-        errors.code_of,
-        "version == _ABORTABLE_IN.get(api)",
-        "False",
-        test=f"{_WIRE}[late_requests]",
+    # KIP-848 ----------------------------------------------------------------------------------------------------------
+    _mutant(
+        "a member gets a partition that another one has not released",
+        membership._emit_rebalance,
+        "{$tp for $tp in $target if $tp not in $taken}",
+        "set($target)",
+        _EPOCHS,
     ),
-    Mutant(
-        "offsets of a group that is not in the transaction do not abort it",
-        Sessions.commit,
-        "raise NotAddedError(str($error)) from $error",
-        "raise",
-        test=f"{_WIRE}[offsets_of_transactions]",
+    _mutant(
+        "a member is at the newest epoch before it has released its partitions",
+        membership._reconcile,
+        "$epoch is None or set($member.held).issubset($member.target)",
+        "True",
+        _EPOCHS,
     ),
-    Mutant(
-        "an empty transactional id is taken for an unknown one",
-        transactions._check_id,
-        '$transactional_id == ""',
-        "False",
-        test=f"{_WIRE}[ends]",
+    _mutant(
+        "a member commits in the generation of its group",
+        membership._generation_of,
+        "if $group.epochs is None else",
+        "if True else",
+        _EPOCHS,
     ),
-    Mutant(
-        "a transaction commits offsets of an empty group",
-        Transactions.commit_offsets,
-        'ErrorCode.invalid_group_id if $body.group_id == "" else None',
-        "None",
-        test=f"{_WIRE}[offsets_of_transactions]",
+    _mutant(
+        "a static member is beside its older instance",
+        membership.join,
+        "$before = _static_member($group, $command.instance_id)",
+        "pass",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a member is told its targets, whoever holds them",
+        ConsumerGroups._answered,
+        "assignment_of(self._view, $membership.assigned)",
+        "assignment_of(self._view, "
+        "getattr(self._group(asked.group).members.get(membership.member_id), 'target', membership.assigned))",
+        _EPOCHS,
+    ),
+    # Offsets ----------------------------------------------------------------------------------------------------------
+    _mutant(
+        "committed offsets are those that the gateway knows of",
+        GroupOffsets.fetch,
+        "await self._services.freshness.head()",
+        "self._services.freshness.view",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a refused commit is acknowledged",
+        GroupOffsets.commit,
+        "$failure = code_of($error, Api.OFFSET_COMMIT, $request.version)",
+        "$failure = None",
+        _CLASSIC,
+    ),
+    # Transactions -----------------------------------------------------------------------------------------------------
+    _mutant(
+        "an end is mapped by what the gateway knows",
+        Transactions._end,
+        "await self._services.sessions.to_end($client)",
+        "await self._services.sessions.identity($client)",
+        _ALONE,
+    ),
+    _mutant(
+        "a refused batch is not looked up at the head",
+        Produce._committed,
+        "if isinstance($error, OUTDATED) and $staged.client is not None:",
+        "if False:",
+        _ALONE,
+        3,
+    ),
+    _mutant(
+        "a repeated batch is appended again",
+        appending._check_sequence,
+        "$repeated = _in_window($window, $batch)",
+        "$repeated = None",
+        _ALONE,
+    ),
+    _mutant(
+        "a window forgets the transactions before the last one",
+        appending.session_window,
+        "(*$kept.batches, *$window)[-WINDOW:]",
+        "()",
+        _ALONE,
+    ),
+    _mutant(
+        "an end in a session is never a repetition",
+        rules._ended_before,
+        "if COMPLETED.get($txn.state) is not $command.outcome:",
+        "if True:",
+        _ALONE,
+    ),
+    _mutant(
+        "the answer to a commit is that of its neighbour",
+        Commits._commit,
+        "zip($taken, $answers, strict=True)",
+        "zip($taken, reversed($answers), strict=True)",
+        _TRANSACTIONS,
     ),
 )

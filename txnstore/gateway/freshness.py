@@ -20,7 +20,7 @@ _LOG = limited_logger(__name__)
 
 #: Seconds between two looks at the heads of the chains while a client waits for records of other processes.
 POLL = 0.1
-#: Seconds between two checks for abandoned transactions behind which committed records wait.
+#: Seconds between two checks for abandoned transactions with open records.
 _UNBLOCK = 1.0
 #: Seconds for which metadata are answered from the same view.
 RECENT = 1.0
@@ -67,9 +67,11 @@ class Freshness:
         """
         if self._running is None:
             self._running = self._loop.create_task(self._look())
+            self._running.add_done_callback(_retrieve)
             return await asyncio.shield(self._running)
         if self._next is None:
             self._next = self._loop.create_future()
+            self._next.add_done_callback(_retrieve)
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float | None = None) -> View:
@@ -120,7 +122,7 @@ class Freshness:
             self._show(view)
         elif self._running is None:  # What is missing is read in a thread: here, all clients would wait for it.
             self._running = self._loop.create_task(self._look())
-            self._running.add_done_callback(report_failure)
+            self._running.add_done_callback(_report)
 
     def _show(self, view: View) -> None:
         """Show requests a view, as far as it is newer: of two views, each may know a chain better than the other."""
@@ -172,7 +174,7 @@ class Freshness:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
                         unblocked_at = self._loop.time()
-                        await self._loop.run_in_executor(self._threads, self._connection.unblocked, view)
+                        await self._loop.run_in_executor(self._threads, self._connection.unblock, _open_txns(view))
                         self.note()
                 except TxnStoreError as error:
                     _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
@@ -186,8 +188,28 @@ class Freshness:
             self._poller.cancel()
 
 
+def _open_txns(view: View) -> set[int]:
+    """The producers with open records, also where no others follow: clients wait until they reach the end of a log."""
+    return {producer_id for tp in view.open_partitions for producer_id in view.partitions[tp].open_txns}
+
+
 def _newer(known: State, other: State) -> State:
     return other if other.sequence > known.sequence else known
+
+
+def _report(look: asyncio.Task[View]) -> None:
+    """Report the error of a look that nobody waits for; that the storage cannot be read is no fault of the gateway."""
+    error = None if look.cancelled() else look.exception()
+    if isinstance(error, TxnStoreError):
+        _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
+    else:
+        report_failure(look)
+
+
+def _retrieve(look: asyncio.Future[View]) -> None:
+    """The error of a look: all that wait for it may have been cancelled, with their connections."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from txnstore.gateway.apis import Api
 from txnstore.gateway.wire import PREFIX
@@ -24,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
 #: Seconds without an answer after which a peer counts as dead.
 _DEAD = 3.0
+#: Seconds after its last answer for which clients are still told of a peer. librdkafka waits for ever in
+#: ``send_offsets_to_transaction`` if it loses a coordinator from its metadata before it has looked for the next one.
+_NAMED = 60.0
 #: A request of ApiVersions in version 0, whose fields are the API, the version, a correlation id and no client id.
 _QUESTION = bytes.fromhex("0000000a") + Api.API_VERSIONS.to_bytes(2, "big") + bytes.fromhex("000000000001ffff")
 
@@ -57,18 +60,23 @@ class Peers:
         self, nodes: Sequence[Node], own: Node, chains: int, *, encrypted: bool, changed: Callable[[], None]
     ) -> None:
         self.own = own
+        #: All gateways, whether they live or not.
+        self.nodes = tuple(nodes)
         self.chains = chains
         self._others = [node for node in nodes if node != own]
         self._tls = _client_context() if encrypted else None
         self._changed = changed
-        #: When each peer answered last, by the clock of the loop.
+        #: When each peer answered last, by the clock of the loop; without those that have refused since.
         self._answered: dict[Node, float] = {}
+        #: When each peer answered last, or this one began to ask.
+        self._heard: dict[Node, float] = {}
         self._watcher: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.
         self.live: tuple[Node, ...] = (own,)
 
     async def start(self) -> None:
         """Ask all peers once, then every second."""
+        self._heard = dict.fromkeys(self._others, asyncio.get_running_loop().time())
         if self._others:
             await self._ask_all()
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -79,6 +87,15 @@ class Peers:
             self._watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watcher
+
+    def named(self) -> tuple[Node, ...]:
+        """The gateways that clients are told of: those that live, and those that did a minute ago, for all it knows."""
+        now = asyncio.get_running_loop().time()
+        return tuple(
+            node
+            for node in sorted({*self._others, self.own})
+            if node in self.live or now - self._heard.get(node, -_NAMED) < _NAMED
+        )
 
     def leader(self, chain: int) -> Node:
         """The gateway that leads a chain: of those that live the one with the greatest hash, so few change with one."""
@@ -96,7 +113,11 @@ class Peers:
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*map(self._ask, self._others))
         now = loop.time()
-        self._answered.update((node, now) for node, answered in zip(self._others, answers, strict=True) if answered)
+        for node, answer in zip(self._others, answers, strict=True):
+            if answer == "answered":
+                self._answered[node] = self._heard[node] = now
+            elif answer == "refused":  # Nothing listens there, so clients need not wait to learn that it has ended.
+                self._answered.pop(node, None)
         alive = {node for node, at in self._answered.items() if now - at < _DEAD} | {self.own}
         live = tuple(sorted(alive))
         if live != self.live:
@@ -104,8 +125,8 @@ class Peers:
             self.live = live
             self._changed()
 
-    async def _ask(self, node: Node) -> bool:
-        """Whether a peer answers within :data:`_INTERVAL` seconds."""
+    async def _ask(self, node: Node) -> Literal["answered", "refused", "silent"]:
+        """What a peer does within :data:`_INTERVAL` seconds."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_INTERVAL):
@@ -113,9 +134,11 @@ class Peers:
                 writer.write(_QUESTION)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 await reader.readexactly(min(max(size, 0), 1 << 16))
-                return True
+                return "answered"
+        except ConnectionRefusedError:
+            return "refused"
         except (OSError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
-            return False
+            return "silent"
         finally:
             if writer is not None:
                 writer.close()

@@ -18,6 +18,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from txnstore import compute as pc
+from txnstore.catalog.settings import TopicConfig
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
@@ -124,7 +125,7 @@ class Produce:
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
-            raw = check_produced(partition.records or b"", writer_of(found).config.max_message_bytes)
+            raw = check_produced(partition.records or b"", self._max_bytes(writer_of(found).config))
             if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
                 raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
@@ -146,6 +147,11 @@ class Produce:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
+
+    def _max_bytes(self, config: TopicConfig) -> int:
+        """The largest batch that a client may send to a topic with these settings."""
+        is_own = "max.message.bytes" in config.explicit
+        return config.max_message_bytes if is_own else self._services.properties.message_max_bytes
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         if raw.producer_id < 0:

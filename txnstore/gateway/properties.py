@@ -19,6 +19,7 @@ class Properties:
         auto_create_topics_enable: Create a topic that a client asks for, if its request allows that. Kafka's default is
             true; here a typing error should not create a topic.
         num_partitions: The partitions of a topic whose creator does not say.
+        message_max_bytes: The largest batch that a client may send to a topic that sets no ``max.message.bytes``.
         group_initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for further members.
         group_min_session_timeout_ms: The shortest session timeout of a member.
         group_max_session_timeout_ms: The longest one.
@@ -30,6 +31,7 @@ class Properties:
 
     auto_create_topics_enable: bool = False
     num_partitions: int = 1
+    message_max_bytes: int = 1_048_588
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -68,6 +70,10 @@ class Properties:
             )
             raise InvalidConfigError(msg)
         return properties
+
+    def texts(self) -> dict[str, str]:
+        """The properties with Kafka's names, as texts that :meth:`from_mapping` parses."""
+        return {field.name.replace("_", "."): str(getattr(self, field.name)).lower() for field in fields(self)}
 
 
 def _flag(name: str, text: str) -> bool:

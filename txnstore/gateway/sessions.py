@@ -50,6 +50,24 @@ class Sessions:
         """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
         return identity_in(await self._freshness.head(), client)
 
+    async def to_end(self, client: ProducerIdentity) -> ProducerIdentity:
+        """The identity of the transaction that a client ends, at the heads of the chains; raises as :meth:`newest`.
+
+        While this look is under way, the client may repeat the request at another gateway, and begin the next
+        transaction: the look would find that one, and end it.
+
+        Raises:
+            EndedMeanwhileError: It is not the transaction that was known when the request arrived.
+        """
+        try:
+            arrived = identity_in(self._freshness.view, client)
+        except OUTDATED:
+            arrived = None  # This gateway does not know the client yet.
+        newest = await self.newest(client)
+        if arrived not in (None, newest):
+            raise EndedMeanwhileError(f"the transaction of {arrived} has ended since this request arrived, or before")
+        return newest
+
     async def commit(
         self, client: ProducerIdentity, make: Callable[[ProducerIdentity], Command], principal: str | None
     ) -> Any:

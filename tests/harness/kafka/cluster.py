@@ -86,7 +86,7 @@ class Cluster:
         self._options = java
         self.version = release_of(jars)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self._port, controller, users_port = _free_ports(3)
+        self._port, controller, users_port = free_ports(3)
         self.address, self.users_address = f"127.0.0.1:{self._port}", f"127.0.0.1:{users_port}"
         self.data = self._folder / "data"
         lines = {
@@ -230,7 +230,8 @@ def again(expectation: str, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     raise TimeoutError(msg)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:

@@ -107,18 +107,21 @@ class GroupOffsets:
 
     async def fetch(self, request: Request, peer: Peer) -> Fields:
         """The committed offsets of groups, at the heads of the chains."""
-        view, body = await self._services.freshness.head(), request.body
-        stable = bool(value(body, "require_stable", False))
-        several = request.version >= _SEVERAL
-        if (
-            stable
-        ):  # Its client waits until nothing is pending: what nobody ends is ended here, as by Kafka's coordinator.
-            names = {each.group_id for each in (body.groups if several else [body])}
-            pending_in = {each for name in names if name in view.groups for each in view.groups[name].pending}
-            view = await self._services.freshness.unblocked(view, pending_in)
-        if several:
-            return {"groups": [self._group(view, each, request.version, peer, stable=stable) for each in body.groups]}
-        fields = dict(self._group(view, body, request.version, peer, stable=stable))
+        body = request.body
+        asked = body.groups if request.version >= _SEVERAL else (body,)
+        try:
+            view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
+            if stable:  # Its client waits until nothing is pending: what nobody ends is ended here.
+                groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
+                pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
+                view = await self._services.freshness.unblocked(view, pending_in)
+            groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
+        except TxnStoreError as error:  # There is no code for the whole response: each group has its own.
+            code = code_of(error, Api.OFFSET_FETCH, request.version)
+            groups = [{"group_id": each.group_id, "topics": (), "error_code": code} for each in asked]
+        if request.version >= _SEVERAL:
+            return {"groups": groups}
+        fields = dict(groups[0])
         if request.version < 2 and fields["error_code"] is not ErrorCode.none:
             code = fields["error_code"]
             fields["topics"] = [
