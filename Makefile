@@ -260,9 +260,14 @@ migration: java $(STAMP) $(LIBS)/.fetched $(SPARK_LIBS)/.fetched ## Fetch Kafka 
 	'$(BIN)/python' -m tests.harness.kafka.migration '$(LIBS)' '$(SPARK_LIBS)'
 
 .PHONY: kafka
-kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker: SEED
+kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker and at a gateway: SEED
 	@$(MAKE) --no-print-directory differential KAFKA='$(LIBS)' \
 		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
+
+# The recorded traces of a broker, replayed at gateways by Kafka's own clients. ONLY="fence random" chooses by a part of the name.
+.PHONY: kafka-traces
+kafka-traces: java $(STAMP) $(LIBS)/.fetched ## Fetch Kafka by Maven, and replay the recorded traces at gateways with its clients: ONLY
+	'$(BIN)/python' -m tests.harness.kafka.traces '$(LIBS)' $(ONLY)
 
 # Kafka's own tests of its clients, and the classes that run them against gateways. BROKERS=1 runs Kafka's brokers instead;
 # ONLY="Class Class.method" chooses; ACCEPT=1 writes the outcomes into tests/harness/kafka_clients/expected.tsv.

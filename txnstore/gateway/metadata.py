@@ -82,7 +82,10 @@ class Metadata:
             visible = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
             topics = [self._described(topic, peer, with_operations=with_operations) for topic in visible]
         else:
-            topics = [await self._asked(each, request, peer, with_operations=with_operations) for each in asked]
+            named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
+            topics = [
+                await self._asked(each, request, peer, with_operations=with_operations) for each in named.values()
+            ]
         return {
             **self._cluster(self._services.peers.named()),
             "topics": topics,
@@ -158,6 +161,10 @@ class Metadata:
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
         """Topics in the form of KIP-966, page by page."""
         cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
+        if cursor is not None and cursor.partition_index < 0:
+            asked = {each.name for each in request.body.topics}
+            refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
+            return {"topics": [{"name": name, **refused} for name in sorted(asked)], "next_cursor": None}
         names = sorted({each.name for each in request.body.topics})
         if not names:
             view = await self._services.freshness.recent()

@@ -15,7 +15,7 @@ from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.sessions import identity_in
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.commits import Commits
-from txnstore.gateway.errors import EndedMeanwhileError
+from txnstore.gateway.errors import EndedMeanwhileError, NotAddedError
 from txnstore.gateway.freshness import Freshness
 
 #: The refusals of a command whose identity may be that of an earlier transaction of the session.
@@ -81,8 +81,10 @@ class Sessions:
         identity = await self.identity(client)
         try:
             return await self._commits.submit(make(identity), principal)
-        except OUTDATED:
+        except OUTDATED as error:
             await self.check_current(client, identity)
+            if isinstance(error, InvalidTxnStateError):
+                raise NotAddedError(str(error)) from error
             raise
 
     async def check_current(self, client: ProducerIdentity, identity: ProducerIdentity) -> None:

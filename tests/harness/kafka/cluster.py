@@ -80,6 +80,7 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
         java: Sequence[str] = SHORT_LIVED,
+        transactions: int = 2,
     ) -> None:
         self._jars = jars
         self._options = java
@@ -108,7 +109,8 @@ class Cluster:
         self._config = self._folder / "server.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         try:
-            self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config)).wait()
+            features = [] if transactions == 2 else ["--feature", f"transaction.version={transactions}"]
+            self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config), *features).wait()
             self._broker = self._start()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
