@@ -59,6 +59,7 @@ class Peers:
         self.own = own
         self.chains = chains
         self._others = [node for node in nodes if node != own]
+        self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
         self._changed = changed
         #: When each peer answered last, by the clock of the loop.
