@@ -286,6 +286,15 @@ kafka-tests kafka-tests-short: java $(STAMP) $(TEST_CLASSES)/.compiled
 	'$(BIN)/python' -m tests.harness.kafka_clients '$(TEST_LIBS)' '$(TEST_CLASSES)' $(OPTIONS) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BROKERS),--brokers) $(if $(ACCEPT),--accept) --jobs $(if $(filter auto,$(JOBS)),1,$(JOBS))
 
+# The tests that other clients have of themselves. SUITES chooses of franz-go (needs Go), kafka-python, confluent-kafka (git),
+# kcat (Debian: kcat); GATEWAYS=2 starts two that are peers.
+SUITES ?=
+GATEWAYS ?= 1
+
+.PHONY: foreign-clients
+foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, GATEWAYS, ONLY, ACCEPT=1
+	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(GATEWAYS)' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
+
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
