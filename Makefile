@@ -111,7 +111,8 @@ FIRST ?= 0
 
 .PHONY: simulate
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
-	'$(BIN)/python' -m tests.harness.simulation --seeds $(SEEDS) --first $(FIRST)
+	'$(BIN)/python' -m tests.harness.simulation --gateways --seeds $(SEEDS) --first $(FIRST)
+	'$(BIN)/python' -m tests.harness.simulation --seeds $$(( ($(SEEDS) * 4 + 4) / 5 )) --first $(FIRST)
 
 # S3 servers, built from their Go modules, in the versions that docs/storage.md reports on. The name of a stamp is a
 # version, so that another version is built anew.

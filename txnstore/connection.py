@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby, islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from txnstore.chain import keys
 from txnstore.chain.chain import Chain
@@ -32,6 +33,7 @@ from txnstore.core.authorization.rights import Right, check_rights
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
 from txnstore.core.model import TopicPartition
 from txnstore.core.routes import sole_chain_of, with_expired
 from txnstore.core.routing import CATALOG, MAX_CHAINS
@@ -43,6 +45,7 @@ from txnstore.errors import (
     AuthorizationError,
     CorruptionError,
     InvalidConfigError,
+    StorageError,
     StorageFullError,
     StorageRefusedError,
     StoreExistsError,
@@ -296,7 +299,7 @@ class Connection:
 
         In a store with one chain they share an entry, and each is refused alone; so do appends outside of transactions
         to the partitions of one of several chains. Several chains take all else one after the other through the
-        coordinator.
+        coordinator, but consecutive batches of a transaction together, which takes as many steps as for one of them.
 
         Args:
             asked: Each command, and the principal who asks for it; None: that of the process.
@@ -306,7 +309,9 @@ class Connection:
         numbers = {sole_chain_of(command, count) for command, _ in asked}
         number = numbers.pop() if len(numbers) == 1 and len(asked) > 1 else None
         if number is None:
-            return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
+            return [
+                answer for _, group in groupby(asked, _transaction_of) for answer in self._in_turn(opened, [*group])
+            ]
         began, chain = self.measurements.clock(), opened.chains[number]
         queued: list[Callable[[], Any]] = []
         for command, principal in asked:
@@ -323,6 +328,25 @@ class Connection:
             if isinstance(answers[place], UnknownTopicOrPartitionError):
                 answers[place] = _answer_of(partial(self._submit_for, opened, command, principal))
         return answers
+
+    def _in_turn(self, opened: _Opened, asked: Sequence[tuple[Command, str | None]]) -> list[Any]:
+        """Commit commands by the coordinator; several are batches of a transaction.
+
+        If these are refused together, each is refused, or appended, alone: those that a chain has appended already are
+        answered as duplicates.
+        """
+        if len(asked) > 1:
+            appends = [cast("Append", command) for command, _ in asked]
+            together = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
+            try:
+                appended = iter(self._submit_for(opened, together, asked[0][1]))
+            except StorageError as error:
+                return [error] * len(asked)
+            except TxnStoreError:
+                pass
+            else:
+                return [tuple(islice(appended, len(append.batches))) for append in appends]
+        return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
 
     def submit_if_open(self, command: Command) -> bool:
         """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""
@@ -650,6 +674,16 @@ def _answer_of(commit: Callable[[], Any]) -> Any:
         return commit()
     except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
         return error
+
+
+def _transaction_of(asked: tuple[Command, str | None]) -> Hashable:
+    """What commands have in common that may be one: they only append batches, with sequences, to one transaction."""
+    command, principal = asked
+    if not isinstance(command, Append) or command.producer.transactional_id is None:
+        return object()
+    if any(batch.base_sequence < 0 for batch in command.batches):
+        return object()
+    return replace(command, batches=()), principal
 
 
 def _raise(error: Exception) -> None:

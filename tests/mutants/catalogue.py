@@ -35,6 +35,7 @@ from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_turns import TURNS
 from tests.mutants.of_upgrade import UPGRADE
+from tests.mutants.of_wire import WIRE
 from tests.mutants.of_worlds import WORLDS
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints import document as head_document
@@ -376,5 +377,6 @@ MUTANTS = (
         *CONSUMER,
         *SESSIONS,
         *SIMULATED_SESSIONS,
+        *WIRE,
     ),
 )

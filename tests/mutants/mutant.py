@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from tests.harness.simulation import Mishap, Settings, settings_of, simulate
-from tests.harness.simulation.settings import GATEWAYS, LOSERS, SESSIONS
+from tests.harness.simulation.settings import GATEWAYS, LOSERS, SESSIONS, of_gateways
+from txnstore.chain.chain import CHECKPOINT_EVERY
 
 #: The maximum number of seeds to try; the first few kill nearly all mutants.
 SEEDS = 100
@@ -52,6 +53,7 @@ class Mutant:
         mishaps: The mishaps of that simulation; None for all. A subset detects rare faults earlier.
         test: The test that must kill the mutant instead of the simulation, relative to ``tests``.
         settings: Further settings of that simulation.
+        gateways: Whether it is that of the world of gateways, which has all of its mishaps.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Mutant:
     mishaps: tuple[Mishap, ...] | None = None
     test: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    gateways: bool = False
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -109,6 +112,9 @@ class Mutant:
         return None
 
     def _settings(self, seed: int) -> Settings:
+        if self.gateways:
+            settings = replace(of_gateways(seed, self.chains), operations=12, checkpoint_every=CHECKPOINT_EVERY)
+            return replace(settings, **self.settings)
         settings = replace(settings_of(seed, self.chains), parts=False, lease_ms=0)  # Parquet takes more time.
         actors = tuple(actor for actor in settings.actors if actor not in (*GATEWAYS, *LOSERS, *SESSIONS))
         settings = replace(settings, actors=actors, syncs=0.0, losses=0, old_hints=0.0, elsewhere=0.0)

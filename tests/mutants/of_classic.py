@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.gateway.gateway import Gateway
+from txnstore.gateway.groups import coordinator
 from txnstore.gateway.groups.classic import ClassicGroup
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 
@@ -144,6 +145,13 @@ CLASSIC = (
         "await self._freshness.head()",
         "self._freshness.view",
         test="integration/gateway/test_takeover.py::test_gateway_takes_over_what_the_one_before_has_stored_last",
+    ),
+    Mutant(
+        "a member of before the group changed its kind is told more than that it is none",
+        coordinator._of_member,
+        "Code.UNKNOWN_MEMBER_ID if $code is Code.INCONSISTENT_GROUP_PROTOCOL else $code",
+        "$code",
+        test=_COORDINATOR + "test_who_was_a_member_before_the_group_had_members_of_another_kind_is_none",
     ),
     Mutant(
         "a coordinator whose generation was refused goes on",

@@ -9,10 +9,18 @@ from txnstore.core.authorization import rights
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
+from txnstore.gateway import cold
+from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.metadata import Metadata
+from txnstore.gateway.peers import Peers
+from txnstore.gateway.properties import Properties
+from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
+_METADATA = "integration/gateway/test_metadata.py::"
+_COLD = "unit/gateway/test_cold.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
@@ -28,7 +36,7 @@ GATEWAYS = (
     Mutant(
         "a batch of a transaction overtakes an earlier one of its partition",
         Commits._lane,
-        "return $command.producer.producer_id, $tp",
+        'return "transaction", $command.producer.producer_id',
         "return object()",
         test=_COMMITS + "test_batches_of_a_partition_keep_their_order[3-transaction]",
     ),
@@ -38,6 +46,34 @@ GATEWAYS = (
         "isinstance($answers[$place], UnknownTopicOrPartitionError)",
         "False",
         test=_COMMITS + "test_batches_of_a_chain_share_an_entry[3]",
+    ),
+    Mutant(
+        "a reader of committed records gets what another has read of an open transaction",
+        cold._name,
+        ".partition, $isolation, ",
+        ".partition, ",
+        test=_COLD + "test_a_reader_of_committed_records_gets_nothing_that_others_have_read",
+    ),
+    Mutant(
+        "consumers that ask for the same batch at the same time read it each",
+        ColdBatches.read,
+        "$self._running.get($names[0])",
+        "None",
+        test=_COLD + "test_ten_consumers_of_a_topic_read_each_segment_once[_together]",
+    ),
+    Mutant(
+        "large pieces are decoded at the same time, without a bound",
+        ColdBatches._read,
+        "await $held.add",
+        "",
+        test=_COLD + "test_what_is_decoded_at_the_same_time_is_bounded",
+    ),
+    Mutant(
+        "a damaged segment hides the records before it",
+        cold._encode_first,
+        "len($parts) == 1",
+        "True",
+        test="integration/gateway/test_requests.py::test_a_damaged_segment_hides_nothing_before_it",
     ),
     Mutant(
         "a gateway stores a generation after one that it does not know",
@@ -185,5 +221,47 @@ GATEWAYS = (
         "$pending = $pending.insert($producer_id, _without($offsets, $event.partitions))",
         "pass",
         test=_RULES + "test_pending_offsets_are_deleted_too",
+    ),
+    Mutant(
+        "a topic is looked up by the empty name that Java sends beside its id",
+        Metadata._asked,
+        "if $topic_id is not None:",
+        "if $topic_id is not None and False:",
+        test=_METADATA + "test_a_topic_is_found_by_its_id[12-]",
+    ),
+    Mutant(
+        "the page-wise description of all topics names those that the client may not describe",
+        Metadata.describe_topic_partitions,
+        " if $self._is_visible($name, $peer)",
+        "",
+        test=_METADATA + "test_a_list_of_all_topics_has_only_those_that_the_client_may_describe",
+    ),
+    Mutant(
+        "a client that may not describe the cluster is told what it may do to it",
+        Metadata._cluster_operations,
+        '$self._services.may($peer, Right("DESCRIBE", "CLUSTER", (CLUSTER,)))',
+        "True",
+        test=_METADATA + "test_operations_on_the_cluster_are_those_of_the_client[dave-0]",
+    ),
+    Mutant(
+        "the limit of a gateway for batches counts more than that of the topic",
+        Properties.max_message_bytes,
+        "$config.max_message_bytes if _TOPICS_OWN in $config.explicit else $self.message_max_bytes",
+        "$self.message_max_bytes",
+        test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
+    ),
+    Mutant(
+        "a gateway that has ended leads on for three seconds",
+        Peers._ask_all,
+        'elif $answer == "refused":',
+        "elif False:",
+        test="unit/gateway/test_peers.py::test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow",
+    ),
+    Mutant(
+        "a response follows on a fetch that has none",
+        _Connection._leave_out,
+        "$self._is_closed = True",
+        "pass",
+        test="unit/gateway/test_server.py::test_nothing_is_sent_after_a_fetch_that_is_left_out",
     ),
 )

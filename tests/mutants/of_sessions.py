@@ -51,6 +51,13 @@ SESSIONS = (
         test=_CORE + "test_producer_state_expires_in_a_session",
     ),
     Mutant(
+        "an abort by another process fences the client with its markers only",
+        sessions.identity_in,
+        "if not $txn.in_session:",
+        "if False:",
+        test=_CHAINS + "test_client_is_fenced_before_the_markers_of_its_aborted_transaction_are_written",
+    ),
+    Mutant(
         "an abort by another process leaves the session",
         fold._txn_prepared,
         "session_epoch=NO_PRODUCER,",

@@ -49,8 +49,8 @@ class Commits:
 
     All commands of a lane that wait are committed together, after those of it that are under way. A store with one
     chain has one lane, so a thousand clients need one PUT. Of several chains each has a lane for the batches of its
-    partitions, and a producer one for each partition in its transactions. Whatever else has a lane of its own: the
-    coordinator takes it, whose commits share entries where they meet.
+    partitions, and each producer one for the batches of its transactions: those of a flush go to all chains at the same
+    time. Whatever else has a lane of its own: the coordinator takes it, whose commits share entries where they meet.
 
     Args:
         connection: The connection to the store.
@@ -111,7 +111,7 @@ class Commits:
         tp = command.batches[0].tp
         if command.producer.transactional_id is None:
             return chain_of_partition(tp, self._chains)
-        return command.producer.producer_id, tp
+        return "transaction", command.producer.producer_id
 
     async def taken(self) -> None:
         """Wait until commits have taken all commands that wait now; not for those that come meanwhile."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice, takewhile
 from typing import Any
 
-import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Partition
@@ -22,20 +20,15 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.cold import TOGETHER, TOGETHER_BYTES, ColdBatches, bytes_of
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
-from txnstore.gateway.records.columns import EncodedBatch, to_batches
-from txnstore.gateway.records.typed import json_rows
+from txnstore.gateway.records.columns import EncodedBatch
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
-from txnstore.read.reader import Projection, open_slice
 
-#: Bytes of encoded batches of segments that are kept.
-_COLD_BYTES = 64 << 20
-#: Slices of segments that are read at the same time, and their bytes.
-_TOGETHER, _TOGETHER_BYTES = 16, 1 << 20
 #: The most bytes of a response, whatever the client asks for: Kafka's ``fetch.max.bytes`` of a broker.
 _MAX_BYTES = 55 << 20
 #: The most milliseconds that a fetch waits for records.
@@ -64,7 +57,7 @@ class Fetch:
     def __init__(self, services: Services, hot: HotBatches) -> None:
         self._services = services
         self._hot = hot
-        self._cold = _EncodedSlices()
+        self._cold = ColdBatches(services)
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of its API."""
@@ -165,53 +158,50 @@ class Fetch:
         """
         data: list[bytes] = []
         size, position, end = 0, asked.offset, log.read_limit(isolation)
-        parts = each_visible(asked.tp, log, isolation, asked.offset)
-        in_memory = log.batches.in_memory_from(asked.offset)
-        while True:
-            following = partial(_together, parts, limit - size)
-            together = following() if in_memory else await self._services.in_thread(following)
-            if not together:
-                break
-            for encoded in chain.from_iterable(await self._encoded(topic, together)):
-                if isinstance(encoded, Exception):
-                    if data:  # The client gets what is before it first.
+        try:
+            async with aclosing(self._batches(asked, topic, log, isolation)) as batches:
+                async for encoded in batches:
+                    if encoded.last_offset < position:
+                        continue
+                    if (data or not first) and size + len(encoded.data) > limit:
                         return data, size
-                    raise encoded
-                if encoded.last_offset < position:
-                    continue
-                if (data or not first) and size + len(encoded.data) > limit:
-                    return data, size
-                if encoded.first_offset > position:
-                    data += _gaps(position, encoded.first_offset)
-                data.append(encoded.data)
-                size += len(encoded.data)
-                position = encoded.last_offset + 1
+                    if encoded.first_offset > position:
+                        data += _gaps(position, encoded.first_offset)
+                    data.append(encoded.data)
+                    size += len(encoded.data)
+                    position = encoded.last_offset + 1
+        except Exception:
+            if not data:
+                raise
+            return data, size  # The client gets what is before it first.
         if position < end:
             data += _gaps(position, end)
             size += len(data[-1])
         return data, size
 
-    async def _encoded(self, topic: CatalogTopic, parts: Sequence[Slice]) -> list[Sequence[EncodedBatch | Exception]]:
-        """The batches of each slice: those in memory, or encoded from its segment, or why they cannot be read."""
-        known = [self._in_memory(topic, part) for part in parts]
-        if missing := [number for number, batches in enumerate(known) if batches is None]:
-            # Whole batches, as Kafka returns them: a consumer skips what is before its position.
-            whole = [Slice(part.tp, part.batch, part.batch.base_offset, part.batch.limit) for part in parts]
-            read = partial(_encode_all, self._services.connection, topic, [whole[number] for number in missing])
-            for number, batches in zip(missing, await self._services.in_thread(read), strict=True):
-                if isinstance(batches, Exception):
-                    known[number] = [batches]
-                else:
-                    known[number] = batches
-                    self._cold.keep(_key(topic, parts[number]), batches)
-        return [batches or () for batches in known]
+    async def _batches(
+        self, asked: _Asked, topic: CatalogTopic, log: Partition, isolation: Isolation
+    ) -> AsyncGenerator[EncodedBatch]:
+        """The batches from an offset on: those in memory, and those of segments. They may begin before it."""
+        position = asked.offset
+        slices = each_visible(asked.tp, log, isolation, position)
+        following = partial(_together, slices)
+        in_memory = log.batches.in_memory_from(position)
+        while parts := following() if in_memory else await self._services.in_thread(following):
+            for place, part in enumerate(parts):
+                hot = self._hot.find(topic.topic_id, part.tp.partition, part.batch)
+                if hot is not None and position < part.limit:
+                    position = part.batch.limit
+                    yield EncodedBatch(part.batch.base_offset, position - 1, hot)
+                while position < part.limit:
+                    cold = [part, *takewhile(partial(self._is_cold, topic), parts[place + 1 :])]
+                    stretch = await self._cold.read(topic, isolation, cold, max(position, part.start))
+                    for batch in stretch.batches:
+                        yield batch
+                    position = stretch.limit
 
-    def _in_memory(self, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch | Exception] | None:
-        batch = part.batch
-        hot = self._hot.find(topic.topic_id, part.tp.partition, batch)
-        if hot is not None:
-            return [EncodedBatch(batch.base_offset, batch.limit - 1, hot)]
-        return self._cold.find(_key(topic, part))
+    def _is_cold(self, topic: CatalogTopic, part: Slice) -> bool:
+        return not self._hot.has(topic.topic_id, part.tp.partition, part.batch)
 
     # Responses --------------------------------------------------------------------------------------------------------
 
@@ -243,79 +233,16 @@ def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:
     return any(log is None or offset > log.high_watermark for log, offset in logs)
 
 
-def _together(parts: Iterator[Slice], most: int) -> list[Slice]:
-    """The next slices, which are read at the same time: about as many as fit into ``most`` bytes of a response."""
+def _together(parts: Iterator[Slice]) -> list[Slice]:
+    """The next slices, which may be read at the same time: those of a response, about."""
     together: list[Slice] = []
-    size, most = 0, min(most // 2, _TOGETHER_BYTES)  # Segments are compressed, responses are not.
-    for part in islice(parts, _TOGETHER):
+    size = 0
+    for part in islice(parts, TOGETHER):
         together.append(part)
-        size += part.batch.segment.size * part.batch.records // max(1, part.batch.segment.rows)
-        if size >= most:
+        size += bytes_of(part)
+        if size >= TOGETHER_BYTES:
             break
     return together
-
-
-def _key(topic: CatalogTopic, part: Slice) -> Any:
-    return topic.topic_id, part.tp.partition, part.batch.segment.key, part.batch.base_offset
-
-
-def _encode_all(
-    connection: Connection, topic: CatalogTopic, parts: Sequence[Slice]
-) -> list[Sequence[EncodedBatch] | Exception]:
-    """Read slices at the same time, and encode their rows; an error takes the place of its slice. In a thread."""
-
-    def read(part: Slice) -> Sequence[EncodedBatch] | Exception:
-        try:
-            return _encode(connection.objects, topic, part)
-        except Exception as error:  # noqa: BLE001 - The client gets it, if it reads so far.
-            return error
-
-    others = [connection.pool.submit(partial(read, part)) for part in parts[1:]]
-    return [read(parts[0]), *(other.result() for other in others)]
-
-
-def _encode(objects: Any, topic: CatalogTopic, part: Slice) -> Sequence[EncodedBatch]:
-    """Read a slice of a segment, and encode its rows. In a thread."""
-    projection = Projection(topic)
-    opened = open_slice(objects, part, projection)
-    batches: list[EncodedBatch] = []
-    for number in range(len(opened)):
-        table = opened.read(number)
-        if topic.schema is not None:
-            table = _as_json(table, topic)
-        batches += to_batches(table)
-    return batches
-
-
-def _as_json(table: pa.Table, topic: CatalogTopic) -> pa.Table:
-    columns = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"])
-    keys, values = json_rows(columns, topic.key)
-    headers = pa.nulls(table.num_rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
-    arrays = [table["_offset"], table["_timestamp"], keys, values, headers]
-    return pa.table(arrays, names=["_offset", "_timestamp", "key", "value", "headers"])
-
-
-class _EncodedSlices:
-    """Encoded slices of segments, by what they are; the one that was not used for longest is dropped first."""
-
-    def __init__(self) -> None:
-        self._slices: OrderedDict[Any, Sequence[EncodedBatch]] = OrderedDict()
-        self._size = 0
-
-    def find(self, key: Any) -> Sequence[EncodedBatch] | None:
-        encoded = self._slices.get(key)
-        if encoded is not None:
-            self._slices.move_to_end(key)
-        return encoded
-
-    def keep(self, key: Any, encoded: Sequence[EncodedBatch]) -> None:
-        if key in self._slices:
-            return
-        self._slices[key] = encoded
-        self._size += sum(len(each.data) for each in encoded)
-        while self._size > _COLD_BYTES and len(self._slices) > 1:
-            _, dropped = self._slices.popitem(last=False)
-            self._size -= sum(len(each.data) for each in dropped)
 
 
 def _refusal(asked: _Asked, error: Exception) -> Fields:

@@ -67,9 +67,11 @@ class Freshness:
         """
         if self._running is None:
             self._running = self._loop.create_task(self._look())
+            self._running.add_done_callback(_retrieve)
             return await asyncio.shield(self._running)
         if self._next is None:
             self._next = self._loop.create_future()
+            self._next.add_done_callback(_retrieve)
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float | None = None) -> View:
@@ -108,7 +110,7 @@ class Freshness:
             self._show(view)
         elif self._running is None:  # What is missing is read in a thread: here, all clients would wait for it.
             self._running = self._loop.create_task(self._look())
-            self._running.add_done_callback(report_failure)
+            self._running.add_done_callback(_report)
 
     def _show(self, view: View) -> None:
         """Show requests a view, as far as it is newer: of two views, each may know a chain better than the other."""
@@ -176,6 +178,21 @@ class Freshness:
 
 def _newer(known: State, other: State) -> State:
     return other if other.sequence > known.sequence else known
+
+
+def _report(look: asyncio.Task[View]) -> None:
+    """Report the error of a look that nobody waits for; that the storage cannot be read is no fault of the gateway."""
+    error = None if look.cancelled() else look.exception()
+    if isinstance(error, TxnStoreError):
+        _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
+    else:
+        report_failure(look)
+
+
+def _retrieve(look: asyncio.Future[View]) -> None:
+    """The error of a look: all that wait for it may have been cancelled, with their connections."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _copy(task: asyncio.Task[View], future: asyncio.Future[View]) -> None:

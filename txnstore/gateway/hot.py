@@ -36,12 +36,16 @@ class HotBatches:
     def find(self, topic_id: str, partition: int, batch: Batch) -> bytes | None:
         """The bytes of a batch of the log; None if they are not kept, or a compaction has replaced it since."""
         kept = self._batches.get((topic_id, partition, batch.base_offset))
-        is_same = kept is not None and kept[0] == batch.limit and not batch.segment.explicit_offsets
-        if kept is None or not is_same:
+        if kept is None or not self.has(topic_id, partition, batch):
             self.misses += 1
             return None
         self.hits += 1
         return kept[1]
+
+    def has(self, topic_id: str, partition: int, batch: Batch) -> bool:
+        """Whether :meth:`find` has a batch of the log; not counted."""
+        kept = self._batches.get((topic_id, partition, batch.base_offset))
+        return kept is not None and kept[0] == batch.limit and not batch.segment.explicit_offsets
 
     def _forget(self, key: tuple[str, int, int]) -> None:
         kept = self._batches.pop(key, None)

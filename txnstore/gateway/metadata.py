@@ -8,6 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from txnstore.catalog.topics import new_topic
+from txnstore.core.authorization.model import CLUSTER
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
@@ -15,6 +16,7 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
+from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
@@ -23,8 +25,8 @@ from txnstore.validation import check_topic_name
 #: Java clients from 4.0 on use transactions of version 2 if the cluster has the first feature (KIP-890); the second
 #: tells tools that groups of KIP-848 are served.
 _FEATURES = {"transaction.version": 2, "group.version": 1}
-#: Says that the operations which a principal may do were not asked for.
-_NO_OPERATIONS = -(2**31)
+#: The first version of Metadata whose response may leave out the name of a topic that was asked for by its id.
+_WITHOUT_NAME = 12
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1
 #: Topics of brokers. A gateway keeps what they hold in the chains; clients may ask whether they exist.
@@ -73,34 +75,35 @@ class Metadata:
 
     async def metadata(self, request: Request, peer: Peer) -> Fields:
         """The gateways, and topics with the leaders of their partitions."""
-        asked = value(request.body, "topics")
+        asked, with_operations = value(request.body, "topics"), _wants_operations(request, "topic")
         if asked is None or (request.version == 0 and not asked):
             view = await self._services.freshness.recent()
-            topics = [
-                self._described(topic)
-                for name, topic in sorted(view.topics.items())
-                if self._services.may(peer, Right("DESCRIBE", "TOPIC", (name,)))
-            ]
+            visible = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
+            topics = [self._described(topic, peer, with_operations=with_operations) for topic in visible]
         else:
-            may_create = bool(value(request.body, "allow_auto_topic_creation", True))
-            topics = [await self._asked(each, peer, may_create=may_create) for each in asked]
-        return {**self._cluster(), "topics": topics, "cluster_authorized_operations": _NO_OPERATIONS}
+            topics = [await self._asked(each, request, peer, with_operations=with_operations) for each in asked]
+        return {**self._cluster(), "topics": topics, **self._cluster_operations(request, peer)}
 
-    async def _asked(self, asked: Any, peer: Peer, *, may_create: bool) -> Mapping[str, Any]:
+    async def _asked(self, asked: Any, request: Request, peer: Peer, *, with_operations: bool) -> Mapping[str, Any]:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
         try:
-            if name is None:
+            if topic_id is not None:  # Java's consumer sends an empty name with it.
                 topic = await self._services.find(None, topic_id, 0)
                 self._check_described(topic.name, peer)
             else:
+                may_create = bool(value(request.body, "allow_auto_topic_creation", True))
                 topic = await self._find(name, peer, may_create=may_create)
-            return self._described(topic)
+            return self._described(topic, peer, with_operations=with_operations)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.METADATA, 0)
-            return {"error_code": code, "name": name or "", "topic_id": topic_id, "partitions": ()}
+            shown = None if topic_id is not None and request.version >= _WITHOUT_NAME else name or ""
+            return {"error_code": code, "name": shown, "topic_id": topic_id, "partitions": ()}
 
     def _check_described(self, name: str, peer: Peer) -> None:
         self._services.check(peer, Right("DESCRIBE", "TOPIC", (name,)))
+
+    def _is_visible(self, name: str, peer: Peer) -> bool:
+        return self._services.may(peer, Right("DESCRIBE", "TOPIC", (name,)))
 
     async def _find(self, name: str, peer: Peer, *, may_create: bool) -> CatalogTopic:
         self._check_described(name, peer)
@@ -121,14 +124,15 @@ class Metadata:
             return (await self._services.freshness.head()).find_topic(name)
         return created
 
-    def _described(self, topic: CatalogTopic) -> Mapping[str, Any]:
+    def _described(self, topic: CatalogTopic, peer: Peer, *, with_operations: bool) -> Mapping[str, Any]:
+        operations = operations_of(self._services, peer, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": topic_uuid(topic),
             "is_internal": False,
             "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)],
-            "topic_authorized_operations": _NO_OPERATIONS,
+            "topic_authorized_operations": operations,
         }
 
     def _partition(self, topic: str, number: int) -> Mapping[str, Any]:
@@ -151,7 +155,8 @@ class Metadata:
         cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
         names = sorted({each.name for each in request.body.topics})
         if not names:
-            names = sorted((await self._services.freshness.recent()).topics)
+            view = await self._services.freshness.recent()
+            names = sorted(name for name in view.topics if self._is_visible(name, peer))
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         topics: list[Mapping[str, Any]] = []
@@ -169,7 +174,7 @@ class Metadata:
 
     async def _asked_by_name(self, name: str, peer: Peer) -> Mapping[str, Any]:
         try:
-            return self._described(await self._find(name, peer, may_create=False))
+            return self._described(await self._find(name, peer, may_create=False), peer, with_operations=True)
         except (AuthorizationError, InvalidTopicError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
@@ -192,7 +197,17 @@ class Metadata:
         if value(request.body, "endpoint_type", 1) != 1:
             code = ErrorCode.unsupported_endpoint_type
             return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
-        return {**self._cluster(), "cluster_authorized_operations": _NO_OPERATIONS, "endpoint_type": 1}
+        return {**self._cluster(), **self._cluster_operations(request, peer), "endpoint_type": 1}
+
+    def _cluster_operations(self, request: Request, peer: Peer) -> dict[str, int]:
+        """What the client may do to the cluster, if it asks; nothing for one that may not describe it, as in Kafka."""
+        if not _wants_operations(request, "cluster"):
+            operations = NO_OPERATIONS
+        elif self._services.may(peer, Right("DESCRIBE", "CLUSTER", (CLUSTER,))):
+            operations = operations_of(self._services, peer, "CLUSTER", CLUSTER)
+        else:
+            operations = 0
+        return {"cluster_authorized_operations": operations}
 
     async def find_coordinator(self, request: Request, peer: Peer) -> Fields:
         """The gateway that coordinates a group or a transactional id."""
@@ -216,3 +231,7 @@ class Metadata:
         chain = (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, peers.chains)
         node = peers.leader(chain)
         return {"node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
+
+
+def _wants_operations(request: Request, of: str) -> bool:
+    return bool(value(request.body, f"include_{of}_authorized_operations", False))

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from txnstore.gateway.apis import Api
 from txnstore.gateway.wire import PREFIX
@@ -57,6 +57,8 @@ class Peers:
         self, nodes: Sequence[Node], own: Node, chains: int, *, encrypted: bool, changed: Callable[[], None]
     ) -> None:
         self.own = own
+        #: All gateways, whether they live or not.
+        self.nodes = tuple(nodes)
         self.chains = chains
         self._others = [node for node in nodes if node != own]
         self.encrypted = encrypted
@@ -97,7 +99,11 @@ class Peers:
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*map(self._ask, self._others))
         now = loop.time()
-        self._answered.update((node, now) for node, answered in zip(self._others, answers, strict=True) if answered)
+        for node, answer in zip(self._others, answers, strict=True):
+            if answer == "answered":
+                self._answered[node] = now
+            elif answer == "refused":  # Nothing listens there, so clients need not wait to learn that it has ended.
+                self._answered.pop(node, None)
         alive = {node for node, at in self._answered.items() if now - at < _DEAD} | {self.own}
         live = tuple(sorted(alive))
         if live != self.live:
@@ -105,8 +111,8 @@ class Peers:
             self.live = live
             self._changed()
 
-    async def _ask(self, node: Node) -> bool:
-        """Whether a peer answers within :data:`_INTERVAL` seconds."""
+    async def _ask(self, node: Node) -> Literal["answered", "refused", "silent"]:
+        """What a peer does within :data:`_INTERVAL` seconds."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_INTERVAL):
@@ -114,9 +120,11 @@ class Peers:
                 writer.write(_QUESTION)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 await reader.readexactly(min(max(size, 0), 1 << 16))
-                return True
+                return "answered"
+        except ConnectionRefusedError:
+            return "refused"
         except (OSError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
-            return False
+            return "silent"
         finally:
             if writer is not None:
                 writer.close()

@@ -121,7 +121,8 @@ class Produce:
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
-            raw = check_produced(partition.records or b"", writer_of(found).config.max_message_bytes)
+            max_bytes = self._services.properties.max_message_bytes(writer_of(found).config)
+            raw = check_produced(partition.records or b"", max_bytes)
             transactional_id = body.transactional_id
             if raw.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"

@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from txnstore.catalog.settings import TopicConfig
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
 from txnstore.errors import InvalidConfigError
+
+#: The setting of a topic that counts instead of ``message.max.bytes``.
+_TOPICS_OWN = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class Properties:
         auto_create_topics_enable: Create a topic that a client asks for, if its request allows that. Kafka's default is
             true; here a typing error should not create a topic.
         num_partitions: The partitions of a topic whose creator does not say.
+        message_max_bytes: The largest batch that a client may send to a topic that sets no ``max.message.bytes``.
         group_initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for further members.
         group_min_session_timeout_ms: The shortest session timeout of a member.
         group_max_session_timeout_ms: The longest one.
@@ -30,6 +35,7 @@ class Properties:
 
     auto_create_topics_enable: bool = False
     num_partitions: int = 1
+    message_max_bytes: int = TopicConfig().max_message_bytes
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -68,6 +74,14 @@ class Properties:
             )
             raise InvalidConfigError(msg)
         return properties
+
+    def texts(self) -> dict[str, str]:
+        """The properties with Kafka's names, as texts that :meth:`from_mapping` parses."""
+        return {field.name.replace("_", "."): str(getattr(self, field.name)).lower() for field in fields(self)}
+
+    def max_message_bytes(self, config: TopicConfig) -> int:
+        """The largest batch that a client may send to a topic with these settings."""
+        return config.max_message_bytes if _TOPICS_OWN in config.explicit else self.message_max_bytes
 
 
 def _flag(name: str, text: str) -> bool:

@@ -448,6 +448,7 @@ class _Connection:
         if request.api != Api.FETCH:
             return await self._response(request, None)
         if self._stream.has_ended:
+            self._leave_out()
             return None
         self._fetch = asyncio.get_running_loop().create_task(self._response(request, None))
         try:
@@ -455,6 +456,7 @@ class _Connection:
             if not self._fetch.cancelled():
                 return self._fetch.result()
             if self._is_over:
+                self._leave_out()
                 return None
             raise ConnectionAbortedError("a fetch was given up")
         finally:
@@ -475,6 +477,10 @@ class _Connection:
             if isinstance(raised, MalformedRequestError):
                 raise raised from error
             return self._counted(self._server.failure(request, error))
+
+    def _leave_out(self) -> None:
+        """End a fetch without a response, and send no later one: its client would take it for that of the fetch."""
+        self._is_closed = True
 
     def _counted(self, response: bytes) -> bytes:
         if self._is_closed:
@@ -528,7 +534,7 @@ class _Connection:
             raise self._failure
 
     async def _send(self, response: bytes | None) -> None:
-        if response is None:
+        if response is None or self._is_closed:
             return
         try:
             await self._stream.write(response, STEP, self._is_slow)

@@ -22,6 +22,13 @@ from txnstore.gateway.security import hashed
 _USERS = "users.toml"
 _RUNNING: set[int] = set()
 
+#: The tests that stop one of their brokers, or tell them apart: they get a gateway for each broker, the others
+#: only one, which starts sooner.
+SEVERAL = frozenset({
+    "ClientRebootstrapTest", "ConsumerIntegrationTest", "CreateTopicsRequestWithPolicyTest", "DeleteTopicTest",
+})  # fmt: skip
+_MOST = 4
+
 #: How long a case may take, and how long a machine may be silent: longer than the longest case.
 CASE_SECONDS, SILENT_SECONDS = 120, 300
 
@@ -61,7 +68,7 @@ def run_class(place: Place, name: str, methods: Sequence[str] = (), without: Seq
     properties = {
         "txnstore.outcomes": str(outcomes),
         "txnstore.logs": str(logs.absolute()),
-        **(_gateways(place) if place.gateways else {}),
+        **(_gateways(place, name.rpartition(".")[2]) if place.gateways else {}),
         "junit.jupiter.extensions.autodetection.enabled": "true",
         "junit.jupiter.execution.timeout.default": f"{CASE_SECONDS} s",
     }
@@ -94,10 +101,10 @@ def _kill(pid: int) -> None:
     _RUNNING.discard(pid)
 
 
-def _gateways(place: Place) -> dict[str, str]:
+def _gateways(place: Place, of: str) -> dict[str, str]:
     return {
         "txnstore.command": str(Path(sys.executable).with_name("txnstore")),
-        "txnstore.gateways": str(place.gateways),
+        "txnstore.gateways": str(_MOST if of in SEVERAL else place.gateways),
         "txnstore.properties": ",".join(field.name.replace("_", ".") for field in fields(Properties)),
         "txnstore.users": str((place.logs / _USERS).absolute()),
     }

@@ -29,6 +29,11 @@ class Case:
     of: str
     name: str
 
+    @property
+    def method(self) -> str:
+        """The name without the number of the cluster."""
+        return self.name.partition("[")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -88,7 +93,7 @@ def left_out_of(expected: Mapping[Case, Result], of: str, *, failing: bool = Fal
     unwanted: set[Outcome] = {"left out", "failed"} if failing else {"left out"}
     if (every := expected.get(Case(of, EVERY))) and every.outcome in unwanted:
         return None
-    cases = [(case.name.partition("[")[0], result.outcome) for case, result in expected.items() if case.of == of]
+    cases = [(case.method, result.outcome) for case, result in expected.items() if case.of == of]
     run = {method for method, outcome in cases if outcome not in unwanted}
     return sorted({method for method, _ in cases} - run)
 

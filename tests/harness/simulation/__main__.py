@@ -12,11 +12,11 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.harness.simulation.ranges import one, quiet
-from tests.harness.simulation.settings import Settings, settings_of, under_rules
+from tests.harness.simulation.ranges import Result, one, quiet
+from tests.harness.simulation.settings import Settings, drawn
 from tests.harness.simulation.shrink import shrink
 from tests.harness.simulation.simulation import Run, simulate
 from txnstore.core.routing import MAX_CHAINS
@@ -42,12 +42,11 @@ def show(run: Run, *, trace: bool) -> None:
         print(f"ANOMALY {anomaly}")
 
 
-def many(first: int, count: int, chains: int | None, jobs: int, *, rules: bool) -> int:
+def many(first: int, count: int, jobs: int, draw: Callable[[int], Settings], run: Callable[[int], Result]) -> int:
     """Run a range of seeds; print a summary, and the failing ones after shrinking. Returns the number of failures."""
     failed: list[int] = []
     requests, mishaps, operations = 0, Counter[str](), Counter[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        run = functools.partial(one, chains=chains, rules=rules)
         for result in pool.map(run, range(first, first + count), chunksize=10):
             requests += result.requests
             mishaps.update(result.mishaps)
@@ -60,13 +59,8 @@ def many(first: int, count: int, chains: int | None, jobs: int, *, rules: bool) 
     print("operations:", ", ".join(f"{name} {number:,}" for name, number in sorted(operations.items())))
     for seed in sorted(failed)[:_SHRUNK]:
         print(f"\nseed {seed}, as small as it gets:")
-        show(shrink(_drawn(seed, chains, rules=rules)), trace=False)
+        show(shrink(draw(seed)), trace=False)
     return len(failed)
-
-
-def _drawn(seed: int, chains: int | None, *, rules: bool) -> Settings:
-    settings = settings_of(seed, chains)
-    return under_rules(settings) if rules else settings
 
 
 def _settings(text: str) -> Settings:
@@ -97,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rules", action="store_true", help="check rights in each run, by rules that change under load"
     )
+    parser.add_argument("--gateways", action="store_true", help="the world of gateways and their clients only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():
@@ -104,9 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    draw = functools.partial(drawn, chains=options.chains, rules=options.rules, gateways=options.gateways)
     if options.seed is None and options.settings is None:
-        return int(many(options.first, options.seeds, options.chains, options.jobs, rules=options.rules) > 0)
-    settings = options.settings or _drawn(options.seed, options.chains, rules=options.rules)
+        run_one = functools.partial(one, chains=options.chains, rules=options.rules, gateways=options.gateways)
+        return int(many(options.first, options.seeds, options.jobs, draw, run_one) > 0)
+    settings = options.settings or draw(options.seed)
     run = shrink(settings) if options.shrink else simulate(settings)
     show(run, trace=options.trace)
     return int(bool(run.anomalies))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.harness.simulation.settings import settings_of, under_rules
+from tests.harness.simulation.settings import drawn
 from tests.harness.simulation.simulation import simulate
 from tests.harness.simulation.storage import HIDDEN, INTERRUPTED, OBJECT_LOST, OPERATED, POWER_LOST
 from txnstore import BlockedReadWarning
@@ -43,11 +43,10 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def one(seed: int, chains: int | None, *, rules: bool = False) -> Result:
-    """Run a seed; ``rules``: in any case with administrators who change the rules of the store."""
-    settings = settings_of(seed, chains)
+def one(seed: int, chains: int | None, *, rules: bool = False, gateways: bool = False) -> Result:
+    """Run a seed; the arguments as in :func:`~tests.harness.simulation.settings.drawn`."""
     with quiet():
-        run = simulate(under_rules(settings) if rules else settings)
+        run = simulate(drawn(seed, chains, rules=rules, gateways=gateways))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
     mishaps.update(step.answer for step in run.trace if step.answer in _TOLD)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")

@@ -65,6 +65,23 @@ ADMINISTRATORS = ("admin:x/1", "admin:x/2")
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
 #: Clients of transactions v1, two of them of one id.
 SESSIONS = ("session:v1/1", "session:v1/2", "session:v2/1")
+#: The world of gateways: their processes, and their clients: members of two groups, producers of two ids. The first
+#: group is of one kind; members of all kinds compete for the second one.
+NODES = ("node:g/1", "node:g/2")
+CLIENTS = (
+    "classic:c/1",
+    "classic:c/2",
+    "classic:c/3",
+    "epochs:k/1",
+    "epochs:k/2",
+    "epochs:k/3",
+    "classic:m/1",
+    "epochs:m/2",
+    "native:m/3",
+    "wire:w1/1",
+    "wire:w1/2",
+    "wire:w2/1",
+)
 #: Actors that are in a share of the runs, drawn by this name.
 _CROWDS = (
     ("tenants", 0.15, TENANTS),
@@ -183,3 +200,38 @@ def under_rules(settings: Settings) -> Settings:
     """The same with administrators."""
     others = tuple(actor for actor in settings.actors if actor not in ADMINISTRATORS)
     return replace(settings, actors=(*others, *ADMINISTRATORS))
+
+
+def of_gateways(seed: int, chains: int | None = None) -> Settings:
+    """The settings of a seed in the world of gateways, which has little else: a run takes a tenth of the time."""
+    rng = random.Random(f"gateways/{seed}")
+    drawn = rng.choice((1, 1, 2, 3))
+    chosen = rng.sample(CLIENTS, rng.choice((2, 3, 4, 5)))
+    clients = [actor for actor in CLIENTS if actor in chosen]
+    mishaps: tuple[Mishap, ...] = rng.choice(((), COMMON, COMMON, _SOME, (rng.choice(COMMON),)))
+    return Settings(
+        seed=seed,
+        chains=drawn if chains is None else chains,
+        actors=(*NODES, *clients),
+        operations=rng.choice((4, 8, 12)),
+        pace_ms=rng.choice((200, 1_000, 5_000)),
+        partitions=rng.choice((1, 2, 3)),
+        mishaps=mishaps,
+        rate=rng.choice((0.02, 0.05, 0.1)) if mishaps else 0.0,
+        skew_ms=rng.choice((0, 5_000)),
+        checkpoint_every=rng.choice((CHECKPOINT_EVERY, CHECKPOINT_EVERY, CHECKPOINT_EVERY, 8)),
+        inline=rng.random() < 0.7,
+    )
+
+
+def drawn(seed: int, chains: int | None = None, *, rules: bool = False, gateways: bool = False) -> Settings:
+    """The settings that a seed stands for.
+
+    Args:
+        seed: The seed.
+        chains: The number of chains; None: it comes from the seed, too.
+        rules: In any case with administrators who change the rules of the store.
+        gateways: In the world of gateways.
+    """
+    settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
+    return under_rules(settings) if rules else settings

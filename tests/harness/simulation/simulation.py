@@ -21,6 +21,7 @@ from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.losing import Loser, put_back
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
+from tests.harness.simulation.nodes import Node, without_sockets
 from tests.harness.simulation.operating import Operator
 from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
@@ -36,6 +37,8 @@ from tests.harness.simulation.settling import settling_watched
 from tests.harness.simulation.sharing import Sharer, shared
 from tests.harness.simulation.spreading import Spreader
 from tests.harness.simulation.storage import Step, hash_of
+from tests.harness.simulation.wire_groups import ClassicClient, EpochClient, NativeClient
+from tests.harness.simulation.wire_transactions import WireProducer
 from tests.harness.simulation.world import Away, World
 from txnstore.admin.transactions import abort_transaction
 from txnstore.core.transactions.model import TxnState
@@ -74,6 +77,11 @@ _KINDS: dict[str, type[Actor]] = {
     "admin": Administrator,
     "gateway": Gateway,
     "session": SessionProducer,
+    "node": Node,
+    "classic": ClassicClient,
+    "epochs": EpochClient,
+    "native": NativeClient,
+    "wire": WireProducer,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -104,6 +112,7 @@ def simulate(settings: Settings) -> Run:
         short_history(settings.lease_ms),
         settling_watched(world),
         refusals_judged(world.rulebook),
+        without_sockets(),
     ):
         try:
             for name in settings.actors:

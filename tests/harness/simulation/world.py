@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.holes import Holes
+from tests.harness.simulation.ledger import Ledger
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.rulebook import ROOT, USERS, Rulebook, everything
@@ -21,9 +24,14 @@ from tests.helpers.keys import HINTS, FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, SnapshotExpiredError, StoreNotFoundError, UnsoundStoreError
+from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
+
+if TYPE_CHECKING:
+    from tests.harness.simulation.actor import Actor
+    from tests.harness.simulation.nodes import Node
 
 #: The topic of producers, the target of copies, and a second target that makes transactions span topics.
 SOURCE, SIDE, TARGET = "source", "side", "target"
@@ -94,6 +102,12 @@ class World:
         self.garbled: set[str] = set()
         #: What an error names that an operator has misplaced.
         self.misplaced: set[str] = set()
+        #: The processes of gateways, their clients that have not ended, and what the entries say of groups.
+        self.nodes: list[Node] = []
+        self.clients: set[str] = set()
+        self.readers: list[Actor] = []
+        self.ledger = Ledger(self.anomalies)
+        self.gateway_properties = Properties()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
         self.site.bucket.lasting = False
         #: The outage for all processes.
@@ -106,6 +120,15 @@ class World:
         self.rulebook: Rulebook | None = None
         if any(name.startswith("admin:") for name in settings.actors):
             self.rulebook = Rulebook(self.bucket, self.anomalies)
+        has_gateways = any(name.startswith("node:") for name in settings.actors)
+        if has_gateways:
+            rng = self.rng("properties")
+            self.gateway_properties = Properties(
+                group_initial_rebalance_delay_ms=rng.choice((0, 0, 1_000)),
+                group_consumer_session_timeout_ms=rng.choice((10_000, 45_000)),
+                group_consumer_heartbeat_interval_ms=2_000,
+            )
+            self.bucket.entered = self.ledger.entered
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
             keyed = (KEYED,) if any(name.startswith("keys:") for name in settings.actors) else ()
@@ -114,6 +137,8 @@ class World:
             if self.rulebook is not None and self.rng("rules").random() < 0.7:
                 store.acls.create(everything())
                 store.acls.enable(ROOT)
+            #: The id of the topic that groups at gateways read, as requests have it.
+            self.source_id = UUID(store._connection.view().topics[SOURCE].topic_id)
 
     @property
     def partitions(self) -> list[str]:

@@ -184,13 +184,27 @@ def test_an_offset_out_of_range_is_refused(gateway: RunningGateway) -> None:
 
 def test_a_record_that_is_too_large_is_refused_alone(gateway: RunningGateway, store: txnstore.Store) -> None:
     store.alter_topic("t", config={"max.message.bytes": 10_000})
-    errors: dict[bytes | None, Any] = {}
+    small, large = _outcomes(gateway, "t", b"small", b"x" * 20_000)
+    assert small is None
+    assert large.code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_a_gateway_has_a_limit_for_topics_without_one(store: txnstore.Store) -> None:
+    store.create_topic("own", config={"max.message.bytes": 30_000})
+    with serving(store, {"message.max.bytes": "10000"}) as gateway:
+        (refused,), (taken,) = (_outcomes(gateway, topic, b"x" * 20_000) for topic in ("t", "own"))
+    assert refused.code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
+    assert taken is None
+
+
+def _outcomes(gateway: RunningGateway, topic: str, *values: bytes) -> list[Any]:
+    """Write records to a partition, one after the other; returns the error of each."""
+    errors: list[Any] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0})
-    for value in (b"small", b"x" * 20_000):
-        producer.produce("t", value, partition=0, on_delivery=lambda error, each: errors.update({each.value(): error}))
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
         assert producer.flush(30) == 0
-    assert errors[b"small"] is None
-    assert errors[b"x" * 20_000].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
+    return errors
 
 
 def test_a_compacted_topic_needs_keys(gateway: RunningGateway, store: txnstore.Store) -> None:

@@ -208,6 +208,17 @@ def test_bump_after_another_process_has_aborted(cluster: Session) -> None:
         cluster.do(0, bump)
 
 
+def test_client_is_fenced_before_the_markers_of_its_aborted_transaction_are_written(cluster: Session) -> None:
+    """FEN-01: in its first transaction the epoch is that of the client, and changes with the completion only."""
+    cluster.do(1, cluster.produce(cluster.batch(cluster.there)))
+    cluster.decided = cluster.do(0, AbortTxn(cluster.name))
+    with pytest.raises(ProducerFencedError):
+        cluster.arrive()
+    cluster.finish()
+    with pytest.raises(ProducerFencedError):
+        cluster.arrive()
+
+
 def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
     """PST-06, ADD-07: the next batch goes on, as in Kafka."""
     cluster.transact(cluster.batch(cluster.there, 0, records=2))

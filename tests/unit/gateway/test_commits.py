@@ -17,10 +17,11 @@ from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
-from txnstore.core.model import ProducerIdentity, TopicPartition
-from txnstore.core.routing import chain_of_partition
-from txnstore.core.transactions.commands import InitProducer
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_partition, chain_of_producer
+from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.gateway.commits import Commits
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
@@ -102,6 +103,44 @@ def test_batches_of_a_chain_share_an_entry(chains: int) -> None:
         assert type(answers[3]).__name__ == "UnknownTopicOrPartitionError"
         if tp.partition == 5:
             assert connection.view().sequence == before + 1
+
+
+def test_batches_of_a_transaction_go_to_all_chains_at_the_same_time() -> None:
+    """Two steps, whatever their number: the coordinator's chain adds the partitions, then all others take theirs."""
+    clock, objects = ManualClock(), CountingStore(MemoryStore(), log=True)
+    store = process(objects, clock, chains=3)
+    connection = connection_of(store)
+    store.create_topic("t", partitions=6)
+    producer = connection.submit(InitProducer("a"))
+    commands = [Append(producer, (inlined(tp, number, "v"),)) for tp in PARTITIONS for number in range(3)]
+
+    def entries() -> int:
+        requests, _ = objects.log, objects.reset()
+        return sum(kind == "put_if_absent" for kind, _ in requests)
+
+    entries()
+    connection.submit_all([(command, None) for command in commands])
+    other = {chain_of_partition(tp, 3) for tp in PARTITIONS} - {chain_of_producer(producer.producer_id)}
+    assert entries() == 1 + len(other) == 3
+    again = connection.submit_all([(command, None) for command in commands])
+    assert [each[0].base_offset for each in again] == [0, 1, 2] * 6
+    assert all(each[0].duplicate for each in again)
+
+
+def test_a_batch_of_a_transaction_is_refused_alone() -> None:
+    clock = ManualClock()
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    connection = connection_of(store)
+    store.create_topic("t", partitions=6)
+    producer = connection.submit(InitProducer("a"))
+    appends = [Append(producer, (inlined(tp, 0, "v"),)) for tp in PARTITIONS]
+    appends[2:2] = [Append(producer, (inlined(PARTITIONS[0], 7, "after a gap"),))]
+    answers = connection.submit_all([(append, None) for append in appends])
+    assert type(answers.pop(2)).__name__ == "OutOfOrderSequenceError"
+    assert [answer[0].base_offset for answer in answers] == [0] * 6
+    connection.submit(EndTxn(producer, Outcome.COMMIT))
+    view = connection.view()
+    assert [view.partitions[tp].high_watermark for tp in PARTITIONS] == [2] * 6  # A record and a marker.
 
 
 def test_a_flush_waits_only_for_the_commands_before_it() -> None:

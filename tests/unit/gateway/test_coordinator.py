@@ -290,6 +290,24 @@ class _InconsistentProtocolError(TxnStoreError):
     kafka_code = 23
 
 
+def test_who_was_a_member_before_the_group_had_members_of_another_kind_is_none() -> None:
+    """As in Kafka. Java's consumer ends with an error when a heartbeat is answered INCONSISTENT_GROUP_PROTOCOL."""
+
+    async def main() -> None:
+        def fail(_when: str) -> None:
+            raise _InconsistentProtocolError("members of KIP-848")
+
+        chain = Chain()
+        chain.fail = fail
+        groups = coordinator(chain)
+        assert await beat(groups, "m", 1) is Code.UNKNOWN_MEMBER_ID
+        assert (await groups.sync(sync("m", 1))).error is Code.UNKNOWN_MEMBER_ID
+        assert (await groups.leave(LeaveRequest("g", (LeavingMember("m"),)))).error is Code.UNKNOWN_MEMBER_ID
+        assert (await groups.join(join())).error is Code.INCONSISTENT_GROUP_PROTOCOL
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 import txnstore
 from txnstore.core.model import TopicPartition
+from txnstore.errors import StorageError
 from txnstore.gateway.freshness import Freshness
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store
@@ -60,3 +62,57 @@ def test_the_event_loop_reads_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
     run(store, scenario)
     producer.close()
+
+
+def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_failure_of_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests were cancelled with their connections."""
+    store = txnstore.create(str(tmp_path))
+    may_fail = threading.Event()
+
+    def view(*_: object) -> object:
+        may_fail.wait()
+        raise StorageError("down")
+
+    async def scenario(freshness: Freshness) -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        monkeypatch.setattr(store._connection, "view", view)
+        waiting = [asyncio.create_task(freshness.head()) for _ in range(2)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        may_fail.set()
+        while freshness._running is not None:  # noqa: ASYNC110 - nobody is told when it has ended
+            await asyncio.sleep(0)
+        gc.collect()
+        assert failures == []
+
+    run(store, scenario)
+
+
+def test_a_look_that_nobody_waits_for_reports_the_storage_as_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a commit has made known is to be read; that this fails is no fault of the gateway, which others see."""
+    store = txnstore.create(str(tmp_path))
+
+    def view(*_: object) -> object:
+        raise StorageError("down")
+
+    async def scenario(freshness: Freshness) -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        monkeypatch.setattr(store._connection, "view", view)
+        monkeypatch.setattr(store._connection, "loaded_view", lambda: None)
+        freshness.note()
+        look = freshness._running
+        assert look is not None
+        await asyncio.wait({look})
+        await asyncio.sleep(0)
+        assert failures == []
+
+    run(store, scenario)
+    assert [record.getMessage() for record in caplog.records] == ["the heads of the chains cannot be read: down"]

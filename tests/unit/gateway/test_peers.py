@@ -7,6 +7,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from txnstore.gateway import peers as module
 from txnstore.gateway.peers import Node, Peers
 from txnstore.gateway.wire import PREFIX
 
@@ -81,5 +84,44 @@ def test_a_peer_that_refuses_or_says_nothing_leads_nothing() -> None:
         await gateways.close()
         assert gateways.live == (own,)
         assert {gateways.leader(chain) for chain in range(CHAINS)} == {own}
+
+    _run(scenario)
+
+
+class _Told(Peers):
+    """Peers that are told what the others do."""
+
+    does: dict[Node, str]
+
+    async def _ask(self, node: Node) -> Any:
+        return self.does[node]
+
+
+def test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens where a gateway has ended; one that says nothing may be at work on another request."""
+    monkeypatch.setattr(module, "_INTERVAL", 0.001)
+    monkeypatch.setattr(module, "_DEAD", 1_000.0)
+
+    async def scenario(_: socket.socket) -> None:
+        own, slow, ended = (Node(number, "127.0.0.1", number) for number in range(3))
+        changed = asyncio.Event()
+        gateways = _Told([own, slow, ended], own, CHAINS, encrypted=False, changed=changed.set)
+        gateways.does = dict.fromkeys((slow, ended), "answered")
+        await gateways.start()
+        assert list(gateways.live) == [own, slow, ended]
+        changed.clear()
+        gateways.does = {slow: "silent", ended: "refused"}
+        await changed.wait()
+        await gateways.close()
+        assert list(gateways.live) == [own, slow]
+
+    _run(scenario)
+
+
+def test_what_peers_do_is_told_apart() -> None:
+    async def scenario(bound: socket.socket) -> None:
+        own, silent, closed = Node(0, "127.0.0.1", 1), Node(1, *bound.getsockname()), Node(2, "127.0.0.1", 9)
+        gateways = Peers([own, silent, closed], own, CHAINS, encrypted=False, changed=lambda: None)
+        assert [await gateways._ask(node) for node in (silent, closed)] == ["silent", "refused"]
 
     _run(scenario)

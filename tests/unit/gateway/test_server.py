@@ -267,6 +267,34 @@ def test_draining_answers_what_has_arrived_and_then_closes() -> None:
     run({Api.PRODUCE: stage, Api.FETCH: fetch}, scenario)
 
 
+def test_nothing_is_sent_after_a_fetch_that_is_left_out() -> None:
+    """Kafka's clients match responses by their order: Java's consumer dies of one with another correlation id."""
+    begun = list[str]()
+
+    async def note(request: Request, peer: Peer) -> Fields:
+        begun.append(Api(request.api).name)
+        if request.api == Api.FETCH:
+            await asyncio.Event().wait()
+        return {}
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        async def later() -> Fields | None:
+            return await note(request, peer)
+
+        return later()
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        requests = [request_frame(api, 0, {}, number) for number, api in enumerate((Api.HEARTBEAT, Api.HEARTBEAT), 2)]
+        reader, writer = await connect()
+        writer.write(request_frame(Api.FETCH, 4, {}, 1) + b"".join(requests) + produce(4))
+        writer.write_eof()  # All has arrived before the fetch is left out.
+        assert await reader.read() == b""
+        await until(lambda: len(begun) >= 3)
+        assert begun == ["FETCH", "HEARTBEAT", "HEARTBEAT", "PRODUCE"][-len(begun) :]
+
+    run({Api.FETCH: note, Api.HEARTBEAT: note, Api.PRODUCE: stage}, scenario)
+
+
 def test_draining_gives_up_requests_that_do_not_end() -> None:
     async def wait(request: Request, peer: Peer) -> Fields:
         await asyncio.Event().wait()

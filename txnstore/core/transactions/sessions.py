@@ -67,6 +67,8 @@ def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIde
     if (client.producer_id, client.epoch) != client_identity(txn):
         raise fenced(txn, client)
     producer_id, epoch = txn.producer_id, txn.epoch
-    if txn.in_session and txn.state in DECIDED:
+    if txn.state in DECIDED:
+        if not txn.in_session:  # Another process has aborted it; its epoch changes with the completion only.
+            raise fenced(txn, client)
         producer_id, epoch = next_id_and_epoch(txn)
     return ProducerIdentity(producer_id, epoch, name)

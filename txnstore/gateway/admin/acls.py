@@ -21,9 +21,10 @@ from txnstore.core.authorization.model import (
 )
 from txnstore.core.authorization.rules import Authorization
 from txnstore.errors import InvalidConfigError, TxnStoreError
-from txnstore.gateway.admin.common import OPERATION_CODES, on_cluster, refusal
+from txnstore.gateway.admin.common import on_cluster, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
+from txnstore.gateway.operations import OPERATION_CODES
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from txnstore.core.authorization.model import CLUSTER, OPERATIONS, Operation, ResourceType
+from txnstore.core.authorization.model import CLUSTER, Operation
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic
 from txnstore.core.view import View
@@ -19,12 +19,6 @@ from txnstore.gateway.server import Peer
 from txnstore.gateway.services import Services
 
 H = TypeVar("H", bound=Hashable)
-
-#: The numbers of Kafka's operations (``AclOperation``).
-OPERATION_CODES: dict[Operation, int] = {
-    "ALL": 2, "READ": 3, "WRITE": 4, "CREATE": 5, "DELETE": 6, "ALTER": 7, "DESCRIBE": 8, "CLUSTER_ACTION": 9,
-    "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12, "TWO_PHASE_COMMIT": 15,
-}  # fmt: skip
 
 
 def on_cluster(operation: Operation) -> Right:
@@ -41,12 +35,6 @@ def led_chains(services: Services) -> frozenset[int]:
     """The chains that this gateway leads: clients ask all gateways for lists, and unite the answers."""
     peers = services.peers
     return frozenset(chain for chain in range(peers.chains) if peers.leader(chain) == peers.own)
-
-
-def operations_of(services: Services, peer: Peer, resource_type: ResourceType, name: str) -> int:
-    """What the client may do to a resource: a bit for each operation (KIP-430)."""
-    allowed = [each for each in OPERATIONS[resource_type] if services.may(peer, Right(each, resource_type, (name,)))]
-    return sum(1 << OPERATION_CODES[each] for each in allowed)
 
 
 def refusal(error: TxnStoreError | RefusedError, api: Api, version: int) -> dict[str, object]:

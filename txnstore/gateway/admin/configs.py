@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -88,6 +88,16 @@ _BROKER_NAMES = {
     "segment.ms": "log.roll.ms",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
+#: Settings that no topic of Kafka has. Clients that compare or copy all settings of a topic do not know them, so they
+#: are described where a topic sets them, or where they are asked for.
+_NOT_OF_KAFKA = frozenset({"inline.bytes", "segment.format", "segment.own.bytes"})
+#: The settings of a group that are properties of the gateway, by Kafka's names for groups.
+_OF_GROUPS = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+}
+#: The defaults of the properties of a gateway.
+_DEFAULTS = Properties().texts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,7 @@ class _Entry:
 
 def described_settings(
     topic: CatalogTopic,
+    properties: Properties,
     keys: Sequence[str] | None = None,
     *,
     include_synonyms: bool,
@@ -127,29 +138,36 @@ def described_settings(
 
     Args:
         topic: The topic.
-        keys: Only these; None or none: all.
+        properties: Those of the gateway, which has a default of its own for one setting.
+        keys: Only these; None or none: all of Kafka's, and those of txnstore that the topic sets.
         include_synonyms: With all values, the one that counts first.
         include_documentation: With what they mean.
     """
     config = TopicConfig.from_stored(topic.config)
     return [
-        _topic_entry(setting, config).fields(
+        _topic_entry(setting, config, properties).fields(
             include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         for setting in _SETTINGS.values()
-        if not keys or setting.name in keys
+        if (setting.name in keys if keys else setting.name not in _NOT_OF_KAFKA - config.explicit.keys())
     ]
 
 
-def _topic_entry(setting: Setting, config: TopicConfig) -> _Entry:
-    default, explicit = text_of(setting.default), config.explicit.get(setting.name)
+def _topic_entry(setting: Setting, config: TopicConfig, properties: Properties) -> _Entry:
     sources: list[tuple[str, str, Source]] = []
-    if explicit is not None:
-        sources.append((setting.name, explicit, Source.TOPIC))
+    if setting.name in config.explicit:
+        sources.append((setting.name, config.explicit[setting.name], Source.TOPIC))
     if setting.name in _BROKER_NAMES:
-        sources.append((_BROKER_NAMES[setting.name], default, Source.DEFAULT))
-    current = default if explicit is None else explicit
+        sources += _sources_of_property(_BROKER_NAMES[setting.name], properties, text_of(setting.default))
+    current = sources[0][1] if sources else text_of(setting.default)
     return _Entry(setting.name, current, setting.type, tuple(sources), setting.help, read_only=False)
+
+
+def _sources_of_property(name: str, properties: Properties, default: str = "") -> list[tuple[str, str, Source]]:
+    """Where the value of a property of a gateway comes from; ``default``: that of one which it does not have."""
+    default = _DEFAULTS.get(name, default)
+    given = properties.texts().get(name, default)
+    return [(name, given, Source.STATIC_BROKER)] * (given != default) + [(name, default, Source.DEFAULT)]
 
 
 class Configs:
@@ -195,18 +213,20 @@ class Configs:
             case ResourceKind.TOPIC:
                 check_topic_name(name)
                 view = await self._services.view_with(lambda view: name in view.topics)
-                return described_settings(topic_of(view, name), keys, **shown)
+                return described_settings(topic_of(view, name), self._services.properties, keys, **shown)
             case ResourceKind.BROKER if name == "":
                 return ()  # Those of all gateways together, which can be set nowhere.
             case ResourceKind.BROKER:
                 self._check_node(name)
-                entries = [entry for entry in _broker_entries(self._services, peer) if not keys or entry.name in keys]
-                return [entry.fields(**shown) for entry in entries]
+                entries = _broker_entries(self._services, peer)
             case ResourceKind.BROKER_LOGGER:
                 self._check_node(name)
+                entries = []
             case _ if not name:
                 raise RefusedError(ErrorCode.invalid_request, "the name of the resource is empty")
-        return ()
+            case kind:
+                entries = _group_entries(self._services) if kind is ResourceKind.GROUP else []
+        return [entry.fields(**shown) for entry in entries if not keys or entry.name in keys]
 
     def _checked(self, asked: Any, operation: Operation, peer: Peer) -> ResourceKind:
         """The kind of a resource on which the client may do this."""
@@ -303,7 +323,7 @@ _FIXED = {
     ResourceKind.BROKER: "the properties of a gateway are given when it is started (--property), and cannot be altered",
     ResourceKind.BROKER_LOGGER: "a gateway has no loggers that can be altered",
     ResourceKind.CLIENT_METRICS: "a gateway takes no metrics from clients",
-    ResourceKind.GROUP: "groups have no settings here",
+    ResourceKind.GROUP: "the settings of groups are properties of the gateway (--property), the same for all groups",
 }
 
 
@@ -389,18 +409,25 @@ def _broker_entries(services: Services, peer: Peer) -> list[_Entry]:
             "the longest timeout of a transaction, fixed when the store was created",
         ),
     ]
-    defaults = Properties()
-    for field in fields(Properties):
-        name, current = field.name.replace("_", "."), getattr(services.properties, field.name)
-        kind: SettingType = "BOOLEAN" if isinstance(current, bool) else "INT"
-        make = _default if current == getattr(defaults, field.name) else _given
-        entries.append(make(name, str(current).lower(), kind, "given when the gateway is started"))
+    for name in _DEFAULTS:
+        kind: SettingType = "BOOLEAN" if _DEFAULTS[name] in {"true", "false"} else "INT"
+        entries.append(_of_property(name, name, kind, services.properties))
     entries += [
         _default(_BROKER_NAMES[name], text_of(setting.default), setting.type, setting.help)
         for name, setting in _SETTINGS.items()
-        if name in _BROKER_NAMES
+        if name in _BROKER_NAMES and _BROKER_NAMES[name] not in _DEFAULTS
     ]
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _group_entries(services: Services) -> list[_Entry]:
+    """The settings of a group, which are the same for all groups."""
+    return [_of_property(name, of_gateway, "INT", services.properties) for name, of_gateway in _OF_GROUPS.items()]
+
+
+def _of_property(name: str, of_gateway: str, kind: SettingType, properties: Properties) -> _Entry:
+    sources = tuple(_sources_of_property(of_gateway, properties))
+    return _Entry(name, sources[0][1], kind, sources, "given when the gateway is started", read_only=True)
 
 
 def _given(name: str, text: str, kind: SettingType, meaning: str) -> _Entry:

@@ -9,19 +9,18 @@ from txnstore.core.groups.model import Group, Member
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
-from txnstore.gateway.admin.common import operations_of, refusal
+from txnstore.gateway.admin.common import refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.groups.consumer import LEAVING_FOR_NOW, KeptMember, assignor_name, state_of
 from txnstore.gateway.groups.consumer_handlers import ConsumerGroups, assignment_of, by_topic, describe_topics
+from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request
 
 #: The type of a member that speaks the protocol of KIP-848; 0 is that of a classic one.
 _CONSUMER_MEMBER = 1
-#: Says that the operations were not asked for.
-_NO_OPERATIONS = -(2**31)
 
 
 class DescribedConsumerGroups:
@@ -68,7 +67,7 @@ class DescribedConsumerGroups:
             "assignment_epoch": group.generation,
             "assignor_name": assignor_name(members),
             "members": [_member(view, group, member, kept[member.member_id]) for member in members],
-            "authorized_operations": operations_of(self._services, peer, "GROUP", name) if wanted else _NO_OPERATIONS,
+            "authorized_operations": operations_of(self._services, peer, "GROUP", name) if wanted else NO_OPERATIONS,
         }
 
 

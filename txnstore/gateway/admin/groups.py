@@ -21,12 +21,13 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
-from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, operations_of, refusal
+from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.consumer import state_of
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.model import Code, DescribedGroup, ListedGroup, State
+from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, build, value
@@ -37,8 +38,6 @@ _CONSUMER, _PROTOCOL_VERSION = "consumer", b"\0\0"
 _CLASSIC = "classic"
 #: The first version of DescribeGroups with GROUP_ID_NOT_FOUND (KIP-1043); earlier ones describe a dead group.
 _WITH_NOT_FOUND = 6
-#: Says that the operations were not asked for.
-_NO_OPERATIONS = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class Groups:
             if name in denied:
                 groups.append({"group_id": name, **denied[name]})
                 continue
-            operations = operations_of(self._services, peer, "GROUP", name) if wanted else _NO_OPERATIONS
+            operations = operations_of(self._services, peer, "GROUP", name) if wanted else NO_OPERATIONS
             groups.append(await self._described(name, stored.get(name), operations, request.version))
         return {"groups": groups}
 

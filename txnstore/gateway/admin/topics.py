@@ -134,7 +134,7 @@ class Topics:
         return _Shape(len(numbers), len(asked.assignments[0].broker_ids))
 
     def _check_brokers(self, assignments: list[tuple[int, ...]]) -> None:
-        known = {node.node_id for node in self._services.peers.live}
+        known = {node.node_id for node in self._services.peers.nodes}
         for brokers in assignments:
             if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= known:
                 msg = f"a partition has each replica on another one of the brokers {sorted(known)}, not {list(brokers)}"
@@ -149,7 +149,7 @@ class Topics:
         return {
             "num_partitions": topic.partitions,
             "replication_factor": shape.replicas,
-            "configs": described_settings(topic, include_synonyms=False),
+            "configs": described_settings(topic, self._services.properties, include_synonyms=False),
         }
 
     # Deleting ---------------------------------------------------------------------------------------------------------

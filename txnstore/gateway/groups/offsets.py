@@ -105,11 +105,17 @@ class GroupOffsets:
 
     async def fetch(self, request: Request, peer: Peer) -> Fields:
         """The committed offsets of groups, at the heads of the chains."""
-        view, body = await self._services.freshness.head(), request.body
-        stable = bool(value(body, "require_stable", False))
+        body = request.body
+        asked = body.groups if request.version >= _SEVERAL else (body,)
+        try:
+            view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
+            groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
+        except TxnStoreError as error:  # There is no code for the whole response: each group has its own.
+            code = code_of(error, Api.OFFSET_FETCH, request.version)
+            groups = [{"group_id": each.group_id, "topics": (), "error_code": code} for each in asked]
         if request.version >= _SEVERAL:
-            return {"groups": [self._group(view, each, request.version, peer, stable=stable) for each in body.groups]}
-        fields = dict(self._group(view, body, request.version, peer, stable=stable))
+            return {"groups": groups}
+        fields = dict(groups[0])
         if request.version < 2 and fields["error_code"] is not ErrorCode.none:
             code = fields["error_code"]
             fields["topics"] = [

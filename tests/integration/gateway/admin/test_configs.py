@@ -10,14 +10,17 @@ from kafka.admin import ConfigResource as PythonConfigResource
 from kafka.admin import KafkaAdminClient
 from kio.schema.errors import ErrorCode
 
+from tests.helpers.gateway import serving
 from tests.helpers.kafka_wire import ServedStore, failure_of
 from txnstore.core.authorization.model import Acl
 from txnstore.gateway.apis import VERSIONS, Api
-from txnstore.store import Store
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
 
 #: Kinds of resources.
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = AlterConfigOpType
+_LIMIT = "message.max.bytes"
 
 
 def _change(name: str, value: str | None, operation: AlterConfigOpType = SET) -> ConfigEntry:
@@ -54,8 +57,27 @@ def test_every_version_describes_all_settings(gateway: ServedStore, version: int
     (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, asked, version).results
     names = [config.name for config in result.configs]
     assert names == sorted(names)
-    assert {"min.insync.replicas", "inline.bytes", "unclean.leader.election.enable"} <= set(names)
+    assert {"min.insync.replicas", "max.message.bytes", "unclean.leader.election.enable"} <= set(names)
     assert not any(config.read_only or config.is_sensitive for config in result.configs)
+
+
+def test_settings_that_kafka_does_not_have_are_described_where_they_are_set_or_asked_for(gateway: ServedStore) -> None:
+    """Kafka's own tests know each name that they are told; tools that copy a topic set each one."""
+    own = {"inline.bytes", "segment.format", "segment.own.bytes"}
+    gateway.store.create_topic("plain")
+    gateway.store.create_topic("set", config={"inline.bytes": 0})
+
+    def described(topic: str, keys: tuple[str, ...] | None = None) -> set[str]:
+        resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": keys}
+        (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, {"resources": [resource]}).results
+        return {config.name for config in result.configs}
+
+    assert described("plain") & own == set()
+    assert described("set") & own == {"inline.bytes"}
+    assert described("plain", tuple(own)) == own
+    fields = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    (created,) = gateway.ask(Api.CREATE_TOPICS, {"topics": [fields]}).topics
+    assert {config.name for config in created.configs} == described("plain")
 
 
 def test_clients_read_settings(confluent: AdminClient, kafka_python: KafkaAdminClient, store: Store) -> None:
@@ -81,6 +103,38 @@ def test_properties_of_a_gateway(confluent: AdminClient, gateway: ServedStore) -
     listeners = entries["advertised.listeners"]
     assert (listeners.value, listeners.source) == (f"PLAINTEXT://{gateway.gateway.bootstrap}", 4)
     assert all(entry.is_read_only for entry in entries.values())
+
+
+def test_message_max_bytes_is_the_default_of_topics() -> None:
+    with create_on(MemoryStore()) as store, serving(store, {"message.max.bytes": "1000"}) as running:
+        gateway = ServedStore(store, running)
+        store.create_topic("t")
+        store.create_topic("own", config={"max.message.bytes": 2000})
+        kinds = [(TOPIC, "t", "max.message.bytes"), (TOPIC, "own", "max.message.bytes"), (BROKER, "0", _LIMIT)]
+        resources = [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": (key,)} for kind, name, key in kinds
+        ]
+        results = gateway.ask(Api.DESCRIBE_CONFIGS, {"resources": resources, "include_synonyms": True}).results
+    described = [(result.configs[0].value, result.configs[0].config_source) for result in results]
+    assert described == [("1000", 4), ("2000", 1), ("1000", 4)]
+    synonyms = [(each.name, each.value, each.source) for each in results[1].configs[0].synonyms]
+    assert synonyms == [("max.message.bytes", "2000", 1), (_LIMIT, "1000", 4), (_LIMIT, "1048588", 5)]
+
+
+def test_the_settings_of_a_group_are_properties_of_the_gateway() -> None:
+    properties = {"group.consumer.session.timeout.ms": "30000"}
+    with create_on(MemoryStore()) as store, serving(store, properties) as running:
+        gateway = ServedStore(store, running)
+        resource = {"resource_type": GROUP, "resource_name": "g", "configuration_keys": None}
+        asked = {"resources": [resource], "include_synonyms": True}
+        (result,) = gateway.ask(Api.DESCRIBE_CONFIGS, asked).results
+    assert [(each.name, each.value, each.config_source, each.read_only) for each in result.configs] == [
+        ("consumer.heartbeat.interval.ms", "5000", 5, True),
+        ("consumer.session.timeout.ms", "30000", 4, True),
+    ]
+    synonyms = [(each.name, each.value, each.source) for each in result.configs[1].synonyms]
+    name = "group.consumer.session.timeout.ms"
+    assert synonyms == [(name, "30000", 4), (name, "45000", 5)]
 
 
 @pytest.mark.parametrize(

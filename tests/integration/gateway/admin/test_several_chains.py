@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from kafka import TopicPartition as PythonPartition
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient
+from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_wire import ServedStore
@@ -91,6 +92,26 @@ def test_gateways_list_each_thing_once() -> None:
             for gateway in gateways:
                 gateway.stop()
         assert counts == Counter(f"{kind}-{number}" for kind in ("id", "g", "t") for number in range(16))
+
+
+def test_replicas_are_assigned_to_gateways_that_are_away_too() -> None:
+    """As to brokers of Kafka that are registered: one that starts again, or is slow, stays one of the cluster."""
+    with (
+        create_on(MemoryStore()) as store,
+        socket.create_server(("127.0.0.1", 0)) as bound,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        running = RunningGateway(store, bound=bound, peers=[each.getsockname() for each in (bound, silent)])
+        running.start()
+        try:
+            gateway = ServedStore(store, running)
+            assert [broker.node_id for broker in gateway.ask(Api.METADATA, {"topics": ()}).brokers] == [0]
+            assignments = [{"partition_index": 0, "broker_ids": (0, 1)}]
+            fields = {"num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": ()}
+            (topic,) = gateway.ask(Api.CREATE_TOPICS, {"topics": [{"name": "t", **fields}]}).topics
+        finally:
+            running.stop()
+    assert (topic.error_code, topic.replication_factor) == (ErrorCode.none, 2)
 
 
 def _wait_for_both(served: list[ServedStore]) -> None:

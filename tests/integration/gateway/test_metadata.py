@@ -1,0 +1,115 @@
+"""Metadata, DescribeCluster, DescribeTopicPartitions: topics by name and by id, and what a client may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.helpers.gateway import serving
+from tests.helpers.kafka_wire import ServedStore, users_of
+from txnstore.core.authorization.model import Acl
+from txnstore.gateway.apis import Api
+from txnstore.gateway.operations import NO_OPERATIONS
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
+
+#: Kafka's bits of operations.
+DELETE, ALTER, DESCRIBE = 1 << 6, 1 << 7, 1 << 8
+ALL_OF_A_TOPIC, ALL_OF_THE_CLUSTER = 0b1101_1111_1000, 0b1_1111_1010_0000
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """A gateway whose user ``alice`` may describe and delete the topic ``t``, and alter the cluster."""
+    users = users_of(Path(tmp_path_factory.mktemp("users")), "alice", "bob", "carol", "dave")
+    with create_on(MemoryStore(), principal="User:gateway") as store:
+        for name in ("hidden", "t"):
+            store.create_topic(name)
+        store.acls.enable(["User:gateway", "User:carol"])
+        store.acls.create([
+            Acl("User:alice", "ALLOW", "DELETE", "TOPIC", "t"),
+            Acl("User:alice", "ALLOW", "ALTER", "CLUSTER", "kafka-cluster"),
+            Acl("User:dave", "ALLOW", "CREATE", "CLUSTER", "kafka-cluster"),
+        ])  # fmt: skip
+        with serving(store, security=users) as gateway:
+            yield ServedStore(store, gateway)
+
+
+def _names(topics: tuple[str, ...], **fields: object) -> dict[str, object]:
+    return {"topics": [{"name": name} for name in topics], "include_topic_authorized_operations": True, **fields}
+
+
+# Topics by their ids --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [None, ""])
+@pytest.mark.parametrize("version", [10, 12, 13])
+def test_a_topic_is_found_by_its_id(secured: ServedStore, name: str | None, version: int) -> None:
+    """Java's consumer sends an empty name beside the id, librdkafka none."""
+    topic_id = UUID(secured.store.topic("t").topic_id)
+    asked = {"topics": [{"name": name, "topic_id": topic_id}]}
+    (topic,) = secured.ask(Api.METADATA, asked, version, user="carol").topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.none, "t", topic_id)
+
+
+@pytest.mark.parametrize(("version", "name"), [(11, ""), (12, None), (13, None)])
+def test_an_id_without_a_topic_is_refused_without_a_name(secured: ServedStore, version: int, name: str | None) -> None:
+    missing = UUID(int=1)
+    asked = {"topics": [{"name": "", "topic_id": missing}]}
+    (topic,) = secured.ask(Api.METADATA, asked, version, user="carol").topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.unknown_topic_id, name, missing)
+
+
+def test_the_name_of_a_topic_is_hidden_from_who_only_knows_its_id(secured: ServedStore) -> None:
+    asked = {"topics": [{"name": "", "topic_id": UUID(secured.store.topic("hidden").topic_id)}]}
+    (topic,) = secured.ask(Api.METADATA, asked, user="alice").topics
+    assert (topic.error_code, topic.name) == (ErrorCode.topic_authorization_failed, None)
+
+
+# What a client may do -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("user", "operations"), [("alice", DELETE | DESCRIBE), ("carol", ALL_OF_A_TOPIC)])
+def test_operations_on_a_topic_are_those_of_the_client(secured: ServedStore, user: str, operations: int) -> None:
+    (topic,) = secured.ask(Api.METADATA, _names(("t",)), user=user).topics
+    assert topic.topic_authorized_operations == operations
+    (topic,) = secured.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": "t"}]}, user=user).topics
+    assert topic.topic_authorized_operations == operations
+
+
+def test_operations_that_are_not_asked_for_are_not_told(secured: ServedStore) -> None:
+    asked = _names(("t",), include_topic_authorized_operations=False)
+    (topic,) = secured.ask(Api.METADATA, asked, user="carol").topics
+    assert topic.topic_authorized_operations == NO_OPERATIONS
+    assert secured.ask(Api.DESCRIBE_CLUSTER, {}, user="carol").cluster_authorized_operations == NO_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("user", "operations"), [("alice", ALTER | DESCRIBE), ("bob", 0), ("dave", 0), ("carol", ALL_OF_THE_CLUSTER)]
+)
+def test_operations_on_the_cluster_are_those_of_the_client(secured: ServedStore, user: str, operations: int) -> None:
+    """ALTER contains DESCRIBE, CREATE does not; who may not describe the cluster gets an empty set, as in Kafka."""
+    asked = {"include_cluster_authorized_operations": True}
+    for api, version in ((Api.DESCRIBE_CLUSTER, 2), (Api.METADATA, 8), (Api.METADATA, 10)):
+        fields = asked if api is Api.DESCRIBE_CLUSTER else {**asked, "topics": ()}
+        assert secured.ask(api, fields, version, user=user).cluster_authorized_operations == operations
+
+
+def test_without_rules_everything_may_be_done() -> None:
+    with create_on(MemoryStore()) as store, serving(store) as gateway:
+        store.create_topic("t")
+        (topic,) = ServedStore(store, gateway).ask(Api.METADATA, _names(("t",))).topics
+        assert topic.topic_authorized_operations == ALL_OF_A_TOPIC
+
+
+def test_a_list_of_all_topics_has_only_those_that_the_client_may_describe(secured: ServedStore) -> None:
+    for user, names in (("alice", ["t"]), ("bob", []), ("carol", ["hidden", "t"])):
+        answers = (
+            secured.ask(Api.METADATA, {"topics": None}, user=user),
+            secured.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": ()}, user=user),
+        )
+        assert [[topic.name for topic in answer.topics] for answer in answers] == [names, names]

@@ -1,0 +1,224 @@
+"""Mutants that the world of gateways detects: sessions and groups of clients that go from one gateway to the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.harness.simulation.settings import NODES
+from tests.mutants.mutant import Mutant
+from txnstore.core.groups import classic as rules_of_classic
+from txnstore.core.groups import membership
+from txnstore.core.log import appending
+from txnstore.core.transactions import rules
+from txnstore.gateway.commits import Commits
+from txnstore.gateway.groups import consumer, coordinator
+from txnstore.gateway.groups.classic import ClassicGroup
+from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
+from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.offsets import GroupOffsets
+from txnstore.gateway.groups.stored import ChainGenerations
+from txnstore.gateway.produce import Produce
+from txnstore.gateway.transactions import Transactions
+
+_CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pace_ms": 1_000}
+_EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
+_KINDS = {"actors": (*NODES, "classic:m/1", "epochs:m/2", "native:m/3"), "pace_ms": 200}
+_TRANSACTIONS = {"actors": (*NODES, "wire:w1/1", "wire:w1/2"), "pace_ms": 1_000}
+_ALONE = {"actors": (*NODES, "wire:w1/1"), "pace_ms": 200}
+
+
+def _mutant(name: str, function: Any, old: str, new: str, settings: Any, chains: int = 1) -> Mutant:
+    return Mutant(f"{name} (gateways)", function, old, new, chains, settings=settings, gateways=True)
+
+
+WIRE = (
+    # Classic groups ---------------------------------------------------------------------------------------------------
+    _mutant(
+        "an assignment is answered before its generation is stored",
+        ClassicGroup.sync,
+        "if self.state is State.STABLE:",
+        "if self.state is State.STABLE or self._assigned:",
+        _CLASSIC,
+    ),
+    _mutant(
+        "the leader is answered before its assignment is stored",
+        ClassicGroup._store_if_due,
+        "self._actions.append(Store(self._stored, self._storing))",
+        "self._actions.append(Store(self._stored, self._storing)); "
+        "[self._answer_sync(each, self._synced(each)) for each in self._members.values()]",
+        _CLASSIC,
+    ),
+    _mutant(
+        "members of a newer generation get the assignment of the one that is stored",
+        ClassicGroup.stored,
+        "and self._stored.generation == self.generation:",
+        "and True:",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a coordinator whose generation was refused goes on",
+        GroupCoordinator._store,
+        "    self._drop($live, $code)\n",
+        "    self._act($live, $live.machine.stored(self._now()))\n",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a generation of unknown outcome counts as stored",
+        coordinator._code_of,
+        "return Code.COORDINATOR_NOT_AVAILABLE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
+        "return Code.NONE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a gateway stores a generation after any other",
+        rules_of_classic.store_generation,
+        "if $group.generation != $command.expected:",
+        "if False:",
+        _CLASSIC,
+    ),
+    _mutant(
+        "a group is loaded as it was known, not as it is",
+        ChainGenerations.load,
+        "(await self._freshness.head())",
+        "self._freshness.view",
+        _KINDS,
+    ),
+    _mutant(
+        "a member of any generation commits",
+        membership.check_membership,
+        "= _generation_of($group, $offsets.member_id)",
+        "= $offsets.generation if $group.classic else _generation_of($group, $offsets.member_id)",
+        _CLASSIC,
+    ),
+    # Kinds ------------------------------------------------------------------------------------------------------------
+    _mutant(
+        "a member of another kind joins",
+        membership.join,
+        "if $group.kind != $command.kind:",
+        "if False:",
+        _KINDS,
+    ),
+    _mutant(
+        "members of a gateway are not live",
+        membership.expire_if_none_live,
+        "_group($draft, $name).classic_members or ",
+        "",
+        _KINDS,
+    ),
+    # KIP-848 ----------------------------------------------------------------------------------------------------------
+    _mutant(
+        "a member gets a partition that another one has not released",
+        membership._emit_rebalance,
+        "{$tp for $tp in $target if $tp not in $taken}",
+        "set($target)",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a heartbeat that names no partitions releases them",
+        membership.heartbeat,
+        "{$member.member_id: $command.owned} if $command.owned is not None else {}",
+        "{$member.member_id: $command.owned or ()}",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a member is at the newest epoch before it has released its partitions",
+        membership._reconcile,
+        "$epoch is None or set($member.held).issubset($member.target)",
+        "True",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a member commits in the generation of its group",
+        membership._generation_of,
+        "if $group.epochs is None else",
+        "if True else",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a member commits for a partition of another one",
+        membership.check_membership,
+        "if $other.member_id != $offsets.member_id and",
+        "if False and",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a static member is beside its older instance",
+        membership.join,
+        "$before = _static_member($group, $command.instance_id)",
+        "pass",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a member is told its targets, whoever holds them",
+        ConsumerGroups._answered,
+        "assignment_of(self._view, $membership.assigned)",
+        "assignment_of(self._view, self._group(asked.group).members.get(membership.member_id, before).target)",
+        _EPOCHS,
+    ),
+    _mutant(
+        "any epoch is taken",
+        consumer._check_epoch,
+        "if $request.epoch != $epoch and not ($is_previous and $owns_its_own):",
+        "if False:",
+        _EPOCHS,
+    ),
+    # Offsets ----------------------------------------------------------------------------------------------------------
+    _mutant(
+        "committed offsets are those that the gateway knows of",
+        GroupOffsets.fetch,
+        "await self._services.freshness.head()",
+        "self._services.freshness.view",
+        _EPOCHS,
+    ),
+    _mutant(
+        "a refused commit is acknowledged",
+        GroupOffsets.commit,
+        "$failure = code_of($error, Api.OFFSET_COMMIT, $request.version)",
+        "$failure = None",
+        _CLASSIC,
+    ),
+    # Transactions -----------------------------------------------------------------------------------------------------
+    _mutant(
+        "an end is mapped by what the gateway knows",
+        Transactions._end,
+        "await self._services.sessions.newest($client)",
+        "await self._services.sessions.identity($client)",
+        _ALONE,
+    ),
+    _mutant(
+        "a refused batch is not looked up at the head",
+        Produce._committed,
+        "if isinstance($error, OUTDATED) and $staged.client is not None:",
+        "if False:",
+        _ALONE,
+        3,
+    ),
+    _mutant(
+        "a repeated batch is appended again",
+        appending._check_sequence,
+        "$repeated = _in_window($window, $batch)",
+        "$repeated = None",
+        _ALONE,
+    ),
+    _mutant(
+        "a window forgets the transactions before the last one",
+        appending.session_window,
+        "(*$kept.batches, *$window)[-WINDOW:]",
+        "()",
+        _ALONE,
+    ),
+    _mutant(
+        "an end in a session is never a repetition",
+        rules._ended_before,
+        "if COMPLETED.get($txn.state) is not $command.outcome:",
+        "if True:",
+        _ALONE,
+    ),
+    _mutant(
+        "the answer to a commit is that of its neighbour",
+        Commits._commit,
+        "zip($taken, $answers, strict=True)",
+        "zip($taken, reversed($answers), strict=True)",
+        _TRANSACTIONS,
+    ),
+)

@@ -1,0 +1,22 @@
+"""Kafka's numbers of operations, and which of them a client may do to a resource (KIP-430)."""
+
+from __future__ import annotations
+
+from txnstore.core.authorization.model import OPERATIONS, Operation, ResourceType
+from txnstore.core.authorization.rights import Right
+from txnstore.gateway.server import Peer
+from txnstore.gateway.services import Services
+
+#: The numbers of Kafka's operations (``AclOperation``).
+OPERATION_CODES: dict[Operation, int] = {
+    "ALL": 2, "READ": 3, "WRITE": 4, "CREATE": 5, "DELETE": 6, "ALTER": 7, "DESCRIBE": 8, "CLUSTER_ACTION": 9,
+    "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12, "TWO_PHASE_COMMIT": 15,
+}  # fmt: skip
+#: Says that the operations which a principal may do were not asked for.
+NO_OPERATIONS = -(2**31)
+
+
+def operations_of(services: Services, peer: Peer, resource_type: ResourceType, name: str) -> int:
+    """What the client may do to a resource: a bit for each operation."""
+    allowed = [each for each in OPERATIONS[resource_type] if services.may(peer, Right(each, resource_type, (name,)))]
+    return sum(1 << OPERATION_CODES[each] for each in allowed)
