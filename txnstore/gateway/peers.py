@@ -64,6 +64,7 @@ class Peers:
         self.nodes = tuple(nodes)
         self.chains = chains
         self._others = [node for node in nodes if node != own]
+        self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
         self._changed = changed
         #: When each peer answered last, by the clock of the loop; without those that have refused since.

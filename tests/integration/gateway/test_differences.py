@@ -164,8 +164,8 @@ def test_a_client_sends_at_most_128_kb_before_it_has_authenticated(secured: Serv
 
 @pytest.mark.parametrize(
     "numbers",
-    [(71, 72), (76, 77, 78, 79), (88, 89), (48, 49), (38, 39, 40, 41), (50, 51), (45,), (57,)],
-    ids=["telemetry", "share groups", "streams groups", "quotas", "tokens", "users", "reassignments", "features"],
+    [(71, 72), (76, 77, 78, 79), (88, 89), (48, 49), (38, 39, 40, 41), (50, 51), (34, 45, 55), (57,)],
+    ids=["telemetry", "share groups", "streams groups", "quotas", "tokens", "users", "replicas", "features"],
 )
 def test_what_a_gateway_does_not_have_is_not_listed(served: ServedStore, numbers: tuple[int, ...]) -> None:
     listed = {api.api_key for api in served.ask(Api.API_VERSIONS, {}, 0).api_keys}

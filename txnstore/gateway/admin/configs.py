@@ -196,12 +196,14 @@ class Configs:
         fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
         try:
             kind = self._checked(asked, "DESCRIBE_CONFIGS", peer)
-            configs = await self._configs(kind, asked, request)
+            configs = await self._configs(kind, asked, request, peer)
         except (TxnStoreError, RefusedError) as error:
             return {**fields, **refusal(error, Api.DESCRIBE_CONFIGS, request.version), "configs": ()}
         return {**fields, "configs": configs}
 
-    async def _configs(self, kind: ResourceKind, asked: Any, request: Request) -> Sequence[Mapping[str, Any]]:
+    async def _configs(
+        self, kind: ResourceKind, asked: Any, request: Request, peer: Peer
+    ) -> Sequence[Mapping[str, Any]]:
         name, keys = asked.resource_name, value(asked, "configuration_keys")
         shown = {
             "include_synonyms": bool(value(request.body, "include_synonyms", False)),
@@ -216,7 +218,7 @@ class Configs:
                 return ()  # Those of all gateways together, which can be set nowhere.
             case ResourceKind.BROKER:
                 self._check_node(name)
-                entries = _broker_entries(self._services)
+                entries = _broker_entries(self._services, peer)
             case ResourceKind.BROKER_LOGGER:
                 self._check_node(name)
                 entries = []
@@ -393,11 +395,16 @@ def _list(config: Any, topic: CatalogTopic, operation: Change) -> str:
 # Gateways -------------------------------------------------------------------------------------------------------------
 
 
-def _broker_entries(services: Services) -> list[_Entry]:
+def _broker_entries(services: Services, peer: Peer) -> list[_Entry]:
     """What clients ask a broker for: its properties, and the defaults of topics. None of it can be altered."""
+    own = services.peers.own
+    protocol = ("SASL_" if peer.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
     entries = [
-        _given("broker.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
-        _given("node.id", str(services.peers.own.node_id), "INT", "the number of this gateway"),
+        _given(
+            "advertised.listeners", f"{protocol}://{own.host}:{own.port}", "LIST", "where clients reach this gateway"
+        ),
+        _given("broker.id", str(own.node_id), "INT", "the number of this gateway"),
+        _given("node.id", str(own.node_id), "INT", "the number of this gateway"),
         _given("log.dirs", services.connection.url, "STRING", "where the store is"),
         _default("default.replication.factor", "1", "INT", "no effect: the storage replicates"),
         _default("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),

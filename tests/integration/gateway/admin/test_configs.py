@@ -95,13 +95,15 @@ def test_clients_read_settings(confluent: AdminClient, kafka_python: KafkaAdminC
     assert described["t"]["cleanup.policy"]["value"] == "compact,delete"
 
 
-def test_properties_of_a_gateway(confluent: AdminClient) -> None:
+def test_properties_of_a_gateway(confluent: AdminClient, gateway: ServedStore) -> None:
     (future,) = confluent.describe_configs([ConfigResource("broker", "0")]).values()
     entries = future.result(10)
     assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("2", 4)
     assert (entries["group.max.size"].value, entries["group.max.size"].source) == (str(2**31 - 1), 5)
     assert entries["transaction.max.timeout.ms"].value == "900000"
     assert entries["log.retention.ms"].value == "-1"
+    listeners = entries["advertised.listeners"]
+    assert (listeners.value, listeners.source) == (f"PLAINTEXT://{gateway.gateway.bootstrap}", 4)
     assert all(entry.is_read_only for entry in entries.values())
 
 
