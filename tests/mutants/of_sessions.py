@@ -207,7 +207,7 @@ SESSIONS = (
     Mutant(
         "a client is mapped to a transaction that is decided",
         sessions.identity_in,
-        "if $txn.in_session and $txn.state in DECIDED:",
+        "if $txn.state in DECIDED:",
         "if False:",
         test=_CHAINS + "test_client_is_told_to_wait_until_markers_are_written",
     ),
