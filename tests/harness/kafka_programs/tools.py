@@ -114,25 +114,24 @@ def _has_committed(place: Place, group: str, total: int) -> bool:
 
 def groups(place: Place) -> str:
     """Offsets of groups are listed, reset and deleted; records are deleted."""
-    place.topic("g", 3)
+    place.topic("g")
     place.run("VerifiableProducer", "--bootstrap-server", place.bootstrap, "--topic", "g", "--max-messages", "999")
-    at = ("--bootstrap-server", place.bootstrap, "--topic", "g", "--max-messages", "999", "--reset-policy", "earliest")
+    at = ("--bootstrap-server", place.bootstrap, "--topic", "g", "--reset-policy", "earliest")
     with place.program("VerifiableConsumer", *at, "--group-id", "readers") as reader:
         reader.wait_until(partial(_has_committed, place, "readers", 999), "commits")
         lines = place.tool(_GROUP, "--describe", "--group", "readers").splitlines()
         lags = [line.split()[5] for line in lines if line.startswith("readers")]
-        _equal("lag", lags, ["0"] * 3)
+        _equal("lag", lags, ["0"])
         place.tool(_GROUP, "--describe", "--group", "readers", "--members", contains="readers")
         place.tool(_GROUP, "--delete", "--group", "readers", contains="GroupNotEmptyException")
         reset = ("--reset-offsets", "--group", "readers", "--topic", "g", "--to-earliest", "--execute")
-        refused = place.tool(_GROUP, *reset, status=1 if "4.4" in str(place.jars.kafka) else 0)
-        _contains(refused, "inactive")
+        _contains(place.tool(_GROUP, *reset), "inactive")
         reader.terminate()
     place.tool(_GROUP, *reset)
     _equal("after a reset", place.committed("readers"), 0)
-    place.tool(_GROUP, "--reset-offsets", "--group", "readers", "--topic", "g:1", "--shift-by", "7", "--execute")
+    place.tool(_GROUP, "--reset-offsets", "--group", "readers", "--topic", "g:0", "--shift-by", "7", "--execute")
     _equal("after a shift", place.committed("readers"), 7)
-    place.tool(_GROUP, "--delete-offsets", "--group", "readers", "--topic", "g:1", contains="Successful")
+    place.tool(_GROUP, "--delete-offsets", "--group", "readers", "--topic", "g:0", contains="Successful")
     place.tool(_GROUP, "--delete", "--group", "readers", contains="successful")
     place.tool(_GROUP, "--describe", "--group", "readers", contains="GroupIdNotFoundException")
     place.tool("GroupsCommand", "--list")
@@ -142,14 +141,12 @@ def groups(place: Place) -> str:
 
 def _delete_records(place: Place) -> None:
     asked = place.folder / "deletions.json"
-    partitions = [{"topic": "g", "partition": 0, "offset": 5}, {"topic": "g", "partition": 1, "offset": 10**6}]
-    asked.write_text(json.dumps({"version": 1, "partitions": partitions}))
-    printed = place.tool("DeleteRecordsCommand", "--offset-json-file", str(asked))
-    _contains(printed, "partition: g-0\tlow_watermark: 5")
-    _contains(printed, "OffsetOutOfRangeException")
-    place.tool("GetOffsetShell", "--topic", "g", "--time", "earliest", contains="g:0:5\ng:1:0\ng:2:0")
-    offsets = place.tool("GetOffsetShell", "--topic", "g", "--time", "latest")
-    _equal("end offsets", sum(int(line.split(":")[2]) for line in offsets.split()), 999)
+    for offset, answer in [(5, "partition: g-0\tlow_watermark: 5"), (10**6, "OffsetOutOfRangeException")]:
+        partitions = [{"topic": "g", "partition": 0, "offset": offset}]
+        asked.write_text(json.dumps({"version": 1, "partitions": partitions}))
+        place.tool("DeleteRecordsCommand", "--offset-json-file", str(asked), contains=answer)
+    place.tool("GetOffsetShell", "--topic", "g", "--time", "earliest", contains="g:0:5\n")
+    place.tool("GetOffsetShell", "--topic", "g", "--time", "latest", contains="g:0:999\n")
     _equal("records", place.count("g"), 994)
 
 
@@ -175,7 +172,7 @@ def console(place: Place) -> str:
         committed = place.tool(_CONSOLE, *show, "read_committed", "--max-messages", "4", contains="\ncommitted\n")
         if "aborted" in committed:
             raise UnexpectedError(committed)
-        every = place.tool(_CONSOLE, *show, "read_uncommitted", "--max-messages", "5", contains="\nopen\n")
+        every = place.tool(_CONSOLE, *show, "read_uncommitted", "--max-messages", "6", contains="\nopen\n")
         _contains(every, "\ncommitted\n")
     refused = place.tool("ConsoleProducer", "--topic", "nowhere", "--max-block-ms", "2000", text="x\n")
     _contains(refused, "not present in metadata")
