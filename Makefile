@@ -242,10 +242,12 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 LIBS := build/kafka/libs
 SPARK_LIBS := build/kafka/spark
 TEST_LIBS := build/kafka/tests
+PROGRAM_LIBS := build/kafka/programs
 
 $(LIBS)/.fetched: tests/harness/kafka/pom.xml
 $(SPARK_LIBS)/.fetched: tests/harness/kafka/spark-pom.xml
-$(LIBS)/.fetched $(SPARK_LIBS)/.fetched $(TEST_LIBS)/.fetched:
+$(PROGRAM_LIBS)/.fetched: tests/harness/kafka_programs/pom.xml
+$(LIBS)/.fetched $(SPARK_LIBS)/.fetched $(TEST_LIBS)/.fetched $(PROGRAM_LIBS)/.fetched:
 	@command -v mvn >/dev/null || { \
 		echo 'Maven fetches the jars of Kafka, and is not installed. Install it (Debian: maven), or unpack a release of Kafka' \
 		'and name its libs folder: make differential KAFKA=…/libs' >&2; exit 1; }
@@ -258,9 +260,14 @@ migration: java $(STAMP) $(LIBS)/.fetched $(SPARK_LIBS)/.fetched ## Fetch Kafka 
 	'$(BIN)/python' -m tests.harness.kafka.migration '$(LIBS)' '$(SPARK_LIBS)'
 
 .PHONY: kafka
-kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker: SEED
+kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker and at a gateway: SEED
 	@$(MAKE) --no-print-directory differential KAFKA='$(LIBS)' \
 		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
+
+# The recorded traces of a broker, replayed at gateways by Kafka's own clients. ONLY="fence random" chooses by a part of the name.
+.PHONY: kafka-traces
+kafka-traces: java $(STAMP) $(LIBS)/.fetched ## Fetch Kafka by Maven, and replay the recorded traces at gateways with its clients: ONLY
+	'$(BIN)/python' -m tests.harness.kafka.traces '$(LIBS)' $(ONLY)
 
 # Kafka's own tests of its clients, and the classes that run them against gateways. BROKERS=1 runs Kafka's brokers instead;
 # ONLY="Class Class.method" chooses; ACCEPT=1 writes the outcomes into tests/harness/kafka_clients/expected.tsv.
@@ -287,14 +294,35 @@ kafka-tests kafka-tests-short: java $(STAMP) $(TEST_CLASSES)/.compiled
 	'$(BIN)/python' -m tests.harness.kafka_clients '$(TEST_LIBS)' '$(TEST_CLASSES)' $(OPTIONS) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BROKERS),--brokers) $(if $(ACCEPT),--accept) --jobs $(if $(filter auto,$(JOBS)),1,$(JOBS))
 
+# Kafka's tools, Streams and Connect, and Spark, against one gateway and against two. ONLY="streams connect" chooses.
+PROGRAMS := tests/harness/kafka_programs
+PROGRAM_CLASSES := build/kafka/programs-classes
+GATEWAYS ?= 1 2
+
+$(PROGRAM_CLASSES)/.compiled: $(PROGRAM_LIBS)/.fetched $(wildcard $(PROGRAMS)/java/*.java)
+	@command -v javac >/dev/null || { \
+		echo 'The word count of Kafka Streams needs javac. Install it (Debian: openjdk-17-jdk-headless).' >&2; exit 1; }
+	rm -rf '$(@D)'; mkdir -p '$(@D)'
+	javac -nowarn -d '$(@D)' -cp '$(PROGRAM_LIBS)/*' $(filter %.java,$^)
+	@touch '$@'
+
+.PHONY: kafka-programs kafka-programs-short
+kafka-programs-short: OPTIONS := --short --gateways 1
+kafka-programs-short: ## As kafka-programs, for less than 90 seconds
+kafka-programs: OPTIONS = --gateways $(GATEWAYS)
+kafka-programs: ## Run Kafka's tools, Streams and Connect, and Spark against gateways: ONLY="streams connect", GATEWAYS="1 2"
+kafka-programs kafka-programs-short: java $(STAMP) $(PROGRAM_CLASSES)/.compiled $(SPARK_LIBS)/.fetched
+	'$(BIN)/python' -m tests.harness.kafka_programs '$(PROGRAM_LIBS)' '$(PROGRAM_CLASSES)' '$(SPARK_LIBS)' $(OPTIONS) \
+		$(if $(ONLY),--only $(ONLY))
+
 # The tests that other clients have of themselves. SUITES chooses of franz-go (needs Go), kafka-python, confluent-kafka (git),
-# kcat (Debian: kcat); GATEWAYS=2 starts two that are peers.
+# kcat (Debian: kcat); PEERS=2 starts two gateways.
 SUITES ?=
-GATEWAYS ?= 1
+PEERS ?= 1
 
 .PHONY: foreign-clients
-foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, GATEWAYS, ONLY, ACCEPT=1
-	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(GATEWAYS)' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
+foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, PEERS, ONLY, ACCEPT=1
+	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(PEERS)' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
 
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side

@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
 from tests.harness.differential.difference import Difference
 from tests.harness.kafka import BrokerDriver, RunningBroker
+from tests.harness.kafka.at_gateway import gateway_comparison
+from tests.harness.kafka.gateway import GatewayDriver, ServedHistories
 from tests.harness.model import Log, Transaction
 from tests.helpers.connections import connection_of
 
@@ -69,8 +71,9 @@ class Histories(RuleBasedStateMachine):
         "plain": 1,
     }
 
-    #: The broker that all histories share.
+    #: The broker that all histories share, and a gateway beside it.
     running: ClassVar[RunningBroker | None] = None
+    served: ClassVar[ServedHistories | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,6 +83,8 @@ class Histories(RuleBasedStateMachine):
         self.comparisons = [Comparison() for _ in CHAINS]
         self.broker = BrokerDriver(self.running) if self.running is not None else None
         self.beside_the_broker = Comparison("kafka", of_model=True)
+        self.gateway = GatewayDriver(self.served) if self.served is not None else None
+        self.gateway_beside_the_broker = gateway_comparison("kafka")
         self.ops: list[dict[str, Any]] = []
         self.failed = False
         self.compacted = False
@@ -117,11 +122,23 @@ class Histories(RuleBasedStateMachine):
             else:
                 self.broker.settle()
             self.check("the model beside a broker", self.beside_the_broker.step(op, observed, expected))
+            self.do_at_gateway(op, observed)
         answer = expected.get("answer")
         if isinstance(answer, dict) and "producer_id" in answer:
             owner = values.get("id") or self._owner(values)
             self.identities.append({"id": owner, "producer_id": answer["producer_id"], "epoch": answer["epoch"]})
         return answer
+
+    def do_at_gateway(self, op: dict[str, Any], observed: dict[str, Any]) -> None:
+        """Run an operation at a gateway, with the same clients, and compare it with what was observed at the broker."""
+        if self.gateway is None:
+            return
+        actual = {"error": None, **self.gateway.apply(op)}
+        if "state" in observed:
+            actual["state"] = self.gateway.observe()
+        else:
+            self.gateway.settle()
+        self.check("a gateway beside a broker", self.gateway_beside_the_broker.step(op, observed, actual))
 
     def check(self, name: str, differences: list[Difference]) -> None:
         if differences:
@@ -136,6 +153,11 @@ class Histories(RuleBasedStateMachine):
         if self.broker is not None:
             observed = {} if self.failed else {"state": self.broker.look_again()}
             self.broker.close()
+            if self.gateway is not None:
+                actual = {} if self.failed else {"state": self.gateway.look_again()}
+                self.gateway.close()
+                different = self.gateway_beside_the_broker.step(LAST, observed, actual) if actual else []
+                self.check("a gateway observed again", different)
             self.check("everything observed again", self.beside_the_broker.step(LAST, observed, self.everything()))
         for store, comparison in zip(self.stores, self.comparisons, strict=True):
             if not self.failed:
@@ -253,9 +275,10 @@ SETTINGS = settings(
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker | None]:
-    """A broker, if ``KAFKA`` names one."""
+    """A broker, if ``KAFKA`` names one; then a gateway on a store of three chains is beside it."""
     if not KAFKA:
         yield None
         return
-    with RunningBroker(Path(KAFKA)) as broker:
+    with RunningBroker(Path(KAFKA)) as broker, ServedHistories(Path(KAFKA), chains=3) as Histories.served:
         yield broker
+    Histories.served = None

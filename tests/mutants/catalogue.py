@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_admin import ADMIN
+from tests.mutants.of_answers import ANSWERS
 from tests.mutants.of_authorization import AUTHORIZATION
 from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
@@ -353,6 +354,7 @@ MUTANTS = (
         *EXPIRY,
         *TIME,
         *PRODUCER,
+        *ANSWERS,
         *WORLDS,
         *STORAGE,
         *STREAMS,

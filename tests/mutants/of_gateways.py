@@ -12,9 +12,10 @@ from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway import cold
 from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
-from txnstore.gateway.properties import Properties
+from txnstore.gateway.produce import Produce
 from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
@@ -26,6 +27,20 @@ _EPOCHS = "unit/core/test_consumer_groups.py::"
 _GATEWAYS = {"actors": ("producer:a/1", "gateway:q/2", "gateway:q/3"), "operations": 20, "pace_ms": 200}
 
 GATEWAYS = (
+    Mutant(
+        "clients are not told of a gateway that has died, and librdkafka never looks for the next coordinator",
+        Peers.named,
+        "or $now - self._heard.get($node, -_NAMED) < _NAMED",
+        "",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
+    Mutant(
+        "clients are told for ever of a gateway that has died, and tools ask it",
+        Peers.named,
+        "$now - self._heard.get($node, -_NAMED) < _NAMED",
+        "True",
+        test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
+    ),
     Mutant(
         "a batch overtakes an earlier one of its partition, whose commit is under way",
         Commits._start,
@@ -46,6 +61,14 @@ GATEWAYS = (
         "isinstance($answers[$place], UnknownTopicOrPartitionError)",
         "False",
         test=_COMMITS + "test_batches_of_a_chain_share_an_entry[3]",
+    ),
+    Mutant(
+        "a gateway leaves an abandoned transaction open at the end of a log",
+        Freshness._poll,
+        "self._connection.unblock, _open_txns($view)",
+        "self._connection.unblocked, $view",
+        test="integration/gateway/test_abandoned_records.py::"
+        "test_an_abandoned_transaction_at_the_end_of_a_log_ends_for_who_waits[1]",
     ),
     Mutant(
         "a reader of committed records gets what another has read of an open transaction",
@@ -245,9 +268,9 @@ GATEWAYS = (
     ),
     Mutant(
         "the limit of a gateway for batches counts more than that of the topic",
-        Properties.max_message_bytes,
-        "$config.max_message_bytes if _TOPICS_OWN in $config.explicit else $self.message_max_bytes",
-        "$self.message_max_bytes",
+        Produce._max_bytes,
+        '"max.message.bytes" in $config.explicit',
+        "False and $config",
         test="integration/gateway/test_produce_fetch.py::test_a_gateway_has_a_limit_for_topics_without_one[1]",
     ),
     Mutant(

@@ -11,7 +11,7 @@ from txnstore.core.groups import membership
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules
 from txnstore.gateway.commits import Commits
-from txnstore.gateway.groups import consumer, coordinator
+from txnstore.gateway.groups import coordinator
 from txnstore.gateway.groups.classic import ClassicGroup
 from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
 from txnstore.gateway.groups.coordinator import GroupCoordinator
@@ -114,13 +114,6 @@ WIRE = (
         _EPOCHS,
     ),
     _mutant(
-        "a heartbeat that names no partitions releases them",
-        membership.heartbeat,
-        "{$member.member_id: $command.owned} if $command.owned is not None else {}",
-        "{$member.member_id: $command.owned or ()}",
-        _EPOCHS,
-    ),
-    _mutant(
         "a member is at the newest epoch before it has released its partitions",
         membership._reconcile,
         "$epoch is None or set($member.held).issubset($member.target)",
@@ -135,13 +128,6 @@ WIRE = (
         _EPOCHS,
     ),
     _mutant(
-        "a member commits for a partition of another one",
-        membership.check_membership,
-        "if $other.member_id != $offsets.member_id and",
-        "if False and",
-        _EPOCHS,
-    ),
-    _mutant(
         "a static member is beside its older instance",
         membership.join,
         "$before = _static_member($group, $command.instance_id)",
@@ -152,14 +138,8 @@ WIRE = (
         "a member is told its targets, whoever holds them",
         ConsumerGroups._answered,
         "assignment_of(self._view, $membership.assigned)",
-        "assignment_of(self._view, self._group(asked.group).members.get(membership.member_id, before).target)",
-        _EPOCHS,
-    ),
-    _mutant(
-        "any epoch is taken",
-        consumer._check_epoch,
-        "if $request.epoch != $epoch and not ($is_previous and $owns_its_own):",
-        "if False:",
+        "assignment_of(self._view, "
+        "getattr(self._group(asked.group).members.get(membership.member_id), 'target', membership.assigned))",
         _EPOCHS,
     ),
     # Offsets ----------------------------------------------------------------------------------------------------------
@@ -181,7 +161,7 @@ WIRE = (
     _mutant(
         "an end is mapped by what the gateway knows",
         Transactions._end,
-        "await self._services.sessions.newest($client)",
+        "await self._services.sessions.to_end($client)",
         "await self._services.sessions.identity($client)",
         _ALONE,
     ),

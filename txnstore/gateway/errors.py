@@ -8,6 +8,7 @@ from txnstore.errors import (
     ConcurrentTransactionsError,
     CorruptionError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     ProducerError,
     ProducerFencedError,
     ReadOnlyError,
@@ -36,6 +37,8 @@ _REPEATED_AFTER = {
 }
 #: The first version of each API that has PRODUCER_FENCED; earlier ones have INVALID_PRODUCER_EPOCH (KIP-588).
 _FENCED_FROM = {Api.INIT_PRODUCER_ID: 4, Api.ADD_PARTITIONS_TO_TXN: 2, Api.ADD_OFFSETS_TO_TXN: 2, Api.END_TXN: 2}
+#: The last version for transactions v1: its clients abort one that lacks a partition or a group (KIP-890, KIP-1050).
+_ABORTABLE_IN = {Api.PRODUCE: 11, Api.TXN_OFFSET_COMMIT: 4}
 #: The first version of Produce with transactions of version 2, whose clients know CONCURRENT_TRANSACTIONS (KIP-890).
 PRODUCE_V2 = 12
 
@@ -60,6 +63,12 @@ class EndedMeanwhileError(ProducerError):
     retriable = True
 
 
+class NotAddedError(InvalidTxnStateError):
+    """A request of transactions v1 for a partition or a group that is not in the transaction. It had no effect."""
+
+    kafka_code = InvalidTxnStateError.kafka_code
+
+
 def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
     """The code that tells a client of this API about an error; one without a code is logged with its traceback."""
     match error:
@@ -69,6 +78,8 @@ def code_of(error: BaseException, api: Api, version: int) -> ErrorCode:
             return _fenced(error, api, version)
         case EndedMeanwhileError() if api in _REPEATED_AFTER:
             return _REPEATED_AFTER[api]
+        case NotAddedError() if version == _ABORTABLE_IN.get(api):
+            return ErrorCode.transaction_abortable
         case ConcurrentTransactionsError() if api is Api.PRODUCE and version < PRODUCE_V2:
             return ErrorCode.not_enough_replicas
         case ReadOnlyError():

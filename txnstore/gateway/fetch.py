@@ -26,7 +26,7 @@ from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
 from txnstore.gateway.records.columns import EncodedBatch
 from txnstore.gateway.server import Fields, Handler, Peer
-from txnstore.gateway.services import Services
+from txnstore.gateway.services import Services, check_leader_epoch
 from txnstore.gateway.wire import Request, value
 
 #: The most bytes of a response, whatever the client asks for: Kafka's ``fetch.max.bytes`` of a broker.
@@ -66,6 +66,8 @@ class Fetch:
     async def fetch(self, request: Request, peer: Peer) -> Fields:
         """Read partitions from their offsets on; waits for ``min_bytes`` as long as the request allows."""
         body = request.body
+        if value(body, "session_epoch", -1) > 0:  # It names only what has changed in a session that is not here.
+            return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": ()}
         isolation = Isolation.READ_COMMITTED if value(body, "isolation_level", 0) == 1 else Isolation.READ_UNCOMMITTED
         max_wait = min(_milliseconds(value(body, "max_wait", value(body, "max_wait_ms", 0))), _MAX_WAIT_MS)
         loop = asyncio.get_running_loop()
@@ -94,6 +96,7 @@ class Fetch:
                 self._services.check(peer, read_topics([name]))
             found = await self._services.find(name, topic_id, tp.partition)
             self._services.check(peer, read_topics([found.name]))
+            check_leader_epoch(value(partition, "current_leader_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             return _Asked(tp, None, partition.fetch_offset, 0, error)
         tp = TopicPartition(found.name, tp.partition)

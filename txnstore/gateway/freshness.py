@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -20,7 +20,7 @@ _LOG = limited_logger(__name__)
 
 #: Seconds between two looks at the heads of the chains while a client waits for records of other processes.
 POLL = 0.1
-#: Seconds between two checks for abandoned transactions behind which committed records wait.
+#: Seconds between two checks for abandoned transactions with open records.
 _UNBLOCK = 1.0
 #: Seconds for which metadata are answered from the same view.
 RECENT = 1.0
@@ -86,6 +86,18 @@ class Freshness:
         """A view that was read after the request under way began: it asks for the heads once, whatever it names."""
         began = REQUEST_BEGAN.get(None)
         return self.view if began is not None and self._read_at >= began else await self.head()
+
+    async def unblocked(self, view: View, producer_ids: Collection[int]) -> View:
+        """A view without the abandoned transactions of these producers, which hold back what a client waits for.
+
+        Args:
+            view: A view at the heads; returned if none of the transactions is abandoned.
+            producer_ids: Whose transactions.
+        """
+        if not producer_ids:
+            return view
+        has_changed = await self._loop.run_in_executor(self._threads, self._connection.unblock, producer_ids)
+        return await self.head() if has_changed else view
 
     async def _look(self) -> View:
         began = self._loop.time()
@@ -162,7 +174,7 @@ class Freshness:
                     view = await self.head()
                     if self._loop.time() - unblocked_at > _UNBLOCK and view.open_partitions:
                         unblocked_at = self._loop.time()
-                        await self._loop.run_in_executor(self._threads, self._connection.unblocked, view)
+                        await self._loop.run_in_executor(self._threads, self._connection.unblock, _open_txns(view))
                         self.note()
                 except TxnStoreError as error:
                     _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})
@@ -174,6 +186,11 @@ class Freshness:
         """End the poller."""
         if self._poller is not None:
             self._poller.cancel()
+
+
+def _open_txns(view: View) -> set[int]:
+    """The producers with open records, also where no others follow: clients wait until they reach the end of a log."""
+    return {producer_id for tp in view.open_partitions for producer_id in view.partitions[tp].open_txns}
 
 
 def _newer(known: State, other: State) -> State:

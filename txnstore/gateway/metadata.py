@@ -17,6 +17,7 @@ from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsEr
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
+from txnstore.gateway.peers import Node
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
@@ -81,8 +82,15 @@ class Metadata:
             visible = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
             topics = [self._described(topic, peer, with_operations=with_operations) for topic in visible]
         else:
-            topics = [await self._asked(each, request, peer, with_operations=with_operations) for each in asked]
-        return {**self._cluster(), "topics": topics, **self._cluster_operations(request, peer)}
+            named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
+            topics = [
+                await self._asked(each, request, peer, with_operations=with_operations) for each in named.values()
+            ]
+        return {
+            **self._cluster(self._services.peers.named()),
+            "topics": topics,
+            **self._cluster_operations(request, peer),
+        }
 
     async def _asked(self, asked: Any, request: Request, peer: Peer, *, with_operations: bool) -> Mapping[str, Any]:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
@@ -153,6 +161,10 @@ class Metadata:
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
         """Topics in the form of KIP-966, page by page."""
         cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
+        if cursor is not None and cursor.partition_index < 0:
+            asked = {each.name for each in request.body.topics}
+            refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
+            return {"topics": [{"name": name, **refused} for name in sorted(asked)], "next_cursor": None}
         names = sorted({each.name for each in request.body.topics})
         if not names:
             view = await self._services.freshness.recent()
@@ -181,12 +193,12 @@ class Metadata:
 
     # Gateways ---------------------------------------------------------------------------------------------------------
 
-    def _cluster(self) -> dict[str, Any]:
+    def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
         services = self._services
         return {
             "brokers": [
                 {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port}
-                for node in services.peers.live
+                for node in nodes
             ],
             "cluster_id": services.connection.store_id,
             "controller_id": services.peers.leader(CATALOG).node_id,
@@ -197,7 +209,11 @@ class Metadata:
         if value(request.body, "endpoint_type", 1) != 1:
             code = ErrorCode.unsupported_endpoint_type
             return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
-        return {**self._cluster(), **self._cluster_operations(request, peer), "endpoint_type": 1}
+        return {
+            **self._cluster(self._services.peers.live),
+            **self._cluster_operations(request, peer),
+            "endpoint_type": 1,
+        }
 
     def _cluster_operations(self, request: Request, peer: Peer) -> dict[str, int]:
         """What the client may do to the cluster, if it asks; nothing for one that may not describe it, as in Kafka."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -15,15 +16,15 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Fields, Handler, Peer
-from txnstore.gateway.services import Services
+from txnstore.gateway.services import LEADER_EPOCH, Services, check_leader_epoch
 from txnstore.gateway.wire import Request, value
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 
 #: What stands for a timestamp: the end of the log, its start, the record with the greatest timestamp (KIP-734), the
 #: start of the local log, the end of the remote log (KIP-1005), and the start of what is only local.
 _LATEST, _EARLIEST, _GREATEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
-#: Clients see one leader of a partition, which never changes.
-_LEADER_EPOCH = 0
+#: The first version of ListOffsets with each of them that not all versions have.
+_SINCE = {_GREATEST: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING: 11}
 
 
 class Offsets:
@@ -41,27 +42,35 @@ class Offsets:
         view = await self._services.freshness.head()
         level = value(request.body, "isolation_level", 0)
         isolation = Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    await self._listed(view, topic.name, partition, isolation, peer) for partition in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
+        named = Counter(
+            (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
+        )
+        topics = []
+        for topic in request.body.topics:
+            asked = {each.partition_index: each for each in topic.partitions}.values()
+            listed = [
+                await self._listed(view, topic.name, each, isolation, request, peer)
+                if named[topic.name, each.partition_index] == 1
+                else _nothing(each.partition_index, ErrorCode.invalid_request)
+                for each in asked
+            ]
+            topics.append({"name": topic.name, "partitions": listed})
         return {"topics": topics}
 
-    async def _listed(self, view: View, topic: str, asked: Any, isolation: Isolation, peer: Peer) -> Fields:
-        fields = {"partition_index": asked.partition_index, "error_code": ErrorCode.none, "leader_epoch": -1}
+    async def _listed(
+        self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, peer: Peer
+    ) -> Fields:
         try:
+            check_leader_epoch(value(asked, "current_leader_epoch", -1))
+            if request.version < _SINCE.get(asked.timestamp, 0):
+                raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {asked.timestamp}")
             found = await self._look_up(view, topic, asked, isolation, peer)
         except (TxnStoreError, RefusedError) as error:
-            code = code_of(error, Api.LIST_OFFSETS, 0)
-            return {**fields, "error_code": code, "timestamp": -1, "offset": -1}
+            return _nothing(asked.partition_index, code_of(error, Api.LIST_OFFSETS, 0))
         if found is None:
-            return {**fields, "timestamp": -1, "offset": -1}
-        return {**fields, "timestamp": found.timestamp, "offset": found.offset, "leader_epoch": _LEADER_EPOCH}
+            return _nothing(asked.partition_index)
+        place = {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": LEADER_EPOCH}
+        return {**_nothing(asked.partition_index), **place}
 
     async def _look_up(
         self, view: View, topic: str, asked: Any, isolation: Isolation, peer: Peer
@@ -114,11 +123,14 @@ class Offsets:
         fields = {"partition": asked.partition, "error_code": ErrorCode.none, "leader_epoch": -1, "end_offset": -1}
         try:
             log = self._log(view, TopicPartition(topic, asked.partition), peer)
-            current = value(asked, "current_leader_epoch", -1)
-            if current > _LEADER_EPOCH:
-                raise RefusedError(ErrorCode.unknown_leader_epoch, f"there is no leader epoch {current} yet")
+            check_leader_epoch(value(asked, "current_leader_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             return {**fields, "error_code": code_of(error, Api.OFFSET_FOR_LEADER_EPOCH, 0)}
-        if asked.leader_epoch != _LEADER_EPOCH:
+        if asked.leader_epoch != LEADER_EPOCH:
             return fields
-        return {**fields, "leader_epoch": _LEADER_EPOCH, "end_offset": log.high_watermark}
+        return {**fields, "leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
+
+
+def _nothing(partition: int, code: ErrorCode = ErrorCode.none) -> Fields:
+    """The answer for a partition without an offset."""
+    return {"partition_index": partition, "error_code": code, "timestamp": -1, "offset": -1, "leader_epoch": -1}

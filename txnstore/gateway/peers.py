@@ -24,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
 #: Seconds without an answer after which a peer counts as dead.
 _DEAD = 3.0
+#: Seconds after its last answer for which clients are still told of a peer. librdkafka waits for ever in
+#: ``send_offsets_to_transaction`` if it loses a coordinator from its metadata before it has looked for the next one.
+_NAMED = 60.0
 #: A request of ApiVersions in version 0, whose fields are the API, the version, a correlation id and no client id.
 _QUESTION = bytes.fromhex("0000000a") + Api.API_VERSIONS.to_bytes(2, "big") + bytes.fromhex("000000000001ffff")
 
@@ -64,14 +67,17 @@ class Peers:
         self.encrypted = encrypted
         self._tls = _client_context() if encrypted else None
         self._changed = changed
-        #: When each peer answered last, by the clock of the loop.
+        #: When each peer answered last, by the clock of the loop; without those that have refused since.
         self._answered: dict[Node, float] = {}
+        #: When each peer answered last, or this one began to ask.
+        self._heard: dict[Node, float] = {}
         self._watcher: asyncio.Task[None] | None = None
         #: The gateways that live, by their place.
         self.live: tuple[Node, ...] = (own,)
 
     async def start(self) -> None:
         """Ask all peers once, then every second."""
+        self._heard = dict.fromkeys(self._others, asyncio.get_running_loop().time())
         if self._others:
             await self._ask_all()
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -82,6 +88,15 @@ class Peers:
             self._watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watcher
+
+    def named(self) -> tuple[Node, ...]:
+        """The gateways that clients are told of: those that live, and those that did a minute ago, for all it knows."""
+        now = asyncio.get_running_loop().time()
+        return tuple(
+            node
+            for node in sorted({*self._others, self.own})
+            if node in self.live or now - self._heard.get(node, -_NAMED) < _NAMED
+        )
 
     def leader(self, chain: int) -> Node:
         """The gateway that leads a chain: of those that live the one with the greatest hash, so few change with one."""
@@ -101,7 +116,7 @@ class Peers:
         now = loop.time()
         for node, answer in zip(self._others, answers, strict=True):
             if answer == "answered":
-                self._answered[node] = now
+                self._answered[node] = self._heard[node] = now
             elif answer == "refused":  # Nothing listens there, so clients need not wait to learn that it has ended.
                 self._answered.pop(node, None)
         alive = {node for node, at in self._answered.items() if now - at < _DEAD} | {self.own}

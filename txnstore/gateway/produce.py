@@ -18,6 +18,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from txnstore import compute as pc
+from txnstore.catalog.settings import TopicConfig
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.authorization.rights import write_id, write_topics
 from txnstore.core.catalog.model import CatalogTopic
@@ -25,13 +26,14 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import TxnStoreError
+from txnstore.errors import InvalidTxnStateError, TxnStoreError
 from txnstore.gateway.apis import Api
-from txnstore.gateway.errors import PRODUCE_V2, RefusedError, code_of, message_of
+from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import report_failure
 from txnstore.gateway.records.batch import (
     BatchError,
+    Codec,
     InvalidBatchError,
     RawBatch,
     RecordError,
@@ -50,6 +52,8 @@ from txnstore.producer.upload import deliver, encode_rows
 _FLUSH_BYTES = 32 << 20
 #: Bytes of batches that share a segment.
 _SHARED_BYTES = 8 << 20
+#: The first version of Produce with records that zstd compresses.
+_ZSTD_FROM = 7
 #: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
 _UPLOAD_TIMEOUT = 30.0
 
@@ -121,12 +125,13 @@ class Produce:
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
-            max_bytes = self._services.properties.max_message_bytes(writer_of(found).config)
-            raw = check_produced(partition.records or b"", max_bytes)
+            raw = check_produced(partition.records or b"", self._max_bytes(writer_of(found).config))
+            if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
+                raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
             if raw.is_transactional and transactional_id is None:
                 msg = "a batch of a transaction came without a transactional id"
-                raise RefusedError(ErrorCode.invalid_producer_id_mapping, msg)
+                raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
             if transactional_id is not None:
                 self._services.check(peer, write_id(transactional_id))
             client = self._client(raw, transactional_id if raw.is_transactional else None)
@@ -142,6 +147,11 @@ class Produce:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
+
+    def _max_bytes(self, config: TopicConfig) -> int:
+        """The largest batch that a client may send to a topic with these settings."""
+        is_own = "max.message.bytes" in config.explicit
+        return config.max_message_bytes if is_own else self._services.properties.message_max_bytes
 
     def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         if raw.producer_id < 0:
@@ -294,7 +304,7 @@ class Produce:
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 _fail(staged, refusal)
             else:
-                _fail(staged, error)
+                _fail(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._look_ups.add(task)

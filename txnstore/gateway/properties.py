@@ -7,12 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from txnstore.catalog.settings import TopicConfig
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
 from txnstore.errors import InvalidConfigError
-
-#: The setting of a topic that counts instead of ``message.max.bytes``.
-_TOPICS_OWN = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Properties:
 
     auto_create_topics_enable: bool = False
     num_partitions: int = 1
-    message_max_bytes: int = TopicConfig().max_message_bytes
+    message_max_bytes: int = 1_048_588
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -78,10 +74,6 @@ class Properties:
     def texts(self) -> dict[str, str]:
         """The properties with Kafka's names, as texts that :meth:`from_mapping` parses."""
         return {field.name.replace("_", "."): str(getattr(self, field.name)).lower() for field in fields(self)}
-
-    def max_message_bytes(self, config: TopicConfig) -> int:
-        """The largest batch that a client may send to a topic with these settings."""
-        return config.max_message_bytes if _TOPICS_OWN in config.explicit else self.message_max_bytes
 
 
 def _flag(name: str, text: str) -> bool:

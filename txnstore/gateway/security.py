@@ -151,8 +151,13 @@ class Security:
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of authentication, if there is one."""
         if self.users is None:
-            return {}
+            return dict.fromkeys((Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE), _without_users)
         return Sasl(self.users, plain=self.plain or self.tls is not None).handlers()
+
+
+async def _without_users(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
+    """Tell a client that authenticates that this listener has no users, as a broker does."""
+    return _failed(ErrorCode.illegal_sasl_state, "this listener has no users: connect without SASL")
 
 
 #: A listener that everyone may use who can reach it.

@@ -26,6 +26,8 @@ from txnstore.gateway.server import Peer
 from txnstore.gateway.sessions import Sessions
 
 T = TypeVar("T")
+#: The epoch of the leader of each partition.
+LEADER_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,13 @@ class _Catalog:
 def _by_id(catalog: _Catalog) -> dict[UUID | None, CatalogTopic]:
     """The topics by id: a Fetch names thousands."""
     return {topic_uuid(topic): topic for topic in catalog.topics.values()}
+
+
+def check_leader_epoch(current: int) -> None:
+    """Check the epoch of the leader that a client knows: clients see one leader of a partition, which never changes.
+
+    Raises:
+        RefusedError: It is an epoch of the future (UNKNOWN_LEADER_EPOCH).
+    """
+    if current > LEADER_EPOCH:
+        raise RefusedError(ErrorCode.unknown_leader_epoch, f"there is no leader epoch {current} yet")

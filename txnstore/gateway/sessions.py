@@ -15,7 +15,7 @@ from txnstore.core.model import ProducerIdentity
 from txnstore.core.transactions.sessions import identity_in
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.commits import Commits
-from txnstore.gateway.errors import EndedMeanwhileError
+from txnstore.gateway.errors import EndedMeanwhileError, NotAddedError
 from txnstore.gateway.freshness import Freshness
 
 #: The refusals of a command whose identity may be that of an earlier transaction of the session.
@@ -50,6 +50,24 @@ class Sessions:
         """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
         return identity_in(await self._freshness.head(), client)
 
+    async def to_end(self, client: ProducerIdentity) -> ProducerIdentity:
+        """The identity of the transaction that a client ends, at the heads of the chains; raises as :meth:`newest`.
+
+        While this look is under way, the client may repeat the request at another gateway, and begin the next
+        transaction: the look would find that one, and end it.
+
+        Raises:
+            EndedMeanwhileError: It is not the transaction that was known when the request arrived.
+        """
+        try:
+            arrived = identity_in(self._freshness.view, client)
+        except OUTDATED:
+            arrived = None  # This gateway does not know the client yet.
+        newest = await self.newest(client)
+        if arrived not in (None, newest):
+            raise EndedMeanwhileError(f"the transaction of {arrived} has ended since this request arrived, or before")
+        return newest
+
     async def commit(
         self, client: ProducerIdentity, make: Callable[[ProducerIdentity], Command], principal: str | None
     ) -> Any:
@@ -63,8 +81,10 @@ class Sessions:
         identity = await self.identity(client)
         try:
             return await self._commits.submit(make(identity), principal)
-        except OUTDATED:
+        except OUTDATED as error:
             await self.check_current(client, identity)
+            if isinstance(error, InvalidTxnStateError):
+                raise NotAddedError(str(error)) from error
             raise
 
     async def check_current(self, client: ProducerIdentity, identity: ProducerIdentity) -> None:

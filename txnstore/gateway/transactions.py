@@ -50,8 +50,7 @@ class Transactions:
         try:
             if (expected[0] < 0) != (expected[1] < 0):
                 raise RefusedError(ErrorCode.invalid_request, "producer id and epoch must be given together")
-            if body.transactional_id == "":
-                raise RefusedError(ErrorCode.invalid_request, "the transactional id is empty")
+            _check_id(body.transactional_id)
             if body.transactional_id is not None:
                 self._services.check(peer, write_id(body.transactional_id))
             timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
@@ -81,6 +80,7 @@ class Transactions:
         partitions: list[TopicPartition] = []
         for name, number in tps:
             try:
+                _check_id(transactional_id)
                 self._services.check(peer, write_id(transactional_id), write_topics([name]))
                 await self._services.find(name, None, number)
                 partitions.append(TopicPartition(name, number))
@@ -107,8 +107,9 @@ class Transactions:
         """Add a group to a transaction."""
         body = request.body
         try:
+            _check_id(body.transactional_id)
             self._services.check(peer, write_id(body.transactional_id), read_group(body.group_id))
-        except TxnStoreError as error:
+        except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
         return {"error_code": await self._joined(producer, Append(producer, groups=(body.group_id,)), request, peer)}
@@ -118,8 +119,8 @@ class Transactions:
         body, api = request.body, Api.TXN_OFFSET_COMMIT
         parts = await self._offsets.checked(body.topics, body.group_id, api, request.version, peer)
         offsets = tuple(offset for _, offset, _ in parts if offset is not None)
-        failure: ErrorCode | None = None
-        if offsets:
+        failure = ErrorCode.invalid_group_id if body.group_id == "" else None
+        if offsets and failure is None:
             generation, member_id = value(body, "generation_id", -1), value(body, "member_id", "")
             pending = TxnOffsets(body.group_id, offsets, generation, member_id, value(body, "group_instance_id"))
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
@@ -138,9 +139,10 @@ class Transactions:
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
         outcome = Outcome.COMMIT if body.committed else Outcome.ABORT
         try:
+            _check_id(body.transactional_id)
             self._services.check(peer, write_id(body.transactional_id))
             ended = await self._end(producer, outcome, request, peer)
-        except TxnStoreError as error:
+        except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.END_TXN, request.version), "producer_id": -1, "producer_epoch": -1}
         return {
             "error_code": ErrorCode.none,
@@ -152,12 +154,12 @@ class Transactions:
         """End a transaction; one of version 1 leaves its client the epoch that it has.
 
         A repeated end is answered as the first one. With the identity of an earlier transaction, an end would be taken
-        for such a repetition, and leave the open one open: so it is looked up at the head.
+        for such a repetition, and leave the open one open: so it is looked up at the head. Nor may it end the next one.
         """
         if request.version >= END_TXN_V2:
             command = EndTxn(client, outcome)
         else:
-            command = EndTxn(await self._services.sessions.newest(client), outcome, session=True)
+            command = EndTxn(await self._services.sessions.to_end(client), outcome, session=True)
         ended: Ended = await self._services.commits.submit(command, peer.principal)
         return ended
 
@@ -175,3 +177,9 @@ class Transactions:
         except TxnStoreError as error:
             return code_of(error, Api(request.api), request.version)
         return ErrorCode.none
+
+
+def _check_id(transactional_id: str | None) -> None:
+    """Check that a transactional id is not empty (INVALID_REQUEST)."""
+    if transactional_id == "":
+        raise RefusedError(ErrorCode.invalid_request, "the transactional id is empty")

@@ -14,6 +14,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.harness.differential.compare import SESSIONS
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.replay import MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--kafka", type=_libs, metavar="LIBS", help="run a broker of the Kafka release with these jars"
     )
     recording.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
+    recording.add_argument("--transactions", type=int, choices=[1, 2], default=2, help="their version, in the broker")
     options = parser.parse_args(arguments)
     if options.command == "record":
         sys.stdout.write(_recorded(options).dumps())
@@ -62,10 +64,17 @@ def _recorded(options: argparse.Namespace) -> Trace:
     if options.kafka is None:
         trace.source, trace.observations = MODEL, record(trace.ops)
         return trace
-    with RunningBroker(options.kafka, dict(setting.split("=", 1) for setting in options.set)) as running:
-        trace.source = f"kafka {running.cluster.version}"
+    settings = dict(setting.split("=", 1) for setting in options.set)
+    with RunningBroker(options.kafka, settings, transactions=options.transactions) as running:
+        trace.source = source_of(running)
         trace.observations = record(trace.ops, BrokerDriver(running))
     return trace
+
+
+def source_of(running: RunningBroker) -> str:
+    """What a trace says of its broker."""
+    older = SESSIONS if running.transactions == 1 else ""
+    return f"kafka {running.cluster.version}{older}"
 
 
 def _script(path: Path) -> Trace:

@@ -15,6 +15,9 @@ from tests.harness.differential.difference import Difference, Path
 from tests.harness.differential.trace import MODEL, Op
 from tests.harness.differential.upkeep import Upkeep
 
+#: How the source of a trace ends whose broker has transactions of version 1: one epoch for a session of many.
+SESSIONS = ", transactions 1"
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -29,15 +32,21 @@ class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
     ``source``: the origin of the expectations. Most entries of the whitelist are only for a broker. ``of_model``: the
-    model is compared; it has one class of errors for stale epochs.
+    model is compared; it has one class of errors for stale epochs. ``settles``: small commits are merged at any time.
     """
 
     def __init__(
-        self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None, *, of_model: bool = False
+        self,
+        source: str = MODEL,
+        whitelist: Sequence[Allowed] | None = None,
+        *,
+        of_model: bool = False,
+        settles: bool = False,
     ) -> None:
         self.of_model = of_model
         self.from_broker = source != MODEL
-        self.upkeep = Upkeep(from_broker=self.from_broker)
+        self.of_sessions = source.endswith(SESSIONS)
+        self.upkeep = Upkeep(from_broker=self.from_broker, settles=settles)
         self.restarted = False
         self.awaits_a_topic = False
         self.newer_groups: set[str] = set()

@@ -21,15 +21,14 @@ from tests.harness.differential.store_support import (
     in_threads,
     offsets_of,
     partition_of,
+    write_epoch,
 )
 from tests.harness.differential.store_view import StoreView
 from tests.harness.differential.trace import Op
 from tests.harness.executors import InlineExecutor, never
-from tests.helpers import keys
 from tests.helpers.connections import stored_topic
 from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer
-from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
@@ -40,7 +39,6 @@ from txnstore.core.log.model import NewBatch
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
-from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.errors import GroupError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
@@ -253,21 +251,7 @@ class StoreDriver(StoreConsumers):
 
     def op_set_epoch(self, op: Op) -> None:
         """Writes an entry directly, with the result of many transactions."""
-        number = chain_of_transactional_id(op["id"], len(self.store._connection.chains))
-        state = self.store._connection.chains[number].refresh()
-        txn = state.transactions[op["id"]]
-        event = ProducerInitialized(
-            producer_id=txn.producer_id, epoch=op["epoch"], transactional_id=op["id"], timeout_ms=txn.timeout_ms
-        )
-        entry = Entry(
-            sequence=state.sequence + 1,
-            entry_id=self.store._connection.runtime.new_id(),
-            writer_id="differential",
-            timestamp=max(self.clock(), state.timestamp),
-            previous=state.entry_hash,
-            events=[event],
-        )
-        self._objects.put_if_absent(keys.entry(number, entry.sequence), encode(entry))
+        write_epoch(self.store, self._objects, op["id"], op["epoch"], self.clock())
 
     # The environment --------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,17 @@ from typing import Any, Self
 
 from tests.harness.differential.members import Claim
 from tests.harness.differential.trace import Op
+from tests.helpers import keys
+from txnstore.chain.codec import Entry, encode
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.errors import TxnStoreError
 from txnstore.producer.futures import RecordFuture
+from txnstore.storage.base import ObjectStore
+from txnstore.store import Store
 
 #: Kafka's names of the error classes; a class without a counterpart is not listed and keeps its name.
 KAFKA_NAMES = {
@@ -105,3 +111,22 @@ def as_bytes(text: str | None) -> bytes | None:
 def as_text(data: Any) -> str | None:
     """A key or value of a record, converted for a trace."""
     return data.decode() if data is not None else None
+
+
+def write_epoch(store: Store, objects: ObjectStore, transactional_id: str, epoch: int, now_ms: int) -> None:
+    """Write an entry with the result of many transactions of an id, beside the store."""
+    number = chain_of_transactional_id(transactional_id, len(store._connection.chains))
+    state = store._connection.chains[number].refresh()
+    txn = state.transactions[transactional_id]
+    event = ProducerInitialized(
+        producer_id=txn.producer_id, epoch=epoch, transactional_id=transactional_id, timeout_ms=txn.timeout_ms
+    )
+    entry = Entry(
+        sequence=state.sequence + 1,
+        entry_id=store._connection.runtime.new_id(),
+        writer_id="differential",
+        timestamp=max(now_ms, state.timestamp),
+        previous=state.entry_hash,
+        events=[event],
+    )
+    objects.put_if_absent(keys.entry(number, entry.sequence), encode(entry))

@@ -23,10 +23,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
     parser.add_argument("--jars", type=Path, help="a folder with kafka-clients and what it needs: clients in Java too")
+    parser.add_argument("--debug", default="", help="contexts of librdkafka, such as eos,protocol, that its logs have")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="torture-gateway-"))
     report = torture(
-        Settings(folder, arguments.duration, arguments.store, arguments.chains, arguments.seed, arguments.jars)
+        Settings(
+            folder,
+            arguments.duration,
+            arguments.store,
+            arguments.chains,
+            arguments.seed,
+            arguments.jars,
+            debug=arguments.debug,
+        )
     )
     sys.stdout.writelines(line + "\n" for line in report.lines())
     return 0 if report.ok else 1

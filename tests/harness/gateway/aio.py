@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
 from typing import Any
 
 import aiokafka
@@ -17,8 +18,9 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, ProducerFenced
 from aiokafka.structs import TopicPartition
 
-from tests.harness.gateway.client import EndedError, Places, Read, RefusedError
+from tests.harness.gateway.client import Assigned, EndedError, Places, Read, RefusedError
 from tests.harness.gateway.plan import (
+    HEARTBEAT_INTERVAL_MS,
     PATIENCE,
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -122,8 +124,8 @@ class Consumer:
                 isolation_level=isolation,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
-                heartbeat_interval_ms=1_000,
-                fetch_max_wait_ms=200,
+                heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+                fetch_max_wait_ms=500,
                 partition_assignment_strategy=(RangePartitionAssignor,),
             )
 
@@ -137,7 +139,7 @@ class Consumer:
                 if time.monotonic() > deadline:
                     raise EndedError(repr(failure)) from failure
 
-    def subscribe(self, topic: str, assigned: Callable[[Places], None]) -> None:
+    def subscribe(self, topic: str, assigned: Assigned) -> None:
         lock = self._lock
 
         class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -149,7 +151,8 @@ class Consumer:
                 self.has_lock = True
 
             async def on_partitions_assigned(self, partitions: Any) -> None:
-                assigned([(each.topic, each.partition) for each in partitions])
+                new = [(each.topic, each.partition) for each in partitions]
+                assigned(new, new)
                 if self.has_lock:
                     self.has_lock = False
                     lock.release()
@@ -193,7 +196,14 @@ class Consumer:
         self._loop.call(rewind())
 
     def close(self) -> None:
-        self._loop.call(self._consumer.stop(), 20)
+        try:
+            self._loop.call(self._consumer.stop(), 20)
+        except (
+            KafkaError,
+            TimeoutError,
+            CancelledError,
+        ) as failure:  # It may wait for a task of its own that it cancels.
+            raise EndedError(repr(failure)) from failure
 
 
 class Aiokafka:

@@ -25,6 +25,8 @@ class Read(NamedTuple):
 
 #: Partitions, as topic and number.
 Places = Sequence[tuple[str, int]]
+#: Is called with the partitions of a member, and with those of them that it has got anew, when the group changes them.
+Assigned = Callable[[Places, Places], None]
 
 
 class Producing(Protocol):
@@ -52,9 +54,9 @@ class Producing(Protocol):
 
 
 class Consuming(Protocol):
-    """A consumer of committed records. ``assigned`` is called with its partitions whenever the group changes them."""
+    """A consumer of committed records."""
 
-    def subscribe(self, topic: str, assigned: Callable[[Places], None]) -> None: ...
+    def subscribe(self, topic: str, assigned: Assigned) -> None: ...
 
     def assign(self, places: Places) -> None:
         """Read these from their beginning."""

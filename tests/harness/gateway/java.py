@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.harness.gateway.client import EndedError, Places, Read, RefusedError
+from tests.harness.gateway.client import Assigned, EndedError, Places, Read, RefusedError
 from tests.harness.gateway.plan import (
+    HEARTBEAT_INTERVAL_MS,
     PATIENCE,
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -112,35 +113,37 @@ class Producer:
 
 
 class Consumer:
-    def __init__(self, machine: VirtualMachine, bootstrap: str, group: str | None, isolation: str) -> None:
+    def __init__(self, machine: VirtualMachine, task: ClientTask, group: str | None, isolation: str) -> None:
         from py4j.protocol import Py4JJavaError
 
         self._machine, self._error = machine, Py4JJavaError
         settings = {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": task.bootstrap,
             "key.deserializer": _TEXT + "Deserializer",
             "value.deserializer": _TEXT + "Deserializer",
             "group.id": group or "unused",
             "isolation.level": isolation,
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
-            "session.timeout.ms": str(SESSION_TIMEOUT_MS),
-            "heartbeat.interval.ms": "1000",
             "request.timeout.ms": str(REQUEST_TIMEOUT_MS),
             "default.api.timeout.ms": "20000",
-            "fetch.max.wait.ms": "200",
+            "fetch.max.wait.ms": "500",
             "reconnect.backoff.max.ms": "500",
         }
+        if task.protocol == "consumer":
+            settings |= {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
+        else:
+            settings |= {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"}
+            settings |= {"session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+            settings |= {"heartbeat.interval.ms": str(HEARTBEAT_INTERVAL_MS)}
         self.consumer = machine.kafka.clients.consumer.KafkaConsumer(machine.properties(settings))
-        self._assigned: Callable[[Places], None] = lambda _places: None
-        self._generation = -1
-        self._left: list[Read] = []
+        self._assigned: Assigned = lambda _own, _new: None
+        self._membership: object = None
 
     def _tp(self, place: tuple[str, int]) -> Any:
         return self._machine.kafka.common.TopicPartition(*place)
 
-    def subscribe(self, topic: str, assigned: Callable[[Places], None]) -> None:
+    def subscribe(self, topic: str, assigned: Assigned) -> None:
         self._assigned = assigned
         self.consumer.subscribe(self._machine.java.util.List.of(topic))
 
@@ -157,10 +160,11 @@ class Consumer:
             found = self.consumer.poll(self._machine.java.time.Duration.ofMillis(int(seconds * 1000)))
         except self._error as failure:
             raise EndedError(str(failure.java_exception.toString())) from failure
-        generation = self.consumer.groupMetadata().generationId()
-        if generation != self._generation:
-            self._generation = generation
-            self._assigned([(each.topic(), each.partition()) for each in self.consumer.assignment()])
+        metadata = self.consumer.groupMetadata()
+        own = sorted((each.topic(), each.partition()) for each in self.consumer.assignment())
+        if (metadata.memberId(), metadata.generationId(), own) != self._membership:
+            self._membership = metadata.memberId(), metadata.generationId(), own
+            self._assigned(own, own)  # What it has kept is not told from what was lost and given back.
         reads, records = [], found.iterator()
         while records.hasNext():
             each = records.next()
@@ -179,14 +183,14 @@ class Consumer:
 
 class Java:
     def __init__(self, task: ClientTask) -> None:
-        self._bootstrap = task.bootstrap
+        self._task = task
         self._machine = VirtualMachine(Path(task.jars))
 
     def producer(self, transactional_id: str | None) -> Producer:
-        return Producer(self._machine, self._bootstrap, transactional_id)
+        return Producer(self._machine, self._task.bootstrap, transactional_id)
 
     def consumer(self, group: str | None, isolation: str) -> Consumer:
-        return Consumer(self._machine, self._bootstrap, group, isolation)
+        return Consumer(self._machine, self._task, group, isolation)
 
     def working(self) -> None:
         """Rebalances happen in polls only."""

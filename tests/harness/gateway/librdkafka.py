@@ -9,8 +9,9 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException, TopicPartition
 
-from tests.harness.gateway.client import EndedError, Places, Read, RefusedError
+from tests.harness.gateway.client import Assigned, EndedError, Places, Read, RefusedError
 from tests.harness.gateway.plan import (
+    HEARTBEAT_INTERVAL_MS,
     PATIENCE,
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -24,6 +25,10 @@ _SETTINGS = {
     "reconnect.backoff.max.ms": 500,
     "socket.connection.setup.timeout.ms": 3_000,
 }
+
+
+def _settings(task: ClientTask) -> dict[str, Any]:
+    return {**_SETTINGS, "bootstrap.servers": task.bootstrap, **({"debug": task.debug} if task.debug else {})}
 
 
 def _repeated(call: Callable[[], Any]) -> Any:
@@ -41,8 +46,8 @@ def _repeated(call: Callable[[], Any]) -> Any:
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str | None) -> None:
-        settings = {**_SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2}
+    def __init__(self, task: ClientTask, transactional_id: str | None) -> None:
+        settings = {**_settings(task), "enable.idempotence": True, "linger.ms": 2}
         settings |= {"batch.num.messages": 10, "message.timeout.ms": TRANSACTION_TIMEOUT_MS}
         if transactional_id is not None:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
@@ -74,7 +79,13 @@ class Producer:
         return wait
 
     def flush(self) -> None:
-        self._producer.flush(PATIENCE)
+        try:
+            self._producer.flush(PATIENCE)
+        except SystemError as failure:  # The binding lets a callback run while a fatal error is set.
+            raise EndedError(repr(failure)) from failure
+        except KafkaException as failure:  # A fatal error that no call has reported.
+            error = failure.args[0]
+            raise (EndedError if error.fatal() else RefusedError)(repr(failure)) from failure
 
     def send_offsets(self, offsets: Mapping[tuple[str, int], int], consumer: Any) -> None:
         positions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
@@ -95,27 +106,34 @@ class Producer:
 
 
 class Consumer:
-    def __init__(self, bootstrap: str, group: str | None, isolation: str) -> None:
+    def __init__(self, task: ClientTask, group: str | None, isolation: str) -> None:
         settings = {
-            **_SETTINGS,
-            "bootstrap.servers": bootstrap,
+            **_settings(task),
             "group.id": group or "unused",
             "enable.auto.commit": False,
             "isolation.level": isolation,
             "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": "range",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": 1_000,
-            "fetch.wait.max.ms": 200,
+            "fetch.wait.max.ms": 500,
             "check.crcs": True,
         }
+        if group is not None and task.protocol == "consumer":
+            settings |= {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
+        else:
+            settings |= {"partition.assignment.strategy": "range", "session.timeout.ms": SESSION_TIMEOUT_MS}
+            settings |= {"heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS}
         self.consumer = confluent_kafka.Consumer(settings)
+        self._own: set[tuple[str, int]] = set()
 
-    def subscribe(self, topic: str, assigned: Callable[[Places], None]) -> None:
+    def subscribe(self, topic: str, assigned: Assigned) -> None:
         def on_assign(_consumer: Any, partitions: list[TopicPartition]) -> None:
-            assigned([(each.topic, each.partition) for each in partitions])
+            new = [(each.topic, each.partition) for each in partitions]
+            self._own.update(new)
+            assigned(sorted(self._own), new)
 
-        self.consumer.subscribe([topic], on_assign=on_assign)
+        def on_revoke(_consumer: Any, partitions: list[TopicPartition]) -> None:
+            self._own.difference_update((each.topic, each.partition) for each in partitions)
+
+        self.consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
 
     def assign(self, places: Places) -> None:
         self.consumer.assign([TopicPartition(*place, 0) for place in places])
@@ -145,13 +163,13 @@ class Consumer:
 
 class Librdkafka:
     def __init__(self, task: ClientTask) -> None:
-        self._bootstrap = task.bootstrap
+        self._task = task
 
     def producer(self, transactional_id: str | None) -> Producer:
-        return Producer(self._bootstrap, transactional_id)
+        return Producer(self._task, transactional_id)
 
     def consumer(self, group: str | None, isolation: str) -> Consumer:
-        return Consumer(self._bootstrap, group, isolation)
+        return Consumer(self._task, group, isolation)
 
     def working(self) -> None:
         """Rebalances happen in polls only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -17,26 +18,35 @@ from pathlib import Path
 from typing import Any
 
 import txnstore.errors
-from tests.harness.gateway.plan import ENDED, ClientTask
+from tests.harness.gateway.plan import ENDED, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, ClientTask
 from tests.harness.gateway.proxy import Proxy
+from tests.harness.gateway.watch import last_call
+from tests.harness.streaming.run import TARGETS, kill_session, signal_session
 from tests.harness.torture.plan import STOP, Task
 
-_START_TIMEOUT = 180.0
+_START_TIMEOUT = 600.0
+#: Clients that start together only delay each other.
+_BETWEEN_STARTS = 1.0
 #: Guards against hangs on a busy machine.
-_END_TIMEOUT = 150.0
+_END_TIMEOUT = 600.0
 _LONGEST_WAIT = 600.0
 #: Seconds between two faults; for which a killed gateway is away; of pauses, most of which are longer than what its
 #: peers and the timeouts of clients allow.
 _BETWEEN = (0.5, 5.0)
 _AWAY = (0.1, 5.0)
 _SHORT, _LONG = (0.05, 1.0), (2.0, 10.0)
-#: Seconds that a client runs before its first fault.
+#: Seconds that a client runs before its first fault, if it has begun to work by then.
 _SHORTEST_LIFE = 4.0
+#: Seconds without progress after which a client hangs: more than a client repeats any call.
+_HANGING = 180.0
 
 
 @dataclass
 class _Process:
-    """A process: how to start it again, and until when it is away or paused (seconds of the monotonic clock)."""
+    """A process: how to start it again, and until when it is away or paused (seconds of the monotonic clock).
+
+    ``progress``: what its files showed last, and when that was seen first.
+    """
 
     name: str
     start: Callable[[], subprocess.Popen[bytes]]
@@ -45,6 +55,19 @@ class _Process:
     task: Task | None = None
     away_until: float | None = None
     paused_until: float | None = None
+    progress: tuple[object, float] | None = None
+
+    @property
+    def is_spark(self) -> bool:
+        """It is a session of several processes."""
+        return isinstance(self.task, ClientTask) and self.task.library == "spark"
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it, and to its whole session if it has one."""
+        if self.is_spark:
+            signal_session(self.process.pid, "everything", number)
+        else:
+            self.process.send_signal(number)
 
     @property
     def is_up(self) -> bool:
@@ -74,6 +97,7 @@ class Nemesis:
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.surprises: list[str] = []
+        self.hangs: list[str] = []
         self._folder, self._url, self._options = folder, url, options
         self._proxies, self._tasks = proxies, tasks
         self._rng = random.Random(seed)
@@ -94,6 +118,7 @@ class Nemesis:
         self._wait("the gateways listen", lambda: all(self._is_listening(proxy) for proxy in self._proxies))
         for task in self._tasks:
             self._start_client(task)
+            time.sleep(_BETWEEN_STARTS)
         self._wait("all clients work", lambda: all(_history_of(each) for each in self._clients))
         until = time.monotonic() + duration
         latest = until + _LONGEST_WAIT
@@ -112,12 +137,12 @@ class Nemesis:
         (self._folder / STOP).touch()
         self._finish()
 
-    def drain(self, tasks: Sequence[Task]) -> None:
-        """Run these to their end without faults."""
+    def drain(self, tasks: Sequence[Task], look: Callable[[], None]) -> None:
+        """Run these to their end without faults; ``look`` is called now and then, and tells them when it is."""
         self._say("the jobs read to the end")
         for task in tasks:
             self._start_client(task)
-        self._finish()
+        self._finish(look)
 
     def calm(self) -> None:
         """End all faults: every gateway and every client runs."""
@@ -158,11 +183,16 @@ class Nemesis:
     def _gateway(self, number: int) -> subprocess.Popen[bytes]:
         proxy = self._proxies[number]
         peers = ",".join(f"{host}:{port}" for host, port in (each.address for each in self._proxies))
-        options = [f"--storage-option={key}={value}" for key, value in self._options.items()]
+        options = [
+            f"--storage-option={key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in self._options.items()
+        ]
         arguments = [
             "-m", "txnstore.cli", "--store", self._url, *options, "gateway",
             "--listen", f"127.0.0.1:{proxy.target[1]}", "--advertise", f"127.0.0.1:{proxy.address[1]}",
             "--peers", peers, "--property", "group.initial.rebalance.delay.ms=500",
+            "--property", f"group.consumer.session.timeout.ms={SESSION_TIMEOUT_MS}",
+            "--property", f"group.consumer.heartbeat.interval.ms={HEARTBEAT_INTERVAL_MS}",
         ]  # fmt: skip
         return _popen(arguments, self._folder / f"gateway-{number}.log", "ab")
 
@@ -170,10 +200,12 @@ class Nemesis:
         place = f"{task.role}-{task.number}"
         self._lives[place] += 1
         task = replace(task, name=f"{place}-{self._lives[place]}")
-        package = "gateway" if isinstance(task, ClientTask) else "torture"
-        arguments = ["-m", f"tests.harness.{package}.worker", task.to_json()]
+        is_client = isinstance(task, ClientTask)
+        is_spark = isinstance(task, ClientTask) and task.library == "spark"
+        module = "gateway.spark" if is_spark else "gateway.worker" if is_client else "torture.worker"
+        arguments = ["-m", f"tests.harness.{module}", task.to_json()]
         log = self._folder / f"{task.name}.log"
-        self._clients.append(self._started(task.name, lambda: _popen(arguments, log, "wb"), task))
+        self._clients.append(self._started(task.name, lambda: _popen(arguments, log, "wb", session=is_spark), task))
 
     def _look_after(self) -> None:
         """Wake what has been paused for long enough, and start again what has ended."""
@@ -181,7 +213,7 @@ class Nemesis:
         for each in [*self._gateways, *self._clients]:
             if each.paused_until is not None and now > each.paused_until:
                 each.paused_until = None
-                each.process.send_signal(signal.SIGCONT)
+                each.signal(signal.SIGCONT)
         for each in self._gateways:
             if each.process.poll() is None:
                 continue
@@ -190,6 +222,7 @@ class Nemesis:
                 each.away_until = now
             if now > each.away_until:
                 each.away_until, each.process, each.started = None, each.start(), now
+        self._end_hanging()
         for each in list(self._clients):
             if each.process.poll() is not None:
                 self._clients.remove(each)
@@ -197,6 +230,22 @@ class Nemesis:
                 assert each.task is not None
                 if not each.task.over:
                     self._start_client(each.task)
+
+    def _end_hanging(self) -> None:
+        """Kill clients that make no progress; what they were doing is reported."""
+        now = time.monotonic()
+        for each in self._clients:
+            state, begun = _state_of(each), _has_called(each)
+            if each.progress is None or each.progress[0] != state or each.paused_until is not None:
+                each.progress = state, now
+            elif now - each.progress[1] > (_HANGING if begun else _START_TIMEOUT) and each.process.poll() is None:
+                assert each.task is not None
+                call = last_call(each.task.calls) if isinstance(each.task, ClientTask) else "a call"
+                self._say(f"{each.name} hangs: {call}")
+                self.hangs.append(f"{each.name}, for {_HANGING:.0f} s: {call}")
+                each.process.send_signal(signal.SIGUSR1)  # Its log gets the stack of each thread.
+                time.sleep(0.5)
+                _kill(each)
 
     def _check_end(self, each: _Process) -> None:
         code = each.process.poll()
@@ -208,17 +257,19 @@ class Nemesis:
         if each.process.stdin is not None:
             each.process.stdin.close()
 
-    def _finish(self) -> None:
+    def _finish(self, look: Callable[[], None] = lambda: None) -> None:
         """Wait until all clients end by themselves; start none again but those that drain."""
         deadline = time.monotonic() + _END_TIMEOUT
         while self._clients and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(1)
+            look()
+            self._end_hanging()
             for each in list(self._clients):
                 code = each.process.poll()
                 if code is not None:
                     self._clients.remove(each)
                     self._check_end(each)
-                    if code == ENDED and each.task is not None and each.task.drain:
+                    if code in (ENDED, -signal.SIGKILL) and each.task is not None and each.task.drain:
                         self._start_client(each.task)
         for each in self._clients:
             each.process.send_signal(signal.SIGUSR1)
@@ -240,11 +291,11 @@ class Nemesis:
             rng.choice(self._proxies).sever()
             return
         processes = self._gateways if kind.startswith("gateway") else self._clients
-        up = [each for each in processes if each.is_up]
+        up = [each for each in processes if each.is_up and (each.task is not None or self._serves(each))]
         if kind.startswith("gateway") and len(up) < len(self._gateways) and rng.random() < 0.9:
             return  # Mostly one of them works.
         if kind.startswith("client"):
-            up = [each for each in up if now - each.started > _SHORTEST_LIFE]
+            up = [each for each in up if now - each.started > _SHORTEST_LIFE and _history_of(each)]
         if not up:
             return
         victim = rng.choice(up)
@@ -253,9 +304,13 @@ class Nemesis:
         if kind == "gateway kill":
             victim.away_until = now + rng.uniform(*_AWAY)
         if kind.endswith("kill"):
-            _kill(victim)
+            target = rng.choice(TARGETS) if victim.is_spark else "everything"
+            if target == "everything":
+                _kill(victim)
+            else:
+                kill_session(victim.process.pid, target)
             return
-        victim.process.send_signal(signal.SIGSTOP)
+        victim.signal(signal.SIGSTOP)
         longest = _SHORT if kind == "gateway pause" or (rng.random() < 0.5 and kind == "client pause") else _LONG
         victim.paused_until = now + rng.uniform(*longest)
         self._say(f"{victim.name} is paused for {victim.paused_until - now:.1f} s")
@@ -265,10 +320,14 @@ class Nemesis:
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
         while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"after {_START_TIMEOUT:.0f} s it is not so that {what}")
+            if self.surprises or time.monotonic() > deadline:
+                raise TimeoutError(f"it is not so that {what}: {self.surprises or f'after {_START_TIMEOUT:.0f} s'}")
             time.sleep(0.1)
             self._look_after()
+
+    def _serves(self, gateway: _Process) -> bool:
+        """Whether it has started: on a busy machine that takes longer than the time between two faults."""
+        return self._is_listening(self._proxies[self._gateways.index(gateway)])
 
     @staticmethod
     def _is_listening(proxy: Proxy) -> bool:
@@ -292,7 +351,21 @@ def _history_of(each: _Process) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
+def _state_of(each: _Process) -> object:
+    """What changes with each step of a client: the size of its history, and the time of its last call."""
+    assert each.task is not None
+    paths = [each.task.history, *([each.task.calls] if isinstance(each.task, ClientTask) else [])]
+    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists() and path.stat().st_size]
+
+
+def _has_called(each: _Process) -> bool:
+    """Whether it works: processes start slowly on a busy machine, Spark's first micro-batch included."""
+    return bool(last_call(each.task.calls)) if isinstance(each.task, ClientTask) else _history_of(each)
+
+
 def _kill(each: _Process) -> None:
+    if each.is_spark:
+        kill_session(each.process.pid, "everything")
     if each.process.poll() is None:
         each.process.kill()
         each.process.wait()
@@ -300,7 +373,7 @@ def _kill(each: _Process) -> None:
         each.process.stdin.close()
 
 
-def _popen(arguments: Sequence[str], log: Path, mode: str) -> subprocess.Popen[bytes]:
+def _popen(arguments: Sequence[str], log: Path, mode: str, *, session: bool = False) -> subprocess.Popen[bytes]:
     root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with log.open(mode) as output:
@@ -310,4 +383,5 @@ def _popen(arguments: Sequence[str], log: Path, mode: str) -> subprocess.Popen[b
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
+            start_new_session=session,
         )

@@ -13,16 +13,21 @@ from typing import Any
 
 import txnstore
 from tests.harness.gateway.nemesis import Nemesis
-from tests.harness.gateway.plan import ClientTask, is_consumed
+from tests.harness.gateway.plan import ClientTask, consumed, unconsumed
 from tests.harness.gateway.proxy import Proxy
+from tests.harness.gateway.spark import HOME, copies
 from tests.harness.history import Anomaly, History, Recorder, Type, check, read_history, to_file, write_history
 from tests.harness.places import place
 from tests.harness.torture.archivist import Archivist
 from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
+from tests.helpers.spark_home import link_spark_home
 from txnstore.core.transactions.model import TxnState
 
-#: The groups: members of two libraries; one of aiokafka, whose offsets name no generation; and one of this library.
-GROUPS = ["copy", "aio", "native"]
+#: The groups: members of two libraries in each of Kafka's protocols; one of aiokafka, whose offsets name no generation;
+#: one of this library; and that of a query of Spark.
+COPY, NEXT, AIO, NATIVE, SPARK = GROUPS = ["copy", "next", "aio", "native", "spark"]
+#: Anomalies of a kind that a report shows.
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ class Settings:
     """What to run.
 
     ``folder``: an empty one, for the histories and the objects. ``jars``: of Kafka's clients in Java; without it there
-    are none. ``small``: fewer clients. ``least``: so many operations of each kind must succeed, and ``least_faults`` be
-    injected, however long that takes on a busy machine.
+    are none. ``small``: fewer clients, and no Spark. ``debug``: contexts of librdkafka that it logs. ``least``: so many
+    operations of each kind must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
     """
 
     folder: Path
@@ -42,6 +47,7 @@ class Settings:
     jars: Path | None = None
     partitions: int = 4
     small: bool = False
+    debug: str = ""
     least: Mapping[str, int] = field(default_factory=dict)
     least_faults: int = 0
 
@@ -53,14 +59,17 @@ class Report:
     settings: Settings
     anomalies: list[Anomaly]
     surprises: list[str]
+    hangs: list[str]
     violations: list[str]
     faults: Counter[str]
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
+    entries: Counter[str] = field(default_factory=Counter)
+    longest: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether there is no anomaly."""
+        """Whether there is no anomaly. A client that hangs is none: it is reported, and its cause to be found."""
         return not (self.anomalies or self.surprises or self.violations)
 
     def lines(self) -> Iterator[str]:
@@ -70,9 +79,18 @@ class Report:
         for kind, count in sorted(self.operations.items()):
             yield f"  {count:7} {kind}"
         yield f"  {self.records} records written"
+        yield "entries: " + ", ".join(f"{count} of {writer}" for writer, count in sorted(self.entries.items()))
+        longest = ", ".join(f"{seconds:.1f} s of {name}" for name, seconds in sorted(self.longest.items()))
+        yield f"longest transactions: {longest}"
         yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
+        yield from (f"HANGS {hang}" for hang in self.hangs)
+        kinds: Counter[str] = Counter()
         for item in [*self.anomalies, *self.surprises, *self.violations]:
-            yield f"ANOMALY {item}"
+            kind = item.kind if isinstance(item, Anomaly) else ""
+            kinds[kind] += 1
+            if not kind or kinds[kind] <= _SHOWN:
+                yield f"ANOMALY {item}"
+        yield from (f"{count} of {kind}" for kind, count in kinds.items() if kind and count > _SHOWN)
         yield f"{len(self.anomalies) + len(self.surprises) + len(self.violations)} anomalies"
 
 
@@ -85,6 +103,7 @@ def torture(settings: Settings) -> Report:
         archivist = Archivist(store)
         archivist.start()
         stack.callback(archivist.end)
+        link_spark_home(_made(settings.folder / HOME))
         for topic in (INPUT, OUTPUT):
             store.create_topic(topic, partitions=settings.partitions)
         proxies = [Proxy(("127.0.0.1", port), f"{settings.seed} {port}") for port in _free_ports(2)]
@@ -99,9 +118,12 @@ def torture(settings: Settings) -> Report:
         finally:
             nemesis.kill_all()
         write_history(settings.folder / "decisions.jsonl", archivist.finish())
-    history = read_history(sorted(settings.folder.glob("*.jsonl")))
+    paths = sorted(settings.folder.glob("*.jsonl"))
+    write_history(settings.folder / "copies.jsonl", copies(read_history(paths).operations))
+    history = read_history([*paths, settings.folder / "copies.jsonl"])
     faults = nemesis.faults + sum((proxy.faults for proxy in proxies), Counter())
-    report = Report(settings, check(history), nemesis.surprises, violations, faults)
+    report = Report(settings, check(history), nemesis.surprises, nemesis.hangs, violations, faults)
+    report.entries = archivist.entries
     _count(history, report)
     return report
 
@@ -111,29 +133,31 @@ def _tasks(settings: Settings, url: str, options: dict[str, Any], proxies: list[
     bootstrap = ",".join(f"{host}:{port}" for host, port in (proxy.address for proxy in proxies))
 
     def client(library: str, kind: str, count: int, *groups: str) -> list[Task]:
+        protocol = "consumer" if NEXT in groups else "classic"
         return [
             ClientTask(
-                f"{library}-{kind}", "", number, count, url, folder, seed, options=options, groups=list(groups),
-                kind=kind, library=library, bootstrap=bootstrap, partitions=settings.partitions,
-                jars=str(settings.jars or ""),
+                f"{library}{'848' if NEXT in groups else ''}-{kind}", "", number, count, url, folder, seed,
+                options=options, groups=list(groups), kind=kind, library=library, bootstrap=bootstrap,
+                partitions=settings.partitions, jars=str(settings.jars or ""), protocol=protocol, debug=settings.debug,
             )
             for number in range(count)
         ]  # fmt: skip
 
-    copy, aio, native = GROUPS
     tasks = [
         *client("librdkafka", "producer", 1),
-        *client("librdkafka", "job", 2, copy),
+        *client("librdkafka", "job", 2, COPY),
+        *client("librdkafka", "job", 2, NEXT),
         *client("librdkafka", "consumer", 1),
         *client("aiokafka", "producer", 1),
-        *client("aiokafka", "job", 1, aio),
+        *client("aiokafka", "job", 1, AIO),
     ]
     roles = {"consumer": GROUPS}
     if not settings.small:
         tasks += client("aiokafka", "consumer", 2)[1:]  # Its number is odd, so it reads what is not committed too.
-        roles |= {"producer": [native], "job": [native]}
+        tasks += client("spark", "job", 1, SPARK)
+        roles |= {"producer": [NATIVE], "job": [NATIVE]}
     if settings.jars is not None:
-        tasks += [*client("java", "producer", 1), *client("java", "job", 1, copy)]
+        tasks += [*client("java", "producer", 1), *client("java", "job", 1, COPY), *client("java", "job", 1, NEXT)]
     return [
         *tasks,
         # Less often than they could: others are to write.
@@ -145,16 +169,23 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
     """Without faults: transactions are ended, jobs read to the end, new clients read all records."""
     time.sleep(TRANSACTION_TIMEOUT + 0.2)
     violations = [f"recover of {name} failed: {why}" for name, why in store.recover().failed]
-    nemesis.drain([replace(it, drain=True, pause=0.0) for it in tasks if it.role.endswith("job")])
+    jobs = [task for task in tasks if task.role.endswith("job")]
+    left = sorted({group for job in jobs for group in job.groups})
+
+    def look() -> None:
+        left[:] = unconsumed(store, left) if left else []
+        for job in jobs:
+            if job.groups[0] not in left:
+                consumed(settings.folder, job.groups[0]).touch()
+
+    nemesis.drain([replace(job, drain=True, pause=0.0) for job in jobs], look)
     nemesis.stop_gateways()
     # The transactional ids of killed clients, whose timeouts have not passed.
     for txn in store.transactions(TxnState.ONGOING.name):
         store.abort_transaction(txn.transactional_id)
     store.recover()
-    groups = {group for task in tasks if task.role.endswith("job") for group in task.groups}
-    violations += [
-        f"group {group} has not consumed its input" for group in sorted(groups) if not is_consumed(store, group)
-    ]
+    groups = sorted({group for job in jobs for group in job.groups})
+    violations += [f"group {group} has not consumed its input" for group in unconsumed(store, groups)]
     with (settings.folder / "final.jsonl").open("a") as file:
         recorder = Recorder("final", time.monotonic_ns, to_file(file))
         recorder.invoke("snapshot", final=True)
@@ -171,10 +202,20 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
 
 def _count(history: History, report: Report) -> None:
     for op in history.operations:
+        if op.process.startswith("spark-"):
+            continue
         library = op.process.split("-")[0] if op.process.count("-") > 2 else "native"
         report.operations[f"{op.f} {op.type}" if op.f == "poll" else f"{op.f} {op.type} {library}"] += 1
         if op.type is Type.OK:
             report.records += len(op.sends)
+        if op.f == "txn":
+            seconds = ((op.completed or op.invoked) - op.invoked) / 1e9
+            report.longest[library] = max(report.longest.get(library, 0.0), seconds)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _free_ports(count: int) -> list[int]:

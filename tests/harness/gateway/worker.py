@@ -14,40 +14,53 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any, cast
 
-from tests.harness.gateway.aio import Aiokafka
 from tests.harness.gateway.client import Consuming, EndedError, Library, Places, Producing, Read, RefusedError
-from tests.harness.gateway.java import Java
-from tests.harness.gateway.librdkafka import Librdkafka
-from tests.harness.gateway.plan import ENDED, ClientTask, is_consumed
+from tests.harness.gateway.plan import ENDED, ClientTask
+from tests.harness.gateway.watch import Watch, Watched
 from tests.harness.history import Assign, Offsets, Poll, Recorder, Send, Type, to_file
 from tests.harness.history.format import MicroOp, Value
 from tests.harness.torture.plan import INPUT, OUTPUT
 
-#: Seconds for which a transaction may take: a call of it hangs then.
-_LONGEST = 60.0
-LIBRARIES: dict[str, Callable[[ClientTask], Library]] = {"librdkafka": Librdkafka, "aiokafka": Aiokafka, "java": Java}
+
+def _library(task: ClientTask) -> Library:
+    """The library that a task names: only that one is imported, as all workers start together."""
+    if task.library == "java":
+        from tests.harness.gateway.java import Java
+
+        return Java(task)
+    if task.library == "aiokafka":
+        from tests.harness.gateway.aio import Aiokafka
+
+        return Aiokafka(task)
+    from tests.harness.gateway.librdkafka import Librdkafka
+
+    return Librdkafka(task)
 
 
 class Worker:
     """A client, its history and its randomness."""
 
     def __init__(self, task: ClientTask, library: Library, recorder: Recorder) -> None:
-        self.task, self.library, self.recorder = task, library, recorder
+        self.task, self.recorder = task, recorder
         self.rng = random.Random(f"{task.seed} {task.name}")
+        self._watch = Watch(task.calls)
+        self.library: Library = self._watched(library, task.library)
         self._numbers = itertools.count()
-        #: Since when it does one transaction (seconds of the monotonic clock).
-        self.busy_since: float | None = None
-        threading.Thread(target=self._end_hanging, daemon=True).start()
 
-    def _end_hanging(self) -> None:
-        """End the process when a call hangs: ``send_offsets_to_transaction`` of librdkafka does (its issue 5511)."""
-        while self.busy_since is None or time.monotonic() - self.busy_since < _LONGEST:
-            time.sleep(1)
-        sys.stderr.write("ended: a call hangs\n")
-        faulthandler.dump_traceback()
-        os._exit(ENDED)
+    def _watched(self, client: Any, name: str) -> Any:
+        return Watched(client, self._watch, name)
+
+    def producer(self, transactional_id: str | None) -> Producing:
+        """A producer, transactional if there is an id."""
+        name = "producer" if transactional_id else "plain producer"
+        return cast("Producing", self._watched(self.library.producer(transactional_id), name))
+
+    def consumer(self, group: str | None, isolation: str) -> Consuming:
+        """A consumer."""
+        return cast("Consuming", self._watched(self.library.consumer(group, isolation), "consumer"))
 
     def value(self) -> str:
         """A value that no other process sends."""
@@ -57,7 +70,7 @@ class Worker:
         """Initialise the transactional id of this task, which fences the previous process."""
         self.recorder.invoke("init", transactional_id=self.task.transactional_id)
         try:
-            producer = self.library.producer(self.task.transactional_id)
+            producer = self.producer(self.task.transactional_id)
         except (RefusedError, EndedError) as failure:
             self.recorder.complete(Type.INFO, error=str(failure))
             raise EndedError(str(failure)) from failure
@@ -68,15 +81,6 @@ class Worker:
         self, producer: Producing, sends: list[Send], poll: Poll, offsets: Offsets | None, consumer: Consuming | None
     ) -> bool:
         """One transaction, to its end; whether it has happened. Raises :class:`EndedError`."""
-        self.busy_since = time.monotonic()
-        try:
-            return self._transact(producer, sends, poll, offsets, consumer)
-        finally:
-            self.busy_since = None
-
-    def _transact(
-        self, producer: Producing, sends: list[Send], poll: Poll, offsets: Offsets | None, consumer: Consuming | None
-    ) -> bool:
         recorder = self.recorder
         before: list[MicroOp] = [poll] if poll.records else []
         after: list[MicroOp] = [offsets] if offsets is not None else []
@@ -116,7 +120,7 @@ class Worker:
 
 def produce(worker: Worker) -> None:
     """Transactions of one to four records over the input, and plain batches now and then, several in flight."""
-    rng, plain = worker.rng, worker.library.producer(None)
+    rng, plain = worker.rng, worker.producer(None)
     producer = worker.transactional_producer()
     while not worker.task.over:
         if rng.random() < 0.25:
@@ -148,27 +152,21 @@ def job(worker: Worker) -> None:
     """Consume, transform, produce, as a member of a group: the offsets go with the transaction."""
     task, recorder, library = worker.task, worker.recorder, worker.library
     producer = worker.transactional_producer()
-    consumer = library.consumer(task.groups[0], "read_committed")
-    changes: list[Places] = []
-    consumer.subscribe(INPUT, changes.append)
-    looked_at = time.monotonic()
-    store = task.open() if task.drain else None
+    consumer = worker.consumer(task.groups[0], "read_committed")
+    changes: list[tuple[Places, Places]] = []
+    consumer.subscribe(INPUT, lambda own, new: changes.append((own, new)))
     while not task.over:
         library.working()
         try:
             reads = consumer.poll(worker.rng.randint(1, 20), 0.2)
             while changes:
-                keys = tuple(f"{topic}-{number}" for topic, number in changes.pop(0))
-                recorder.invoke("assign", [Assign(keys, keys)])
+                own, new = changes.pop(0)
+                recorder.invoke("assign", [Assign(_keys(own), _keys(new))])
                 recorder.complete(Type.OK)
             if reads:
                 _copy(worker, producer, consumer, reads)
         finally:
             library.idle()
-        if store is not None and time.monotonic() - looked_at > 1:
-            looked_at = time.monotonic()
-            if is_consumed(store, task.groups[0]):
-                break
     consumer.close()
     producer.close()
 
@@ -190,9 +188,9 @@ def consume(worker: Worker) -> None:
     isolation = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
     recorder = worker.recorder
     places = [(topic, number) for topic in (INPUT, OUTPUT) for number in range(worker.task.partitions)]
-    consumer = worker.library.consumer(None, isolation)
+    consumer = worker.consumer(None, isolation)
     consumer.assign(places)
-    recorder.invoke("assign", [Assign(tuple(f"{topic}-{number}" for topic, number in places))])
+    recorder.invoke("assign", [Assign(_keys(places))])
     recorder.complete(Type.OK)
     while not worker.task.over:
         recorder.invoke("poll", isolation=isolation)
@@ -207,6 +205,10 @@ def _polled(reads: Iterable[Read]) -> Poll:
     return Poll({key: tuple(records) for key, records in by_key.items()})
 
 
+def _keys(places: Places) -> tuple[str, ...]:
+    return tuple(f"{topic}-{number}" for topic, number in places)
+
+
 def _place(key: str) -> tuple[str, int]:
     topic, _, number = key.rpartition("-")
     return topic, int(number)
@@ -218,11 +220,11 @@ ROLES = {"producer": produce, "job": job, "consumer": consume}
 def main(argument: str) -> int:
     """Do the task; the exit code."""
     faulthandler.register(signal.SIGUSR1)  # What hangs shows where.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     task = ClientTask.from_json(argument)
     with task.history.open("a") as file:
         recorder = Recorder(task.name, time.monotonic_ns, to_file(file))
-        library = LIBRARIES[task.library](task)
+        library = _library(task)
         try:
             ROLES[task.kind](Worker(task, library, recorder))
         except (EndedError, RefusedError) as failure:
@@ -234,7 +236,8 @@ def main(argument: str) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """End this process when the one that has started it ends."""
     while os.read(0, 1):  # Not through sys.stdin, whose lock would block the end of this process.
         pass
     os._exit(0)

@@ -80,12 +80,13 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
         java: Sequence[str] = SHORT_LIVED,
+        transactions: int = 2,
     ) -> None:
         self._jars = jars
         self._options = java
         self.version = release_of(jars)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self._port, controller, users_port = _free_ports(3)
+        self._port, controller, users_port = free_ports(3)
         self.address, self.users_address = f"127.0.0.1:{self._port}", f"127.0.0.1:{users_port}"
         self.data = self._folder / "data"
         lines = {
@@ -108,7 +109,8 @@ class Cluster:
         self._config = self._folder / "server.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         try:
-            self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config)).wait()
+            features = [] if transactions == 2 else ["--feature", f"transaction.version={transactions}"]
+            self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config), *features).wait()
             self._broker = self._start()
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -228,7 +230,8 @@ def again(expectation: str, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     raise TimeoutError(msg)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:

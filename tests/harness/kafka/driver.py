@@ -27,11 +27,13 @@ CLIENT_ERRORS = {
     "NoOffsetForPartitionException": "NO_OFFSET",
     "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
 }
+#: The name of the state after an error that has no name of its own.
+IN_ERROR_STATE = "IN_ERROR_STATE"
 #: How the messages of a ``KafkaException`` end that has no other class.
 MESSAGES = {
     "The group id is invalid.": "INVALID_GROUP_ID",
     "The metadata field of the offset request was too large.": "OFFSET_METADATA_TOO_LARGE",
-    "because we are in an error state": "IN_ERROR_STATE",
+    "because we are in an error state": IN_ERROR_STATE,
 }
 #: Not observed after these. A broker aborts expired transactions by itself while time passes: observed after the
 #: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
@@ -61,8 +63,11 @@ class BrokerDriver(ClientConsumers):
             "classic": ClassicGroups(self.machine, self._requests, self._members),
             "consumer": ConsumerGroups(self.machine, self._requests, self._members),
         }
-        self._view = BrokerView(running, self._ids, self._names.suffix)
+        self._view = self._new_view(running)
         self._upkeep = Upkeep(running, self._view, self._names.suffix)
+
+    def _new_view(self, running: RunningBroker) -> BrokerView:
+        return BrokerView(running, self._ids, self._names.suffix)
 
     def close(self) -> None:
         """Drop the producers and delete the topics; the broker stays."""
@@ -105,16 +110,18 @@ class BrokerDriver(ClientConsumers):
 
     def _name(self, exception: Any) -> str:
         """Kafka's name of an exception: that of the first in the chain of causes that has one."""
-        errors, cause = self.machine.kafka.common.protocol.Errors, exception
+        errors, cause, state = self.machine.kafka.common.protocol.Errors, exception, None
         while cause is not None:
             kind = str(cause.getClass().getSimpleName())
             name = CLIENT_ERRORS.get(kind) or str(errors.forException(cause).name())
             text = str(cause.getMessage())
             name = next((error_name for end, error_name in MESSAGES.items() if text.endswith(end)), name)
-            if name != "UNKNOWN_SERVER_ERROR":
+            if name == IN_ERROR_STATE:  # Unless it was the client itself that came to a conclusion.
+                state = name
+            elif name != "UNKNOWN_SERVER_ERROR" and (state is None or kind in CLIENT_ERRORS):
                 return name
             cause = cause.getCause()
-        return str(exception.toString())
+        return state or str(exception.toString())
 
     # The application --------------------------------------------------------------------------------------------------
 
@@ -128,7 +135,7 @@ class BrokerDriver(ClientConsumers):
         self.producers[op["producer"]].begin()
 
     def op_send(self, op: Op) -> None:
-        self.producers[op["producer"]].send({**op, "timestamp": timestamp_of(op)})
+        self.producers[op["producer"]].send({**op, "timestamp": self._time_of(op)})
 
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
@@ -179,6 +186,9 @@ class BrokerDriver(ClientConsumers):
     def _named(self, identity: tuple[int, int]) -> dict[str, int]:
         return {"producer_id": self._ids.number(identity[0]), "epoch": identity[1]}
 
+    def _time_of(self, op: Op) -> int | None:
+        return timestamp_of(op)
+
     # Raw requests -----------------------------------------------------------------------------------------------------
 
     def op_raw_init(self, op: Op) -> dict[str, int]:
@@ -188,7 +198,7 @@ class BrokerDriver(ClientConsumers):
     def op_raw_append(self, op: Op) -> dict[str, Any]:
         who = (op.get("id"), self._ids.real(op["producer_id"]), op["epoch"])
         return {
-            "base_offset": self._requests.append(who, op["partition"], op["sequence"], op["records"], timestamp_of(op))
+            "base_offset": self._requests.append(who, op["partition"], op["sequence"], op["records"], self._time_of(op))
         }
 
     def op_raw_add_partitions(self, op: Op) -> None:

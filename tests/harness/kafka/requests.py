@@ -7,21 +7,31 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from tests.harness.differential.members import Claim
 from tests.harness.kafka.cluster import Cluster, VirtualMachine
 
-#: Versions that clients of transactions of the second kind send (KIP-890): an end bumps, a first append adds.
 FIND_COORDINATOR = 5
 INIT_PRODUCER_ID = 5
 ADD_PARTITIONS = 3
-PRODUCE = 12
-TXN_OFFSET_COMMIT = 5
-END_TXN = 5
 OFFSET_COMMIT = 9
 OFFSET_FETCH = 9
 DELETE_RECORDS = 2
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of requests that differ between transactions of version 1 and 2."""
+
+    produce: int
+    txn_offset_commit: int
+    end_txn: int
+
+
+#: By the version of transactions. Of the second one (KIP-890) an end bumps the epoch, and a first append adds.
+VERSIONS = {1: Versions(11, 4, 4), 2: Versions(12, 5, 5)}
 
 
 class BrokerError(Exception):
@@ -35,8 +45,9 @@ class BrokerError(Exception):
 class Requests:
     """Requests over a connection of their own each."""
 
-    def __init__(self, machine: VirtualMachine, cluster: Cluster) -> None:
+    def __init__(self, machine: VirtualMachine, cluster: Cluster, versions: Versions = VERSIONS[2]) -> None:
         self._machine = machine
+        self._versions = versions
         self._cluster = cluster
         self._api: Any = machine.kafka.common.requests
         self._message: Any = machine.kafka.common.message
@@ -95,7 +106,7 @@ class Requests:
         topics = self._message.ProduceRequestData.TopicProduceDataCollection()
         topics.add(topic_data)
         data = self._message.ProduceRequestData().setTransactionalId(transactional_id).setAcks(-1).setTimeoutMs(10_000)
-        request = self._api.ProduceRequest(data.setTopicData(topics), PRODUCE)
+        request = self._api.ProduceRequest(data.setTopicData(topics), self._versions.produce)
         for response in self.send(request).data().responses().iterator():
             for answer in response.partitionResponses():
                 self.check(answer.errorCode())
@@ -129,7 +140,7 @@ class Requests:
         data.setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
         kind = self._message.TxnOffsetCommitRequestData
         data.setTopics(self._offsets(kind.TxnOffsetCommitRequestTopic, kind.TxnOffsetCommitRequestPartition, offsets))
-        parsed = self.send(self._api.TxnOffsetCommitRequest(data, TXN_OFFSET_COMMIT)).data()
+        parsed = self.send(self._api.TxnOffsetCommitRequest(data, self._versions.txn_offset_commit)).data()
         self._check_partitions(parsed)
 
     def commit_offsets(self, group: str, offsets: Mapping[str, int], claim: Claim) -> None:
@@ -157,7 +168,9 @@ class Requests:
         """``EndTxn``: the identity of the next transaction."""
         data = self._message.EndTxnRequestData().setTransactionalId(transactional_id).setCommitted(commit)
         data.setProducerId(producer_id).setProducerEpoch(epoch)
-        answer = self.send(self._api.EndTxnRequest.Builder(data, True).build(END_TXN)).data()
+        answer = self.send(
+            self._api.EndTxnRequest.Builder(data, self._versions.end_txn >= 5).build(self._versions.end_txn)
+        ).data()
         self.check(answer.errorCode())
         return answer.producerId(), answer.producerEpoch()
 

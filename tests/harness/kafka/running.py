@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
-from tests.harness.kafka.requests import BrokerError, Requests
+from tests.harness.kafka.requests import VERSIONS, BrokerError, Requests
 
 #: Transient errors.
 UNDER_WAY = {
@@ -23,21 +23,35 @@ TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
 
 
 class RunningBroker:
-    """A broker, the Java virtual machine of its clients, and the clients that every observation needs."""
+    """A broker, the Java virtual machine of its clients, and the clients that every observation needs.
 
-    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None, users: Sequence[str] = ()) -> None:
+    ``transactions`` is the version of transactions that broker and clients use (1: before KIP-890).
+    """
+
+    def __init__(
+        self,
+        jars: Path,
+        settings: Mapping[str, str] | None = None,
+        users: Sequence[str] = (),
+        transactions: int = 2,
+    ) -> None:
         self.histories = 0
+        self.transactions = transactions
         with ExitStack() as started:
-            self.cluster = Cluster(jars, settings, users)
+            self.cluster = self._start(jars, settings, users)
             started.callback(self.cluster.close)
             self.machine = VirtualMachine(jars)
             started.callback(self.machine.close)
-            self.requests = Requests(self.machine, self.cluster)
+            self.requests = Requests(self.machine, self.cluster, VERSIONS[transactions])
             address = self.machine.properties({"bootstrap.servers": self.cluster.address})
             self.admin: Any = self.machine.kafka.clients.admin.Admin.create(address)
             self.readers = {name: self.consumer(isolation=name) for name in ("read_committed", "read_uncommitted")}
             retried(self.requests.find_coordinators)
             self._started = started.pop_all()
+
+    def _start(self, jars: Path, settings: Mapping[str, str] | None, users: Sequence[str]) -> Any:
+        """Start the broker."""
+        return Cluster(jars, settings, users, transactions=self.transactions)
 
     def consumer(self, isolation: str, settings: Mapping[str, str] | None = None) -> Any:
         """A new ``KafkaConsumer`` of texts; by default without group and reset policy."""

@@ -37,7 +37,6 @@ SHORT = (
     "PlaintextConsumerFetchTest.testAsyncConsumerFetchInvalidOffset",
     "PlaintextConsumerFetchTest.testClassicConsumerFetchHonoursFetchSizeIfLargeRecordNotFirst",
     "PlaintextConsumerFetchTest.testClassicConsumerFetchOutOfRangeOffsetResetConfigEarliest",
-    "ProducerCompressionTest",
     "ProducerIntegrationTest",
     "TransactionsWithMaxInFlightOneTest",
 )

@@ -25,7 +25,8 @@ _RUNNING: set[int] = set()
 #: The tests that stop one of their brokers, or tell them apart: they get a gateway for each broker, the others
 #: only one, which starts sooner.
 SEVERAL = frozenset({
-    "ClientRebootstrapTest", "ConsumerIntegrationTest", "CreateTopicsRequestWithPolicyTest", "DeleteTopicTest",
+    "ClientRebootstrapTest", "ConsumerBounceTest", "ConsumerIntegrationTest", "CreateTopicsRequestWithPolicyTest",
+    "DeleteTopicTest",
 })  # fmt: skip
 _MOST = 4
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,12 +63,14 @@ class Pipeline:
 
     def _read(self, spark: SparkSession, group: str) -> DataFrame:
         reader = spark.readStream.format("txnstore").options(topic="in", group=group, maxOffsetsPerTrigger=_OFFSETS)
-        return reader.options(**self._storage()).load(self.url).select("key", "value")
+        return reader.options(**storage_options(self.options)).load(self.url).select("key", "value")
 
     def _sink(self, spark: SparkSession, topic: str, condition: str) -> StreamingQuery:
         frame = self._read(spark, group := f"copy-{topic}").where(condition)
         writer = frame.writeStream.format("txnstore").options(topic=topic, group=group, path=self.url)
-        writer = writer.options(**self._storage()).option("checkpointLocation", f"{self.checkpoint}/{topic}")
+        writer = writer.options(**storage_options(self.options)).option(
+            "checkpointLocation", f"{self.checkpoint}/{topic}"
+        )
         return writer.trigger(availableNow=True).start()
 
     def _foreach(self, spark: SparkSession) -> StreamingQuery:
@@ -78,11 +81,12 @@ class Pipeline:
         writer = self._read(spark, "foreach").writeStream.foreachBatch(function)
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 
-    def _storage(self) -> dict[str, str]:
-        return {
-            f"storage.{name}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in self.options.items()
-        }
+
+def storage_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a source or a sink of Spark that give the storage these ones."""
+    return {
+        f"storage.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in options.items()
+    }
 
 
 def _process(batch: txnstore.spark.BatchTransaction) -> None:

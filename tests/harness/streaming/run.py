@@ -141,14 +141,14 @@ class _Torture:
                     self._report.checkpoints += self._rng.random() < _LOSES_ITS_CHECKPOINT
             return process.wait(_LONGEST)
         finally:
-            _kill(process.pid, "everything")
+            kill_session(process.pid, "everything")
             process.wait()
 
     def _kill(self, process: subprocess.Popen[bytes], target: str) -> bool:
         """Kill the target; whether there was one. The server comes back."""
         server = self._place.server
         if target != "server" or server is None:
-            return _kill(process.pid, target)
+            return kill_session(process.pid, target)
         server.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(self._rng.uniform(*_SERVER_AWAY))
@@ -174,8 +174,13 @@ def _wait(process: subprocess.Popen[bytes], store: Store, rng: random.Random, lo
         process.wait(rng.uniform(0, longest_s))
 
 
-def _kill(session: int, target: str) -> bool:
+def kill_session(session: int, target: str) -> bool:
     """Kill processes of a session; whether there was one."""
+    return signal_session(session, target, signal.SIGKILL)
+
+
+def signal_session(session: int, target: str, number: int) -> bool:
+    """Send a signal to processes of a session, of one of :data:`TARGETS`; whether there was one."""
     processes = dict(_processes(session))
     chosen = {
         "everything": list(processes),
@@ -184,7 +189,7 @@ def _kill(session: int, target: str) -> bool:
     }[target]
     for pid in chosen:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     return bool(chosen)
 
 

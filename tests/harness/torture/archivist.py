@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -25,6 +26,8 @@ class Archivist(threading.Thread):
     Attributes:
         decisions: The decisions about transactions, entry by entry.
         failed: What ended it early.
+        entries: How many entries each kind of writer has written: the role of the only transactional id that a process
+            writes decisions of, ``several ids`` if there are more, ``no transactions`` if there is none.
     """
 
     def __init__(self, store: txnstore.Store) -> None:
@@ -35,6 +38,8 @@ class Archivist(threading.Thread):
         self._over = threading.Event()
         self.decisions: list[Decision] = []
         self.failed: Exception | None = None
+        self._written: Counter[str] = Counter()
+        self._ids: dict[str, set[str]] = {}
 
     def run(self) -> None:
         try:
@@ -61,6 +66,15 @@ class Archivist(threading.Thread):
         return self.decisions
 
     @property
+    def entries(self) -> Counter[str]:
+        kinds: Counter[str] = Counter()
+        for writer, count in self._written.items():
+            ids = self._ids[writer]
+            kind = "no transactions" if not ids else "several ids" if len(ids) > 1 else min(ids).rpartition("-")[0]
+            kinds[kind] += count
+        return kinds
+
+    @property
     def deleted(self) -> int:
         """The number of entries that do not exist any more, up to the oldest one of each chain that does."""
         oldest = [self._objects.list(self._keys.entries(chain), limit=1) for chain in self._read]
@@ -73,7 +87,10 @@ class Archivist(threading.Thread):
                     following = self._read[chain] + 1
                     key = self._keys.entry(chain, following)
                     entry = decode_entry(key, self._objects.get(key))
-                    self.decisions += _decisions(following, entry.events)
+                    decisions = list(_decisions(following, entry.events))
+                    self.decisions += decisions
+                    self._written[entry.writer_id] += 1
+                    self._ids.setdefault(entry.writer_id, set()).update(each.transactional_id for each in decisions)
                     self._read[chain] = following
 
 

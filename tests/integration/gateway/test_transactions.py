@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import pytest
 
 import txnstore
 from tests.helpers.gateway import RunningGateway, serving
+from tests.helpers.kafka_wire import RawClient
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_transactional_id
+from txnstore.gateway.apis import Api
+from txnstore.gateway.peers import Node, Peers
 
 
 @pytest.fixture(params=[1, 3])
@@ -161,3 +166,61 @@ def test_a_transaction_goes_on_at_another_gateway(store: txnstore.Store) -> None
     producer.commit_transaction(60)
     gateways[1].stop()
     assert _values(store) == [b"after", b"before", b"next"]
+
+
+def _led_by_both(chains: int) -> tuple[list[socket.socket], Peers]:
+    """Addresses of two gateways each of which leads a chain."""
+    while True:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        nodes = [Node(number, *bound.getsockname()) for number, bound in enumerate(sockets)]
+        peers = Peers(nodes, nodes[0], chains, encrypted=False, changed=lambda: None)
+        peers.live = tuple(nodes)
+        if len({peers.leader(chain) for chain in range(chains)}) == 2:
+            return sockets, peers
+        for bound in sockets:
+            bound.close()
+
+
+def test_librdkafka_finds_the_next_coordinator_of_a_group(tmp_path: Path) -> None:
+    """Librdkafka waits for ever if the coordinator that it knows has left its metadata (issues 5456 and 5511)."""
+    sockets, peers = _led_by_both(2)
+    transactional_id = next(
+        n for n in map(str, range(99)) if peers.leader(chain_of_transactional_id(n, 2)).node_id == 0
+    )
+    group = next(name for name in map(str, range(99)) if peers.leader(chain_of_group(name, 2)).node_id == 1)
+    addresses = [bound.getsockname() for bound in sockets]
+    with txnstore.create(str(tmp_path), 2) as store:
+        store.create_topic("out", partitions=1)
+        gateways = [RunningGateway(store, bound=bound, peers=addresses) for bound in sockets]
+        for gateway in gateways:
+            gateway.start()
+        settings: dict[str, Any] = {"bootstrap.servers": gateways[0].bootstrap, "log_level": 0}
+        producer = confluent_kafka.Producer({**settings, "transactional.id": transactional_id})
+        consumer = confluent_kafka.Consumer({**settings, "group.id": group})
+        while len(producer.list_topics(timeout=30).brokers) < 2:
+            pass  # The test's own timeout ends it.
+        producer.init_transactions(30)
+        sent: list[int] = []
+
+        def send(offset: int) -> None:
+            positions = [confluent_kafka.TopicPartition("out", 0, offset)]
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 30)
+            sent.append(offset)
+
+        producer.begin_transaction()
+        send(1)
+        producer.commit_transaction(30)
+        gateways[1].stop()
+        sockets[1].close()
+        with RawClient(gateways[0]) as client:
+            while client.ask(Api.FIND_COORDINATOR, {"key": group, "key_type": 0}, 3).node_id != 0:
+                pass
+        producer.list_topics(timeout=30)
+        producer.begin_transaction()
+        sending = threading.Thread(target=send, args=(2,), daemon=True)
+        sending.start()
+        sending.join(90)
+        assert sent == [1, 2]
+        producer.commit_transaction(30)
+        gateways[0].stop()
+        assert [each.offset for each in store.group(group).positions] == [2]

@@ -75,6 +75,30 @@ def test_a_peer_lives_that_answers() -> None:
     _run(scenario)
 
 
+def test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leads nothing by then: a client that has lost a broker from its metadata may wait for it for ever."""
+
+    async def scenario(_: socket.socket) -> None:
+        own, other, third = (Node(number, "127.0.0.1", 1 + number) for number in range(3))
+        gateways = Peers([own, other, third], own, CHAINS, encrypted=False, changed=lambda: None)
+        answers, now = [{other, third}, set(), set(), set()], [1000.0]
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+
+        async def ask(node: Node) -> str:
+            return "answered" if node in answers[0] else "refused"
+
+        monkeypatch.setattr(gateways, "_ask", ask)
+        for seconds, living, named in [(0, 3, 3), (1, 1, 3), (59, 1, 3), (61, 1, 1)]:
+            now[0] = 1000.0 + seconds
+            await gateways._ask_all()
+            answers.pop(0)
+            assert (len(gateways.live), len(gateways.named())) == (living, named)
+            assert gateways.leader(0) in gateways.live
+        await gateways.close()
+
+    _run(scenario)
+
+
 def test_a_peer_that_refuses_or_says_nothing_leads_nothing() -> None:
     async def scenario(bound: socket.socket) -> None:
         host, port = bound.getsockname()  # It listens, and nobody accepts.
@@ -84,6 +108,7 @@ def test_a_peer_that_refuses_or_says_nothing_leads_nothing() -> None:
         await gateways.close()
         assert gateways.live == (own,)
         assert {gateways.leader(chain) for chain in range(CHAINS)} == {own}
+        assert gateways.named() == (own, silent, closed)
 
     _run(scenario)
 

@@ -288,6 +288,8 @@ class Configs:
             if kind is not ResourceKind.TOPIC:
                 if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER} and name != "":
                     self._check_node(name)
+                if kind is ResourceKind.BROKER and _only_deletes(asked.configs):
+                    return fields  # Nothing is set. Kafka's tools remove what limits a move of replicas in any case.
                 raise RefusedError(ErrorCode.invalid_request, _FIXED[kind])
             validate_only = request.body.validate_only
             await alter_topic(self._services, peer, name, partial(change, asked), validate_only=validate_only)
@@ -352,6 +354,10 @@ def _operation(config: Any) -> Change:
         return Change(number)
     except ValueError:
         raise RefusedError(ErrorCode.invalid_request, f"Unknown operation type {number}") from None
+
+
+def _only_deletes(configs: Sequence[Any]) -> bool:
+    return all(_operation(config) is Change.DELETE for config in configs)
 
 
 def _replaced(asked: Any, topic: CatalogTopic) -> CatalogTopic:

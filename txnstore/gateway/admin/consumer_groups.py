@@ -51,6 +51,8 @@ class DescribedConsumerGroups:
         members = [member for _, member in sorted(group.members.items())]
         try:
             self._services.check(peer, Right("DESCRIBE", "GROUP", (name,)))
+            if not name:
+                raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
             self._coordinator.check_coordinator(name)
             if group.kind != "consumer":
                 raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")

@@ -181,8 +181,6 @@ class Groups:
     async def _delete(self, name: str, version: int, peer: Peer) -> ErrorCode:
         try:
             self._services.check(peer, _on_group("DELETE", name))
-            if not name:
-                raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
             live = self._live().get(name)
             if live is not None and live.state is not State.EMPTY:
                 raise RefusedError(ErrorCode.non_empty_group, f"the group {name!r} has members")
@@ -197,6 +195,8 @@ class Groups:
         codes: dict[TopicPartition, ErrorCode] = {}
         try:
             services.check(peer, _on_group("DELETE", name))
+            if not name:
+                raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
             for topic in request.body.topics:
                 for partition in topic.partitions:
                     tp = TopicPartition(topic.name, partition.partition_index)

@@ -84,7 +84,7 @@ class Topics:
                 return {"name": name, **shown}
             topic, shape = await self._create(asked, peer, validate_only=request.body.validate_only)
         except (TxnStoreError, RefusedError) as error:
-            return {"name": name, "configs": None, **refusal(error, Api.CREATE_TOPICS, request.version)}
+            return {"name": name, "configs": (), **refusal(error, Api.CREATE_TOPICS, request.version)}
         return {"name": name, "topic_id": topic_uuid(topic), **self._details(topic, shape, peer)}
 
     async def _create(self, asked: Any, peer: Peer, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:

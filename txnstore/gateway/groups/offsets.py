@@ -63,6 +63,8 @@ class GroupOffsets:
     def _illegal_generation(self, group: str, member_id: str, generation: int, version: int) -> ErrorCode:
         """How the client of a commit is told that its generation or its member epoch is not that of the group."""
         stored = self._services.freshness.view.groups.get(group)
+        if stored is None and version >= _WITH_EPOCHS:
+            return ErrorCode.group_id_not_found
         if stored is not None and stored.kind == "consumer":
             return ErrorCode.stale_member_epoch if version >= _WITH_EPOCHS else ErrorCode.unsupported_version
         if self._coordinator.is_completing(group, member_id, generation):  # It is not stored yet.
@@ -109,6 +111,10 @@ class GroupOffsets:
         asked = body.groups if request.version >= _SEVERAL else (body,)
         try:
             view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
+            if stable:  # Its client waits until nothing is pending: what nobody ends is ended here.
+                groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
+                pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
+                view = await self._services.freshness.unblocked(view, pending_in)
             groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
         except TxnStoreError as error:  # There is no code for the whole response: each group has its own.
             code = code_of(error, Api.OFFSET_FETCH, request.version)
@@ -143,8 +149,7 @@ class GroupOffsets:
 
     def _all_topics(self, view: View, group: Group, peer: Peer) -> list[tuple[str, list[int]]]:
         numbers: dict[str, list[int]] = {}
-        pending = (tp for offsets in group.pending.values() for tp in offsets)
-        for tp in sorted({*group.offsets, *pending}):
+        for tp in sorted(group.offsets):
             if tp.topic in view.topics and self._services.may(peer, Right("DESCRIBE", "TOPIC", (tp.topic,))):
                 numbers.setdefault(tp.topic, []).append(tp.partition)
         return list(numbers.items())

@@ -12,8 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import serving
 from tests.helpers.kafka_wire import ServedStore, failure_of
+from txnstore.catalog.settings import TopicConfig
 from txnstore.core.authorization.model import Acl
 from txnstore.gateway.apis import VERSIONS, Api
+from txnstore.gateway.properties import Properties
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 
@@ -119,6 +121,7 @@ def test_message_max_bytes_is_the_default_of_topics() -> None:
     assert described == [("1000", 4), ("2000", 1), ("1000", 4)]
     synonyms = [(each.name, each.value, each.source) for each in results[1].configs[0].synonyms]
     assert synonyms == [("max.message.bytes", "2000", 1), (_LIMIT, "1000", 4), (_LIMIT, "1048588", 5)]
+    assert Properties().message_max_bytes == TopicConfig().max_message_bytes
 
 
 def test_the_settings_of_a_group_are_properties_of_the_gateway() -> None:
@@ -241,6 +244,15 @@ def test_a_resource_that_is_named_twice_stays(gateway: ServedStore) -> None:
     for api in (Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CONFIGS):
         (result,) = gateway.ask(api, {"resources": resources}).responses
         assert (result.error_code, gateway.store.topic("t")) == (ErrorCode.invalid_request, before)
+
+
+@pytest.mark.parametrize("name", ["0", ""])
+def test_nothing_is_removed_from_a_gateway_without_settings(gateway: ServedStore, name: str) -> None:
+    """kafka-reassign-partitions removes its limits (``--verify``, ``--cancel``), whether they were ever set or not."""
+    limits = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    asked = {"resources": [_resource(BROKER, name, *((limit, None, 1) for limit in limits))]}
+    (result,) = gateway.ask(Api.INCREMENTAL_ALTER_CONFIGS, asked).responses
+    assert (result.error_code, result.error_message) == (ErrorCode.none, None)
 
 
 @pytest.mark.parametrize("version", range(VERSIONS[Api.ALTER_CONFIGS].last + 1))

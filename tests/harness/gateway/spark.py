@@ -1,0 +1,100 @@
+"""A streaming query of Spark beside the gateways: ``python -m tests.harness.gateway.spark TASK``.
+
+It copies the input to the output by the library's own source and sink, and each record names the one that it is made
+of. It keeps no history: :func:`copies` makes one of what was read of it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.harness.gateway.plan import ENDED, ClientTask
+from tests.harness.gateway.watch import Watch
+from tests.harness.gateway.worker import end_with_parent
+from tests.harness.history import Event, Offsets, Operation, Poll, Recorder, Send, Type, to_file
+from tests.harness.history.index import observed
+from tests.harness.streaming.driver import storage_options
+from tests.harness.torture.plan import INPUT, OUTPUT
+from tests.helpers.spark_home import environment, local_session
+
+#: The home of Spark, in the folder of the run.
+HOME = "spark-home"
+_CHECKPOINT = "spark-checkpoint"
+_MARK = "spark|"
+#: How many records a micro-batch has at most, and how often there is one.
+_OFFSETS, _TRIGGER = 300, "2 seconds"
+#: The share of starts without the checkpoint of the earlier ones.
+_LOSES_ITS_CHECKPOINT = 0.15
+
+
+def copies(operations: Iterable[Operation]) -> Iterator[Event]:
+    """The transactions of Spark that have written what was read: one for each record, which is all that is known."""
+    seen: set[tuple[str, str]] = set()
+    for op in operations:
+        for key, offset, value in observed(op):
+            if not (isinstance(value, str) and value.startswith(_MARK)) or (key, value) in seen:
+                continue
+            seen.add((key, value))
+            _, group, source, at, original = value.split("|", 4)
+            poll = Poll({source: ((int(at), original),)})
+            send = Send(key, value, offset, (source, int(at)))
+            name = f"spark-{len(seen)}"
+            # From the beginning of time to an unknown end.
+            yield Event(name, Type.INVOKE, "txn", 0, (poll, send, Offsets(group, {source: int(at) + 1})), name)
+
+
+def _run(task: ClientTask) -> None:
+    group, watch = task.groups[0], Watch(task.calls)
+    os.environ.update(environment(Path(task.folder) / HOME))
+    checkpoint = Path(task.folder) / _CHECKPOINT
+    if random.Random(f"{task.seed} {task.name}").random() < _LOSES_ITS_CHECKPOINT:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    spark = local_session("txnstore-gateways")
+    options = {**storage_options(task.options), "group": group}
+    reader = spark.readStream.format("txnstore").options(topic=INPUT, maxOffsetsPerTrigger=_OFFSETS, **options)
+    made = reader.load(task.url).selectExpr(
+        f"concat_ws('|', 'spark', '{group}', concat('{INPUT}-', _partition), _offset, decode(value, 'utf-8')) as value",
+        f"cast((_offset + _partition) % {task.partitions} as int) as _partition",
+    )
+    writer = made.writeStream.format("txnstore").options(topic=OUTPUT, path=task.url, **options)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime=_TRIGGER).start()
+    with task.history.open("a") as file:
+        recorder = Recorder(task.name, time.monotonic_ns, to_file(file))
+        recorder.invoke("start")
+        recorder.complete(Type.OK)
+    latest = None
+    while not task.over and not query.awaitTermination(1):
+        progress = query.lastProgress
+        if progress is not None and progress.timestamp != latest:  # Idle triggers make progress, too.
+            latest = progress.timestamp
+            watch.note(f"after micro-batch {progress.batchId}")
+    query.stop()
+    spark.stop()
+
+
+def main(argument: str) -> int:
+    """Do the task; the exit code."""
+    faulthandler.register(signal.SIGUSR1)  # What hangs shows where.
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        _run(ClientTask.from_json(argument))
+    except Exception:  # noqa: BLE001 - Whatever ends a query, the next process goes on.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(ENDED)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

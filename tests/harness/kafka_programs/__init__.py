@@ -1,0 +1,1 @@
+"""Kafka's own programs in Java, and Spark, against gateways: tools, Streams, Connect."""

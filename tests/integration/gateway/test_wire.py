@@ -1,0 +1,58 @@
+"""Responses of a gateway, field by field, compared with recorded ones of a broker of Kafka 4.4.
+
+``tests/harness/wire`` has the scenarios, whose docstrings cite the items of the list of conformance, and the
+differences that are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+
+import pytest
+
+from tests.harness.wire import recorded
+from tests.harness.wire.connection import Wire
+from tests.harness.wire.differences import ALLOWED, Difference, differences
+from tests.harness.wire.scenarios import SCENARIOS
+from tests.helpers.gateway import serving
+from txnstore.gateway import server
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
+
+
+@cache
+def different(name: str) -> tuple[Difference, ...]:
+    """The differences between the responses of a new gateway and those of the broker."""
+    with create_on(MemoryStore()) as store, serving(store) as gateway:
+        wire = Wire(*gateway.address)
+        SCENARIOS[name](wire)
+        wire.close()
+    rows = [(label, value) for label, value in json.loads(recorded.dumps(wire.rows))]
+    return tuple(differences(recorded.load(name), rows))
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine_is_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all connections would be closed when the test does not get its turn."""
+    monkeypatch.setattr(server, "_SUSPENDED", math.inf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_gateway_answers_as_a_broker_does(name: str) -> None:
+    left = [str(each) for each in different(name) if not any(allowed.allows(name, each) for allowed in ALLOWED)]
+    assert not left, "\n".join(left)
+
+
+@pytest.mark.slow
+def test_each_allowed_difference_occurs() -> None:
+    """One that no scenario needs would only hide something."""
+    occurring = [(name, each) for name in SCENARIOS for each in different(name)]
+    unused = [each.why for each in ALLOWED if not any(each.allows(*pair) for pair in occurring)]
+    assert not unused
+
+
+def test_each_scenario_is_recorded() -> None:
+    assert {path.stem for path in recorded.FOLDER.glob("*.json")} == set(SCENARIOS)
