@@ -316,12 +316,13 @@ kafka-programs kafka-programs-short: java $(STAMP) $(PROGRAM_CLASSES)/.compiled 
 		$(if $(ONLY),--only $(ONLY))
 
 # The tests that other clients have of themselves. SUITES chooses of franz-go (needs Go), kafka-python, confluent-kafka (git),
-# kcat (Debian: kcat); GATEWAYS=2 starts two that are peers.
+# kcat (Debian: kcat); PEERS=2 starts two gateways.
 SUITES ?=
+PEERS ?= 1
 
 .PHONY: foreign-clients
-foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, GATEWAYS, ONLY, ACCEPT=1
-	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(firstword $(GATEWAYS))' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
+foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, PEERS, ONLY, ACCEPT=1
+	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(PEERS)' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
 
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side
