@@ -18,7 +18,7 @@ from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.produce import Produce
-from txnstore.gateway.transactions import Transactions
+from txnstore.gateway.sessions import Sessions
 
 _CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pace_ms": 1_000}
 _EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
@@ -160,9 +160,9 @@ WIRE = (
     # Transactions -----------------------------------------------------------------------------------------------------
     _mutant(
         "an end is mapped by what the gateway knows",
-        Transactions._end,
-        "await self._services.sessions.to_end($client)",
-        "await self._services.sessions.identity($client)",
+        Sessions._check_to_end,
+        "identity_to_end(await self._freshness.head(), $client)",
+        "identity_to_end(self._freshness.view_at_arrival, $client)",
         _ALONE,
     ),
     _mutant(
