@@ -10,6 +10,7 @@ from txnstore.core.groups import classic as rules_of_classic
 from txnstore.core.groups import membership
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules
+from txnstore.core.transactions.sessions import identity_to_end
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.groups import coordinator
 from txnstore.gateway.groups.classic import ClassicGroup
@@ -24,6 +25,7 @@ _CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pa
 _EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
 _KINDS = {"actors": (*NODES, "classic:m/1", "epochs:m/2", "native:m/3"), "pace_ms": 200}
 _TRANSACTIONS = {"actors": (*NODES, "wire:w1/1", "wire:w1/2"), "pace_ms": 1_000}
+_SESSIONS = "unit/gateway/test_sessions.py::"
 _ALONE = {"actors": (*NODES, "wire:w1/1"), "pace_ms": 200}
 
 
@@ -200,5 +202,34 @@ WIRE = (
         "zip($taken, $answers, strict=True)",
         "zip($taken, reversed($answers), strict=True)",
         _TRANSACTIONS,
+    ),
+    # The simulation brings no request of these late, so that the moment has to be met.
+    Mutant(
+        "a request is mapped by what is known when it has waited",
+        Sessions.commit,
+        "self._freshness.view_at_arrival",
+        "self._freshness.view",
+        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[True]",
+    ),
+    Mutant(
+        "a request of a client that is not known is mapped by what a look finds",
+        Sessions.commit,
+        "_known(identity_in, self._freshness.view_at_arrival, $client)",
+        "await self.identity($client)",
+        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[False]",
+    ),
+    Mutant(
+        "an end is for the transaction that its look finds",
+        Sessions._check_to_end,
+        "if $newest != $arrived:",
+        "if $arrived is None:",
+        test=_SESSIONS + "test_an_end_that_its_client_has_repeated_elsewhere_does_not_end_the_next_transaction",
+    ),
+    Mutant(
+        "a repeated end is for the next transaction",
+        identity_to_end,
+        "$txn.last_epoch if $txn.in_session and $txn.state in COMPLETED else $txn.epoch",
+        "$txn.epoch",
+        test=_SESSIONS + "test_a_repeated_end_does_not_end_a_transaction_that_begins_before_its_commit",
     ),
 )
