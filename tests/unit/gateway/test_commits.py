@@ -187,3 +187,20 @@ def test_an_unexpected_error_is_that_of_its_command_alone(monkeypatch: pytest.Mo
     answers = connection.submit_all([(append, None) for append in appends])
     assert type(answers.pop()) is RuntimeError
     assert [answer[0].base_offset for answer in answers] == [0, 0, 1]
+
+
+def test_what_is_committed_is_answered_so_whatever_fails_after_it() -> None:
+    """The view is read ahead for the event loop: its failure is none of the commands."""
+
+    class Failing(Recorder):
+        def view(self, *, refresh: bool) -> None:
+            raise RuntimeError("a fault")
+
+    connection = Failing(1)
+    connection.release.release()
+
+    async def main() -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return await Commits(cast("Connection", connection), threads, lambda: None).submit(InitProducer("a"), None)
+
+    assert asyncio.run(main()) is None
