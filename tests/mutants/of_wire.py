@@ -191,9 +191,9 @@ WIRE = (
     ),
     _mutant(
         "an end in a session is never a repetition",
-        rules._ended_before,
-        "if COMPLETED.get($txn.state) is not $command.outcome:",
-        "if True:",
+        rules._repeated_end,
+        "$outcome = earlier_outcome($txn, $command)",
+        "$outcome = None",
         _ALONE,
     ),
     _mutant(
