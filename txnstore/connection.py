@@ -338,13 +338,11 @@ class Connection:
         if len(asked) > 1:
             appends = [cast("Append", command) for command, _ in asked]
             together = replace(appends[0], batches=tuple(batch for append in appends for batch in append.batches))
-            try:
-                appended = iter(self._submit_for(opened, together, asked[0][1]))
-            except StorageError as error:
-                return [error] * len(asked)
-            except TxnStoreError:
-                pass
-            else:
+            answer = _answer_of(partial(self._submit_for, opened, together, asked[0][1]))
+            if isinstance(answer, StorageError):
+                return [answer] * len(asked)
+            if not isinstance(answer, Exception):
+                appended = iter(answer)
                 return [tuple(islice(appended, len(append.batches))) for append in appends]
         return [_answer_of(partial(self._submit_for, opened, command, principal)) for command, principal in asked]
 

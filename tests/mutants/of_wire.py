@@ -10,6 +10,7 @@ from txnstore.core.groups import classic as rules_of_classic
 from txnstore.core.groups import membership
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules
+from txnstore.core.transactions.sessions import identity_to_end
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.groups import coordinator
 from txnstore.gateway.groups.classic import ClassicGroup
@@ -18,12 +19,13 @@ from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.produce import Produce
-from txnstore.gateway.transactions import Transactions
+from txnstore.gateway.sessions import Sessions
 
 _CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pace_ms": 1_000}
 _EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
 _KINDS = {"actors": (*NODES, "classic:m/1", "epochs:m/2", "native:m/3"), "pace_ms": 200}
 _TRANSACTIONS = {"actors": (*NODES, "wire:w1/1", "wire:w1/2"), "pace_ms": 1_000}
+_SESSIONS = "unit/gateway/test_sessions.py::"
 _ALONE = {"actors": (*NODES, "wire:w1/1"), "pace_ms": 200}
 
 
@@ -160,9 +162,9 @@ WIRE = (
     # Transactions -----------------------------------------------------------------------------------------------------
     _mutant(
         "an end is mapped by what the gateway knows",
-        Transactions._end,
-        "await self._services.sessions.to_end($client)",
-        "await self._services.sessions.identity($client)",
+        Sessions._check_to_end,
+        "identity_to_end(await self._freshness.head(), $client)",
+        "identity_to_end(self._freshness.view_at_arrival, $client)",
         _ALONE,
     ),
     _mutant(
@@ -189,9 +191,9 @@ WIRE = (
     ),
     _mutant(
         "an end in a session is never a repetition",
-        rules._ended_before,
-        "if COMPLETED.get($txn.state) is not $command.outcome:",
-        "if True:",
+        rules._repeated_end,
+        "$outcome = earlier_outcome($txn, $command)",
+        "$outcome = None",
         _ALONE,
     ),
     _mutant(
@@ -200,5 +202,34 @@ WIRE = (
         "zip($taken, $answers, strict=True)",
         "zip($taken, reversed($answers), strict=True)",
         _TRANSACTIONS,
+    ),
+    # The simulation brings no request of these late, so that the moment has to be met.
+    Mutant(
+        "a request is mapped by what is known when it has waited",
+        Sessions.commit,
+        "self._freshness.view_at_arrival",
+        "self._freshness.view",
+        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[True]",
+    ),
+    Mutant(
+        "a request of a client that is not known is mapped by what a look finds",
+        Sessions.commit,
+        "_known(identity_in, self._freshness.view_at_arrival, $client)",
+        "await self.identity($client)",
+        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[False]",
+    ),
+    Mutant(
+        "an end is for the transaction that its look finds",
+        Sessions._check_to_end,
+        "if $newest != $arrived:",
+        "if $arrived is None:",
+        test=_SESSIONS + "test_an_end_that_its_client_has_repeated_elsewhere_does_not_end_the_next_transaction",
+    ),
+    Mutant(
+        "a repeated end is for the next transaction",
+        identity_to_end,
+        "$txn.last_epoch if $txn.in_session and $txn.state in COMPLETED else $txn.epoch",
+        "$txn.epoch",
+        test=_SESSIONS + "test_a_repeated_end_does_not_end_a_transaction_that_begins_before_its_commit",
     ),
 )

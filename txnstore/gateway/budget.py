@@ -129,7 +129,11 @@ class Room:
         while self.used >= times * self._size:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
-            await future
+            try:
+                await future
+            except asyncio.CancelledError:
+                self.remove(0)  # It may have been woken: the next one is, in its place.
+                raise
 
     @asynccontextmanager
     async def granted(self, most: int) -> AsyncIterator[int]:

@@ -13,7 +13,6 @@ from txnstore.connection import Connection
 from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import TxnStoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,6 +146,6 @@ class Commits:
     def _submit_all(self, commands: Sequence[tuple[Command, str | None]]) -> list[Any]:
         """Commit commands, and read what their entries depend on, so that the event loop need not. In a thread."""
         answers = self._connection.submit_all(commands)
-        with suppress(TxnStoreError):  # What is committed has its answer; the next look reports the error.
+        with suppress(Exception):  # What is committed has its answer; the next look reports the error.
             self._connection.view(refresh=False)
         return answers

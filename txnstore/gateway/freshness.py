@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from operator import is_, is_not
+from typing import cast
 
 from txnstore.connection import Connection
 from txnstore.core.state import State
@@ -26,8 +27,17 @@ _UNBLOCK = 1.0
 RECENT = 1.0
 
 
-#: When the request under way began, by the clock of the loop.
-REQUEST_BEGAN: ContextVar[float] = ContextVar("REQUEST_BEGAN")
+class _Arrival:
+    """When a request arrived, by the clock of the loop, and the newest view then; None once it is handled."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, at: float, view: View) -> None:
+        self.at, self.view = at, cast("View | None", view)
+
+
+#: The arrival of the request under way. Timers and tasks that a handler starts have it as well, but not the view.
+_ARRIVAL: ContextVar[_Arrival | None] = ContextVar("_ARRIVAL", default=None)
 
 
 class Freshness:
@@ -82,10 +92,26 @@ class Freshness:
         limit = RECENT if seconds is None else seconds
         return self.view if self._loop.time() - self._read_at < limit else await self.head()
 
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """While the block runs, it handles a request that has just arrived."""
+        arrival = _Arrival(self._loop.time(), self.view)
+        _ARRIVAL.set(arrival)
+        try:
+            yield
+        finally:
+            arrival.view = None
+
+    @property
+    def view_at_arrival(self) -> View:
+        """The newest view when the request under way arrived."""
+        arrival = _ARRIVAL.get()
+        return self.view if arrival is None or arrival.view is None else arrival.view
+
     async def since_request(self) -> View:
-        """A view that was read after the request under way began: it asks for the heads once, whatever it names."""
-        began = REQUEST_BEGAN.get(None)
-        return self.view if began is not None and self._read_at >= began else await self.head()
+        """A view that was read after the request under way arrived: it asks for the heads once, whatever it names."""
+        arrival = _ARRIVAL.get()
+        return self.view if arrival is not None and self._read_at >= arrival.at else await self.head()
 
     async def unblocked(self, view: View, producer_ids: Collection[int]) -> View:
         """A view without the abandoned transactions of these producers, which hold back what a client waits for.

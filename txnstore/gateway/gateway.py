@@ -252,8 +252,9 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
 
     def with_recent_rules(handle: Handler) -> Handler:
         async def handle_by_them(request: Request, peer: Peer) -> Fields | Awaitable[Fields | None] | None:
-            await services.read_rules()
-            return await handle(request, peer)
+            with services.freshness.request():
+                await services.read_rules()
+                return await handle(request, peer)
 
         return handle_by_them
 

@@ -24,7 +24,6 @@ from typing import Any
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Held, Room
 from txnstore.gateway.errors import code_of, message_of
-from txnstore.gateway.freshness import REQUEST_BEGAN
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.stream import AHEAD, CHUNK, Stream
 from txnstore.gateway.wire import (
@@ -366,7 +365,6 @@ class _Connection:
         try:
             start, frame = await self._read_frame(held)
             self._is_reading = False
-            REQUEST_BEGAN.set(asyncio.get_running_loop().time())
             request = self._server.decode(frame, start)
             del frame
             if request is not None and request.api == Api.PRODUCE:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from txnstore.core.commands import Command
-from txnstore.core.model import ProducerIdentity
-from txnstore.core.transactions.sessions import identity_in
+from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.transactions.commands import Ended, EndTxn
+from txnstore.core.transactions.sessions import identity_in, identity_to_end
+from txnstore.core.view import View
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.errors import EndedMeanwhileError, NotAddedError
@@ -41,44 +43,29 @@ class Sessions:
             ProducerFencedError: The epoch is not the client's any more.
             InvalidPidMappingError: The transactional id never had this producer id.
         """
-        try:
-            return identity_in(self._freshness.view, client)
-        except OUTDATED:
-            return await self.newest(client)
+        return _known(identity_in, self._freshness.view_at_arrival, client) or await self._newest(client)
 
-    async def newest(self, client: ProducerIdentity) -> ProducerIdentity:
+    async def _newest(self, client: ProducerIdentity) -> ProducerIdentity:
         """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
         return identity_in(await self._freshness.head(), client)
-
-    async def to_end(self, client: ProducerIdentity) -> ProducerIdentity:
-        """The identity of the transaction that a client ends, at the heads of the chains; raises as :meth:`newest`.
-
-        While this look is under way, the client may repeat the request at another gateway, and begin the next
-        transaction: the look would find that one, and end it.
-
-        Raises:
-            EndedMeanwhileError: It is not the transaction that was known when the request arrived.
-        """
-        try:
-            arrived = identity_in(self._freshness.view, client)
-        except OUTDATED:
-            arrived = None  # This gateway does not know the client yet.
-        newest = await self.newest(client)
-        if arrived not in (None, newest):
-            raise EndedMeanwhileError(f"the transaction of {arrived} has ended since this request arrived, or before")
-        return newest
 
     async def commit(
         self, client: ProducerIdentity, make: Callable[[ProducerIdentity], Command], principal: str | None
     ) -> Any:
         """Commit a command of a client; returns its answer.
 
+        While this gateway looks at the heads for a client that it does not know, the client may give up the request,
+        and begin the next transaction: so a look at the heads does not tell what the request is for.
+
         Raises:
-            EndedMeanwhileError: The transaction has ended since its identity was read, and the client goes on: it
-                repeats the request, if it still waits for it.
+            EndedMeanwhileError: The transaction is another one than was known when the request arrived, or has ended
+                since, and the client goes on: it repeats the request, if it still waits for it.
             TxnStoreError: The command is refused.
         """
-        identity = await self.identity(client)
+        identity = _known(identity_in, self._freshness.view_at_arrival, client)
+        if identity is None:
+            newest = await self._newest(client)
+            raise EndedMeanwhileError(f"{newest} was not known when this request arrived")
         try:
             return await self._commits.submit(make(identity), principal)
         except OUTDATED as error:
@@ -97,5 +84,42 @@ class Sessions:
             EndedMeanwhileError: It is that of an earlier transaction.
             ProducerFencedError: The epoch is not the client's any more.
         """
-        if await self.newest(client) != identity:
+        if await self._newest(client) != identity:
             raise EndedMeanwhileError(f"the transaction of {identity} has ended since this request arrived")
+
+    async def end(self, client: ProducerIdentity, outcome: Outcome, principal: str | None) -> Ended:
+        """End the transaction of a client, which keeps its epoch; a repeated end is answered as the first one was.
+
+        With an outdated identity, the end of the open transaction would be taken for the repetition of an earlier one:
+        so it is looked up at the heads. Meanwhile the client may repeat the request at another gateway, and begin the
+        next transaction, which it must not end.
+
+        Raises:
+            EndedMeanwhileError: The transaction is another one than was known when the request arrived: the client
+                repeats the request, if it still waits for it.
+            TxnStoreError: The end is refused.
+        """
+        arrived = _known(identity_to_end, self._freshness.view_at_arrival, client)
+        await self._check_to_end(client, arrived)
+        assert arrived is not None
+        try:
+            ended: Ended = await self._commits.submit(EndTxn(arrived, outcome, session=True), principal)
+        except OUTDATED:
+            await self._check_to_end(client, arrived)
+            raise
+        return ended
+
+    async def _check_to_end(self, client: ProducerIdentity, arrived: ProducerIdentity | None) -> None:
+        newest = identity_to_end(await self._freshness.head(), client)
+        if newest != arrived:
+            raise EndedMeanwhileError(f"{newest} has a transaction that was not known when this request arrived")
+
+
+def _known(
+    look_up: Callable[[View, ProducerIdentity], ProducerIdentity], view: View, client: ProducerIdentity
+) -> ProducerIdentity | None:
+    """The identity in a view; None if the view does not have the client, or has it with another epoch."""
+    try:
+        return look_up(view, client)
+    except OUTDATED:
+        return None

@@ -153,14 +153,11 @@ class Transactions:
     async def _end(self, client: ProducerIdentity, outcome: Outcome, request: Request, peer: Peer) -> Ended:
         """End a transaction; one of version 1 leaves its client the epoch that it has.
 
-        A repeated end is answered as the first one. With the identity of an earlier transaction, an end would be taken
-        for such a repetition, and leave the open one open: so it is looked up at the head. Nor may it end the next one.
+        A repeated end is answered as the first one.
         """
-        if request.version >= END_TXN_V2:
-            command = EndTxn(client, outcome)
-        else:
-            command = EndTxn(await self._services.sessions.to_end(client), outcome, session=True)
-        ended: Ended = await self._services.commits.submit(command, peer.principal)
+        if request.version < END_TXN_V2:
+            return await self._services.sessions.end(client, outcome, peer.principal)
+        ended: Ended = await self._services.commits.submit(EndTxn(client, outcome), peer.principal)
         return ended
 
     async def _joined(

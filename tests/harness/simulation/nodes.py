@@ -27,7 +27,6 @@ from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError, T
 from txnstore.gateway import gateway as module
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import code_of
-from txnstore.gateway.freshness import REQUEST_BEGAN
 from txnstore.gateway.gateway import Gateway
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.server import Peer, Traffic
@@ -306,7 +305,6 @@ class Node(Actor):
     async def _handle(self, call: Call) -> None:
         assert self.gateway is not None
         listener: Any = self.gateway._server
-        REQUEST_BEGAN.set(asyncio.get_running_loop().time())
         try:
             answer = await listener.handlers[call.request.api](call.request, Peer("10.0.0.1", authenticated=True))
             if not isinstance(answer, Mapping):

@@ -146,3 +146,25 @@ def test_fetches_wait_while_the_room_is_used_up() -> None:
         assert (room.used, room.is_short) == (0, False)
 
     asyncio.run(scenario())
+
+
+def test_a_fetch_that_ends_as_it_is_woken_wakes_the_next_one() -> None:
+    """Its connection ended meanwhile: nothing would wake the others before the next response."""
+
+    async def scenario() -> None:
+        room, order = Room(4 << 20), list[int]()
+        room.add(4 << 20)
+
+        async def fetch(number: int) -> None:
+            async with room.granted(1 << 20):
+                order.append(number)
+
+        waits = [asyncio.create_task(fetch(number)) for number in range(2)]
+        await asyncio.sleep(0)
+        room.remove(4 << 20)
+        waits[0].cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert order == [1]
+
+    asyncio.run(scenario())

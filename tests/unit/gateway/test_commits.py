@@ -166,3 +166,41 @@ def test_a_flush_waits_only_for_the_commands_before_it() -> None:
         return ended
 
     assert asyncio.run(main()) <= 10
+
+
+def test_an_unexpected_error_is_that_of_its_command_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the batches of a transaction: those before it were appended, and their answers say so."""
+    clock = ManualClock()
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    connection = connection_of(store)
+    store.create_topic("t", partitions=6)
+    first, second = (connection.submit(InitProducer(name)) for name in ("a", "b"))
+    appends = [Append(producer, (inlined(tp, 0, "v"),)) for producer in (first, second) for tp in PARTITIONS[:2]]
+    submit = connection.coordinator.submit
+
+    def failing(command: Command) -> Any:
+        if isinstance(command, Append) and command.producer == second and command.batches[-1].tp == PARTITIONS[1]:
+            raise RuntimeError("a fault")
+        return submit(command)
+
+    monkeypatch.setattr(connection.coordinator, "submit", failing)
+    answers = connection.submit_all([(append, None) for append in appends])
+    assert type(answers.pop()) is RuntimeError
+    assert [answer[0].base_offset for answer in answers] == [0, 0, 1]
+
+
+def test_what_is_committed_is_answered_so_whatever_fails_after_it() -> None:
+    """The view is read ahead for the event loop: its failure is none of the commands."""
+
+    class Failing(Recorder):
+        def view(self, *, refresh: bool) -> None:
+            raise RuntimeError("a fault")
+
+    connection = Failing(1)
+    connection.release.release()
+
+    async def main() -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return await Commits(cast("Connection", connection), threads, lambda: None).submit(InitProducer("a"), None)
+
+    assert asyncio.run(main()) is None

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from txnstore.core.model import Features, ProducerIdentity
 from txnstore.core.transactions.lookups import fenced, next_id_and_epoch
-from txnstore.core.transactions.model import DECIDED, Transaction
+from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction
 from txnstore.errors import InvalidPidMappingError
 
 #: The feature of the format that a store with sessions requires of its writers, who would take late batches for new
@@ -72,3 +72,19 @@ def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIde
             raise fenced(txn, client)
         producer_id, epoch = next_id_and_epoch(txn)
     return ProducerIdentity(producer_id, epoch, name)
+
+
+def identity_to_end(state: HasTransactions, client: ProducerIdentity) -> ProducerIdentity:
+    """The identity of the transaction that an end of a client of transactions v1 is for: the open one, else the last.
+
+    The end of one that has ended is answered as the first one was, or refused; it ends no transaction that begins
+    meanwhile.
+
+    Args:
+        state: As for :func:`identity_in`, which tells what is raised.
+        client: The identity that the client sends, with its transactional id.
+    """
+    identity = identity_in(state, client)
+    txn = state.transactions[identity.transactional_id or ""]
+    epoch = txn.last_epoch if txn.in_session and txn.state in COMPLETED else txn.epoch
+    return ProducerIdentity(txn.producer_id, epoch, txn.transactional_id)
