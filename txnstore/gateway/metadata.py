@@ -121,7 +121,8 @@ class Metadata:
         if topic is not None:
             return topic
         check_topic_name(name)
-        if not (may_create and self._services.properties.auto_create_topics_enable):
+        may_create = may_create and self._services.properties.auto_create_topics_enable and name not in INTERNAL_TOPICS
+        if not may_create:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         if not self._services.may(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
             raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")

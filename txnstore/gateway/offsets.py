@@ -61,7 +61,6 @@ class Offsets:
         self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, peer: Peer
     ) -> Fields:
         try:
-            check_leader_epoch(value(asked, "current_leader_epoch", -1))
             if request.version < _SINCE.get(asked.timestamp, 0):
                 raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {asked.timestamp}")
             found = await self._look_up(view, topic, asked, isolation, peer)
@@ -77,6 +76,7 @@ class Offsets:
     ) -> OffsetAndTimestamp | None:
         tp = TopicPartition(topic, asked.partition_index)
         log = self._log(view, tp, peer)
+        check_leader_epoch(value(asked, "current_leader_epoch", -1))
         timestamp, objects = asked.timestamp, self._services.connection.objects
         if timestamp == _LATEST:
             return OffsetAndTimestamp(log.read_limit(isolation), -1)

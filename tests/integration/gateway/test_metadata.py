@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions: topics by name and by id, and what a client may do to them."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions, ListOffsets: topics by name and by id, and what a client may do to them."""
 
 from __future__ import annotations
 
@@ -70,6 +70,23 @@ def test_the_name_of_a_topic_is_hidden_from_who_only_knows_its_id(secured: Serve
     assert (topic.error_code, topic.name) == (ErrorCode.topic_authorization_failed, None)
 
 
+@pytest.mark.parametrize(
+    ("user", "name", "code"),
+    [
+        ("bob", "t", ErrorCode.topic_authorization_failed),
+        ("carol", "missing", ErrorCode.unknown_topic_or_partition),
+        ("carol", "t", ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_an_epoch_of_the_future_is_compared_with_that_of_a_partition_that_the_client_may_see(
+    secured: ServedStore, user: str, name: str, code: ErrorCode
+) -> None:
+    partition = {"partition_index": 0, "current_leader_epoch": 1, "timestamp": -1}
+    asked = {"replica_id": -1, "topics": [{"name": name, "partitions": [partition]}]}
+    (topic,) = secured.ask(Api.LIST_OFFSETS, asked, user=user).topics
+    assert topic.partitions[0].error_code is code
+
+
 # What a client may do -------------------------------------------------------------------------------------------------
 
 
@@ -113,3 +130,13 @@ def test_a_list_of_all_topics_has_only_those_that_the_client_may_describe(secure
             secured.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": ()}, user=user),
         )
         assert [[topic.name for topic in answer.topics] for answer in answers] == [names, names]
+
+
+def test_a_topic_of_brokers_is_not_created_by_who_asks_for_it() -> None:
+    """It would be one that clients may write to, and that has none of what they look for."""
+    with create_on(MemoryStore()) as store, serving(store, {"auto.create.topics.enable": "true"}) as gateway:
+        asked = _names(("__consumer_offsets", "__transaction_state", "t"))
+        topics = ServedStore(store, gateway).ask(Api.METADATA, asked).topics
+        missing = ErrorCode.unknown_topic_or_partition
+        assert [topic.error_code for topic in topics] == [missing, missing, ErrorCode.none]
+        assert [topic.name for topic in store.topics()] == ["t"]
