@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions, ListOffsets: topics by name and by id, and what a client may do to them."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions, ListOffsets: topics, and what a client may do to them."""
 
 from __future__ import annotations
 

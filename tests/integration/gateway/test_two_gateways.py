@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import txnstore
 from kio.schema.errors import ErrorCode
 
+import txnstore
 from tests.helpers.gateway import serving
 from tests.helpers.kafka_batches import values_batch
 from tests.helpers.kafka_wire import RawClient
