@@ -10,6 +10,7 @@ from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway import cold
+from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.freshness import Freshness
@@ -302,6 +303,13 @@ GATEWAYS = (
         "and $name not in INTERNAL_TOPICS",
         "",
         test=_METADATA + "test_a_topic_of_brokers_is_not_created_by_who_asks_for_it",
+    ),
+    Mutant(
+        "a topic that has been deleted elsewhere cannot be created",
+        Topics._create,
+        "await $services.view_with(lambda $view: $asked.name not in $view.topics)",
+        "$services.freshness.view",
+        test="integration/gateway/test_two_gateways.py::test_a_topic_is_created_that_has_been_deleted_elsewhere",
     ),
     Mutant(
         "a response follows on a fetch that has none",

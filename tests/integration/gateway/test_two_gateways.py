@@ -47,3 +47,16 @@ def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:
             assert member.ask(Api.CONSUMER_GROUP_HEARTBEAT, joining).member_epoch == 1
             (topic,) = other.ask(Api.OFFSET_COMMIT, {**commit, "generation_id_or_member_epoch": 2}, 9).topics
             assert topic.partitions[0].error_code is ErrorCode.stale_member_epoch
+
+
+def test_a_topic_is_created_that_has_been_deleted_elsewhere(tmp_path: Path) -> None:
+    """The gateway still knows the deleted one."""
+    asked = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
+    with txnstore.create(tmp_path) as first:
+        first.create_topic("t", partitions=1)
+        with txnstore.open(tmp_path) as second, serving(second) as gateway, RawClient(gateway) as client:
+            first.delete_topic("t")
+            (created,) = client.ask(Api.CREATE_TOPICS, {"topics": [asked]}).topics
+            assert (created.error_code, created.num_partitions) == (ErrorCode.none, 2)
+            (created,) = client.ask(Api.CREATE_TOPICS, {"topics": [asked]}).topics
+            assert created.error_code is ErrorCode.topic_already_exists
