@@ -13,7 +13,7 @@ from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
-from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
+from txnstore.errors import AuthorizationError, TopicExistsError, TxnStoreError
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
@@ -188,7 +188,7 @@ class Metadata:
     async def _asked_by_name(self, name: str, peer: Peer) -> Mapping[str, Any]:
         try:
             return self._described(await self._find(name, peer, may_create=False), peer, with_operations=True)
-        except (AuthorizationError, InvalidTopicError, RefusedError) as error:
+        except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 

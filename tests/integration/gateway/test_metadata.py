@@ -10,9 +10,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import serving
-from tests.helpers.kafka_wire import ServedStore, users_of
+from tests.helpers.kafka_wire import RawClient, ServedStore, users_of
 from txnstore.core.authorization.model import Acl
+from txnstore.core.view import View
+from txnstore.errors import StorageError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.operations import NO_OPERATIONS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -140,3 +143,17 @@ def test_a_topic_of_brokers_is_not_created_by_who_asks_for_it() -> None:
         missing = ErrorCode.unknown_topic_or_partition
         assert [topic.error_code for topic in topics] == [missing, missing, ErrorCode.none]
         assert [topic.name for topic in store.topics()] == ["t"]
+
+
+def test_each_part_of_a_request_has_a_code_if_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one the connection would be closed, with all other requests of the client."""
+
+    async def head(_: Freshness) -> View:
+        raise StorageError("down")
+
+    partition = {"partition_index": 0, "timestamp": -1}
+    with create_on(MemoryStore()) as store, serving(store) as gateway, RawClient(gateway) as client:
+        monkeypatch.setattr(Freshness, "head", head)
+        (listed,) = client.ask(Api.LIST_OFFSETS, {"topics": [{"name": "t", "partitions": [partition]}]}).topics
+        (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": "t"}]}).topics
+    assert [listed.partitions[0].error_code, described.error_code] == [ErrorCode.kafka_storage_error] * 2
