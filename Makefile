@@ -308,7 +308,7 @@ $(PROGRAM_CLASSES)/.compiled: $(PROGRAM_LIBS)/.fetched $(wildcard $(PROGRAMS)/ja
 
 .PHONY: kafka-programs kafka-programs-short
 kafka-programs-short: OPTIONS := --short --gateways 1
-kafka-programs-short: ## As kafka-programs, for less than 90 seconds
+kafka-programs-short: ## As kafka-programs, four steps with one gateway, for about two minutes
 kafka-programs: OPTIONS = --gateways $(GATEWAYS)
 kafka-programs: ## Run Kafka's tools, Streams and Connect, and Spark against gateways: ONLY="streams connect", GATEWAYS="1 2"
 kafka-programs kafka-programs-short: java $(STAMP) $(PROGRAM_CLASSES)/.compiled $(SPARK_LIBS)/.fetched

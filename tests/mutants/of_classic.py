@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.gateway.gateway import Gateway
-from txnstore.gateway.groups import coordinator
-from txnstore.gateway.groups.classic import ClassicGroup
+from txnstore.gateway.groups.classic import ClassicGroup, code_of_member
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 
 _CLASSIC = "unit/gateway/test_classic.py::"
@@ -148,10 +147,24 @@ CLASSIC = (
     ),
     Mutant(
         "a member of before the group changed its kind is told more than that it is none",
-        coordinator._of_member,
+        code_of_member,
         "Code.UNKNOWN_MEMBER_ID if $code is Code.INCONSISTENT_GROUP_PROTOCOL else $code",
         "$code",
         test=_COORDINATOR + "test_who_was_a_member_before_the_group_had_members_of_another_kind_is_none",
+    ),
+    Mutant(
+        "a group that gets members of another kind while it is stored ends its classic members with an error",
+        ClassicGroup.end,
+        "SyncResponse(code_of_member($code))",
+        "SyncResponse($code)",
+        test=_COORDINATOR + "test_group_that_gets_members_of_another_kind_while_it_is_stored_has_no_classic_member",
+    ),
+    Mutant(
+        "a last member that leaves a group of another kind ends with an error",
+        ClassicGroup.end,
+        "LeaveResponse(code_of_member($code))",
+        "LeaveResponse($code)",
+        test=_COORDINATOR + "test_last_member_that_leaves_a_group_of_another_kind_is_none",
     ),
     Mutant(
         "a coordinator whose generation was refused goes on",

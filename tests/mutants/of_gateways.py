@@ -10,9 +10,11 @@ from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.gateway import cold
+from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.produce import Produce
@@ -279,6 +281,35 @@ GATEWAYS = (
         'elif $answer == "refused":',
         "elif False:",
         test="unit/gateway/test_peers.py::test_a_peer_that_has_ended_is_gone_sooner_than_one_that_is_slow",
+    ),
+    Mutant(
+        "the reason for the refusal of a commit is looked up in a view that is older than the refusal",
+        GroupOffsets._illegal_generation,
+        "(await self._services.freshness.head())",
+        "self._services.freshness.view",
+        test="integration/gateway/test_two_gateways.py::test_a_commit_is_refused_for_what_the_group_is_now",
+    ),
+    Mutant(
+        "a commit in the first rebalance of a group is told that there is no group",
+        GroupOffsets._illegal_generation,
+        "self._coordinator.is_completing($commit.group, $commit.member_id, $commit.generation)",
+        "False",
+        test="integration/gateway/admin/test_groups.py"
+        "::test_a_commit_in_the_first_rebalance_of_a_group_is_told_of_it[9]",
+    ),
+    Mutant(
+        "a topic of brokers is created for who asks for its metadata",
+        Metadata._find,
+        "and $name not in INTERNAL_TOPICS",
+        "",
+        test=_METADATA + "test_a_topic_of_brokers_is_not_created_by_who_asks_for_it",
+    ),
+    Mutant(
+        "a topic that has been deleted elsewhere cannot be created",
+        Topics._create,
+        "await $services.view_with(lambda $view: $asked.name not in $view.topics)",
+        "$services.freshness.view",
+        test="integration/gateway/test_two_gateways.py::test_a_topic_is_created_that_has_been_deleted_elsewhere",
     ),
     Mutant(
         "a response follows on a fetch that has none",

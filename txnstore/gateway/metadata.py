@@ -13,7 +13,7 @@ from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
-from txnstore.errors import AuthorizationError, InvalidTopicError, TopicExistsError, TxnStoreError
+from txnstore.errors import AuthorizationError, TopicExistsError, TxnStoreError
 from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
@@ -121,7 +121,8 @@ class Metadata:
         if topic is not None:
             return topic
         check_topic_name(name)
-        if not (may_create and self._services.properties.auto_create_topics_enable):
+        may_create = may_create and self._services.properties.auto_create_topics_enable and name not in INTERNAL_TOPICS
+        if not may_create:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         if not self._services.may(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
             raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")
@@ -187,7 +188,7 @@ class Metadata:
     async def _asked_by_name(self, name: str, peer: Peer) -> Mapping[str, Any]:
         try:
             return self._described(await self._find(name, peer, may_create=False), peer, with_operations=True)
-        except (AuthorizationError, InvalidTopicError, RefusedError) as error:
+        except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 

@@ -18,7 +18,7 @@ from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import LEADER_EPOCH, Services, check_leader_epoch
 from txnstore.gateway.wire import Request, value
-from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
+from txnstore.read.plan import OffsetAndTimestamp, offset_for_time, offset_of_greatest_time
 
 #: What stands for a timestamp: the end of the log, its start, the record with the greatest timestamp (KIP-734), the
 #: start of the local log, the end of the remote log (KIP-1005), and the start of what is only local.
@@ -39,7 +39,19 @@ class Offsets:
 
     async def list_offsets(self, request: Request, peer: Peer) -> Fields:
         """The ends of logs, or the first offsets from a time on, at the heads of the chains."""
-        view = await self._services.freshness.head()
+        try:
+            view = await self._services.freshness.head()
+        except TxnStoreError as error:  # There is no code for the whole response: each partition has its own.
+            code = code_of(error, Api.LIST_OFFSETS, request.version)
+            return {
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [_nothing(each.partition_index, code) for each in topic.partitions],
+                    }
+                    for topic in request.body.topics
+                ]
+            }
         level = value(request.body, "isolation_level", 0)
         isolation = Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
         named = Counter(
@@ -61,7 +73,6 @@ class Offsets:
         self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, peer: Peer
     ) -> Fields:
         try:
-            check_leader_epoch(value(asked, "current_leader_epoch", -1))
             if request.version < _SINCE.get(asked.timestamp, 0):
                 raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {asked.timestamp}")
             found = await self._look_up(view, topic, asked, isolation, peer)
@@ -77,28 +88,19 @@ class Offsets:
     ) -> OffsetAndTimestamp | None:
         tp = TopicPartition(topic, asked.partition_index)
         log = self._log(view, tp, peer)
+        check_leader_epoch(value(asked, "current_leader_epoch", -1))
         timestamp, objects = asked.timestamp, self._services.connection.objects
         if timestamp == _LATEST:
             return OffsetAndTimestamp(log.read_limit(isolation), -1)
         if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
             return OffsetAndTimestamp(log.log_start, -1)
         if timestamp == _GREATEST:
-            return await self._services.in_thread(partial(self._greatest, view, tp, log, isolation))
+            return await self._services.in_thread(partial(offset_of_greatest_time, objects, view, tp, isolation))
         if timestamp in {_LATEST_TIERED, _EARLIEST_PENDING}:
             return None
         if timestamp < 0:
             raise RefusedError(ErrorCode.unsupported_version, f"there is no time {timestamp}")
         return await self._services.in_thread(partial(offset_for_time, objects, view, tp, isolation, timestamp))
-
-    def _greatest(
-        self, view: View, tp: TopicPartition, log: Partition, isolation: Isolation
-    ) -> OffsetAndTimestamp | None:
-        """The first record with the greatest timestamp (KIP-734). In a thread."""
-        batches = log.batches.overlapping(log.log_start, log.read_limit(isolation))
-        greatest = max((batch.max_timestamp for batch in batches), default=None)
-        if greatest is None:
-            return None
-        return offset_for_time(self._services.connection.objects, view, tp, isolation, greatest)
 
     def _log(self, view: View, tp: TopicPartition, peer: Peer) -> Partition:
         self._services.check(peer, Right("DESCRIBE", "TOPIC", (tp.topic,)))

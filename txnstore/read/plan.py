@@ -111,3 +111,48 @@ def offset_for_time(
             if row >= 0:
                 return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())
     return None
+
+
+def offset_of_greatest_time(
+    objects: ObjectStore, view: View, tp: TopicPartition, isolation: Isolation
+) -> OffsetAndTimestamp | None:
+    """Find the first of the visible records with the greatest timestamp (KIP-734).
+
+    Usually only its batch is read; further ones if the record that gave a batch its greatest timestamp is deleted.
+
+    Args:
+        objects: The object store.
+        view: The view of the store.
+        tp: The partition.
+        isolation: Which records are visible.
+
+    Returns:
+        The offset and the timestamp of the record; None if no record is visible.
+
+    Raises:
+        UnknownTopicOrPartitionError: The partition does not exist.
+        CorruptionError: A segment is missing or damaged.
+    """
+    projection = Projection(view.find_topic(tp.topic), ["_offset", "_timestamp"])
+    parts = [(projection.timestamp_range(part), part) for part in visible(tp, view.find_partition(tp), isolation)]
+    greatest: OffsetAndTimestamp | None = None
+    for (first, last), part in sorted(parts, key=lambda each: (-each[0][1], each[1].start)):
+        if greatest is not None and last < greatest.timestamp:
+            break
+        if first == last and not part.batch.segment.explicit_offsets:
+            found = [OffsetAndTimestamp(part.start, first)]
+        else:
+            opened = open_slice(objects, part, projection)
+            found = [_greatest_of(table) for table in map(opened.read, range(len(opened))) if table.num_rows]
+        greatest = max(
+            [*found, *([] if greatest is None else [greatest])],
+            key=lambda each: (each.timestamp, -each.offset),
+            default=None,
+        )
+    return greatest
+
+
+def _greatest_of(table: pa.Table) -> OffsetAndTimestamp:
+    moments = table.column("_timestamp").cast(pa.int64())
+    row = pc.index(moments, pc.max(moments)).as_py()
+    return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())

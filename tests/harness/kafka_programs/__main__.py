@@ -35,7 +35,7 @@ _STEPS: Mapping[str, Callable[[Place], str]] = {
     "spark": spark.source_and_sink,
     "example": example.alarms,
 }
-#: Steps that together take less than 90 seconds on an idle machine.
+#: Steps that together take about two minutes on a busy machine.
 _SHORT = ("topics", "transactions", "copier", "streams")
 
 

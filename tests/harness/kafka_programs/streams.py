@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -23,11 +24,15 @@ def word_count(place: Place) -> str:
     lines = [" ".join(draw.choices(_WORDS, k=3)) for _ in range(_LINES)]
     expected = Counter(word for line in lines for word in line.split())
     total = expected.total()
-    place.run("ConsoleProducer", "--bootstrap-server", place.bootstrap, "--topic", "lines", text="\n".join(lines))
+    half, last = _LINES // 2, _LINES * 4 // 5
+    place.run(
+        "ConsoleProducer", "--bootstrap-server", place.bootstrap, "--topic", "lines", text="\n".join(lines[:half])
+    )
     seen = [0]
-    for least, threads in [(total // 5, 1), (total // 2, 2)]:
+    for threads, more in [(1, lines[half:last]), (2, lines[last:])]:
         with _program(place, threads) as running:
-            running.wait_until(partial(_has_counts, place, least), f"{least} counts")
+            running.wait_until(partial(_has_counts, place, seen[-1] + 1), "further counts")
+            _send(place, more)  # So that it cannot be done before it is killed.
             running.kill()
         seen.append(place.count("counts"))
     if seen[-1] == total:
@@ -44,6 +49,12 @@ def _program(place: Place, threads: int) -> AbstractContextManager[Running]:
     folder = place.folder / "state"
     shutil.rmtree(folder, ignore_errors=True)  # So the counts come from the changelog.
     return place.program("harness.WordCount", place.bootstrap, str(folder), str(threads))
+
+
+def _send(place: Place, lines: Sequence[str]) -> None:
+    with txnstore.open(place.url) as store, store.producer() as producer:
+        for line in lines:
+            producer.send("lines", value=line.encode())
 
 
 def _has_counts(place: Place, least: int) -> bool:

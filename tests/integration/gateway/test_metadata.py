@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions: topics by name and by id, and what a client may do to them."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions, ListOffsets: topics, and what a client may do to them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import serving
-from tests.helpers.kafka_wire import ServedStore, users_of
+from tests.helpers.kafka_wire import RawClient, ServedStore, users_of
 from txnstore.core.authorization.model import Acl
+from txnstore.core.view import View
+from txnstore.errors import StorageError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.operations import NO_OPERATIONS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -70,6 +73,23 @@ def test_the_name_of_a_topic_is_hidden_from_who_only_knows_its_id(secured: Serve
     assert (topic.error_code, topic.name) == (ErrorCode.topic_authorization_failed, None)
 
 
+@pytest.mark.parametrize(
+    ("user", "name", "code"),
+    [
+        ("bob", "t", ErrorCode.topic_authorization_failed),
+        ("carol", "missing", ErrorCode.unknown_topic_or_partition),
+        ("carol", "t", ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_an_epoch_of_the_future_is_compared_with_that_of_a_partition_that_the_client_may_see(
+    secured: ServedStore, user: str, name: str, code: ErrorCode
+) -> None:
+    partition = {"partition_index": 0, "current_leader_epoch": 1, "timestamp": -1}
+    asked = {"replica_id": -1, "topics": [{"name": name, "partitions": [partition]}]}
+    (topic,) = secured.ask(Api.LIST_OFFSETS, asked, user=user).topics
+    assert topic.partitions[0].error_code is code
+
+
 # What a client may do -------------------------------------------------------------------------------------------------
 
 
@@ -113,3 +133,27 @@ def test_a_list_of_all_topics_has_only_those_that_the_client_may_describe(secure
             secured.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": ()}, user=user),
         )
         assert [[topic.name for topic in answer.topics] for answer in answers] == [names, names]
+
+
+def test_a_topic_of_brokers_is_not_created_by_who_asks_for_it() -> None:
+    """It would be one that clients may write to, and that has none of what they look for."""
+    with create_on(MemoryStore()) as store, serving(store, {"auto.create.topics.enable": "true"}) as gateway:
+        asked = _names(("__consumer_offsets", "__transaction_state", "t"))
+        topics = ServedStore(store, gateway).ask(Api.METADATA, asked).topics
+        missing = ErrorCode.unknown_topic_or_partition
+        assert [topic.error_code for topic in topics] == [missing, missing, ErrorCode.none]
+        assert [topic.name for topic in store.topics()] == ["t"]
+
+
+def test_each_part_of_a_request_has_a_code_if_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one the connection would be closed, with all other requests of the client."""
+
+    async def head(_: Freshness) -> View:
+        raise StorageError("down")
+
+    partition = {"partition_index": 0, "timestamp": -1}
+    with create_on(MemoryStore()) as store, serving(store) as gateway, RawClient(gateway) as client:
+        monkeypatch.setattr(Freshness, "head", head)
+        (listed,) = client.ask(Api.LIST_OFFSETS, {"topics": [{"name": "t", "partitions": [partition]}]}).topics
+        (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": "t"}]}).topics
+    assert [listed.partitions[0].error_code, described.error_code] == [ErrorCode.kafka_storage_error] * 2

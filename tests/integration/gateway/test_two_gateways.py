@@ -1,8 +1,10 @@
-"""Two gateways of one store: what is written through one is read through the other."""
+"""Two gateways of one store: what is changed through one counts at the other."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from kio.schema.errors import ErrorCode
 
 import txnstore
 from tests.helpers.gateway import serving
@@ -25,3 +27,36 @@ def test_a_consumer_that_never_waits_gets_the_records_of_another_gateway(tmp_pat
             assert response.responses[0].partition_responses[0].base_offset == 0
             while not consumer.ask(Api.FETCH, asked, 11).responses[0].partitions[0].records:
                 pass  # The test's own timeout ends it.
+
+
+def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:
+    """The group, of KIP-848, is newer than the view of the gateway that refuses: GROUP_ID_NOT_FOUND ends the client."""
+    joining = {"group_id": "g", "member_id": "a", "rebalance_timeout": 60_000, "member_epoch": 0}
+    joining |= {"subscribed_topic_names": ("t",), "topic_partitions": ()}
+    partitions = [{"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}]
+    commit = {"group_id": "g", "member_id": "a", "topics": [{"name": "t", "partitions": partitions}]}
+    with txnstore.create(tmp_path) as first:
+        first.create_topic("t", partitions=1)
+        with (
+            txnstore.open(tmp_path) as second,
+            serving(first) as one,
+            serving(second) as two,
+            RawClient(one) as member,
+            RawClient(two) as other,
+        ):
+            assert member.ask(Api.CONSUMER_GROUP_HEARTBEAT, joining).member_epoch == 1
+            (topic,) = other.ask(Api.OFFSET_COMMIT, {**commit, "generation_id_or_member_epoch": 2}, 9).topics
+            assert topic.partitions[0].error_code is ErrorCode.stale_member_epoch
+
+
+def test_a_topic_is_created_that_has_been_deleted_elsewhere(tmp_path: Path) -> None:
+    """The gateway still knows the deleted one."""
+    asked = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
+    with txnstore.create(tmp_path) as first:
+        first.create_topic("t", partitions=1)
+        with txnstore.open(tmp_path) as second, serving(second) as gateway, RawClient(gateway) as client:
+            first.delete_topic("t")
+            (created,) = client.ask(Api.CREATE_TOPICS, {"topics": [asked]}).topics
+            assert (created.error_code, created.num_partitions) == (ErrorCode.none, 2)
+            (created,) = client.ask(Api.CREATE_TOPICS, {"topics": [asked]}).topics
+            assert created.error_code is ErrorCode.topic_already_exists

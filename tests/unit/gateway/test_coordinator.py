@@ -21,6 +21,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownOutcomeError,
 )
+from txnstore.gateway.groups.classic import code_of_member
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.model import (
     Code,
@@ -308,6 +309,28 @@ def test_who_was_a_member_before_the_group_had_members_of_another_kind_is_none()
     run(main())
 
 
+def test_group_that_gets_members_of_another_kind_while_it_is_stored_has_no_classic_member() -> None:
+    async def main() -> None:
+        chain = Chain()
+        groups = coordinator(chain)
+        joined = await groups.join(join())
+        chain.fail = lambda _when: raise_next([_InconsistentProtocolError("members of KIP-848")])
+        assert (await groups.sync(sync(joined.member_id, 1, b"all"))).error is Code.UNKNOWN_MEMBER_ID
+
+    run(main())
+
+
+def test_last_member_that_leaves_a_group_of_another_kind_is_none() -> None:
+    async def main() -> None:
+        chain = Chain()
+        groups = coordinator(chain)
+        joined = await assigned(groups)
+        chain.fail = lambda _when: raise_next([_InconsistentProtocolError("members of KIP-848")])
+        assert (await groups.leave(leave(joined.member_id))).error is Code.UNKNOWN_MEMBER_ID
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -332,7 +355,7 @@ def test_every_error_has_a_code(error: Exception, code: Code) -> None:
         waiting = await soon(groups.join(join()))
         await groups.join(join(joined.member_id))
         chain.fail = fail
-        assert (await groups.sync(sync(joined.member_id, 2))).error is code
+        assert (await groups.sync(sync(joined.member_id, 2))).error is code_of_member(code)
         assert (await waiting).error is Code.NONE
         assert (await groups.join(join())).error is code
         assert await groups.describe("g") is code

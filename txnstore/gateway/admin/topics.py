@@ -89,7 +89,8 @@ class Topics:
 
     async def _create(self, asked: Any, peer: Peer, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
         services = self._services
-        if asked.name in services.freshness.view.topics:
+        view = await services.view_with(lambda view: asked.name not in view.topics)
+        if asked.name in view.topics:
             raise TopicExistsError(f"Topic '{asked.name}' already exists.")
         without = [config.name for config in asked.configs if config.value is None]
         if without:

@@ -311,9 +311,9 @@ class ClassicGroup:
         self.state = State.DEAD
         for member in self._members.values():
             self._answer_join(member, JoinResponse(code))
-            self._answer_sync(member, SyncResponse(code))
+            self._answer_sync(member, SyncResponse(code_of_member(code)))
         for answer in self._leaving:
-            self._answer(answer.token, LeaveResponse(code))
+            self._answer(answer.token, LeaveResponse(code_of_member(code)))
         self._leaving.clear()
         return self._take()
 
@@ -723,3 +723,11 @@ def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
 
 def _why(event: str, request: JoinRequest) -> str:
     return f"{event}; reason of the client: {request.reason or 'not provided'}"
+
+
+def code_of_member(code: Code) -> Code:
+    """The code for who was a member before the group got members of another kind: it is none any more, as in Kafka.
+
+    Java's consumer ends with an error that it does not expect, and otherwise joins again, where it is told the reason.
+    """
+    return Code.UNKNOWN_MEMBER_ID if code is Code.INCONSISTENT_GROUP_PROTOCOL else code

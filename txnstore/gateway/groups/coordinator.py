@@ -21,7 +21,7 @@ from txnstore.errors import (
     StorageError,
     TxnStoreError,
 )
-from txnstore.gateway.groups.classic import Actions, Answer, ClassicGroup, Store
+from txnstore.gateway.groups.classic import Actions, Answer, ClassicGroup, Store, code_of_member
 from txnstore.gateway.groups.model import (
     Code,
     DescribedGroup,
@@ -131,7 +131,7 @@ class GroupCoordinator:
         """Answer a SyncGroup; it waits for the leader's assignment, and until that is stored."""
         live = await self._live(request.group)
         if isinstance(live, Code):
-            return SyncResponse(_of_member(live))
+            return SyncResponse(code_of_member(live))
         response: SyncResponse = await self._ask(live, partial(live.machine.sync, request))
         return response
 
@@ -139,7 +139,7 @@ class GroupCoordinator:
         """Answer a Heartbeat."""
         live = await self._live(request.group)
         if isinstance(live, Code):
-            return HeartbeatResponse(_of_member(live))
+            return HeartbeatResponse(code_of_member(live))
         response = live.machine.heartbeat(request, self._now())
         # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
         if live.machine.idle:
@@ -150,7 +150,7 @@ class GroupCoordinator:
         """Answer a LeaveGroup; that of the last member waits until the chain has the group without members."""
         live = await self._live(request.group)
         if isinstance(live, Code):
-            return LeaveResponse(_of_member(live))
+            return LeaveResponse(code_of_member(live))
         response: LeaveResponse = await self._ask(live, partial(live.machine.leave, request))
         return response
 
@@ -347,14 +347,6 @@ class GroupCoordinator:
             self._spawn(self._reload(group))
         else:
             self._act(live, live.machine.tick(now))
-
-
-def _of_member(code: Code) -> Code:
-    """The code for who was a member before the group got members of another kind: it is none any more, as in Kafka.
-
-    Java's consumer ends with an error that it does not expect, and otherwise joins again, where it is told the reason.
-    """
-    return Code.UNKNOWN_MEMBER_ID if code is Code.INCONSISTENT_GROUP_PROTOCOL else code
 
 
 def _code_of(error: Exception, group: str) -> Code:

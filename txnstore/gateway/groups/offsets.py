@@ -13,7 +13,7 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import Group
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import OffsetMetadataTooLargeError, TxnStoreError
+from txnstore.errors import IllegalGenerationError, OffsetMetadataTooLargeError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.consumer import check_epoch_of_fetch
@@ -53,22 +53,23 @@ class GroupOffsets:
         if offsets:
             commit = TxnOffsets(body.group_id, offsets, generation, body.member_id, value(body, "group_instance_id"))
             try:
-                await self._services.commits.submit(CommitOffsets(commit), peer.principal)
+                try:
+                    await self._services.commits.submit(CommitOffsets(commit), peer.principal)
+                except IllegalGenerationError:
+                    failure = await self._illegal_generation(commit, request.version)
             except TxnStoreError as error:
                 failure = code_of(error, Api.OFFSET_COMMIT, request.version)
-                if failure is ErrorCode.illegal_generation:
-                    failure = self._illegal_generation(body.group_id, body.member_id, generation, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}
 
-    def _illegal_generation(self, group: str, member_id: str, generation: int, version: int) -> ErrorCode:
+    async def _illegal_generation(self, commit: TxnOffsets, version: int) -> ErrorCode:
         """How the client of a commit is told that its generation or its member epoch is not that of the group."""
-        stored = self._services.freshness.view.groups.get(group)
+        if self._coordinator.is_completing(commit.group, commit.member_id, commit.generation):  # It is not stored yet.
+            return ErrorCode.rebalance_in_progress
+        stored = (await self._services.freshness.head()).groups.get(commit.group)  # It may be newer than the view.
         if stored is None and version >= _WITH_EPOCHS:
             return ErrorCode.group_id_not_found
         if stored is not None and stored.kind == "consumer":
             return ErrorCode.stale_member_epoch if version >= _WITH_EPOCHS else ErrorCode.unsupported_version
-        if self._coordinator.is_completing(group, member_id, generation):  # It is not stored yet.
-            return ErrorCode.rebalance_in_progress
         return ErrorCode.illegal_generation
 
     async def checked(

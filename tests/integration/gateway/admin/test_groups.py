@@ -21,6 +21,16 @@ from txnstore.core.groups.commands import JoinGroup
 from txnstore.core.model import TopicPartition
 from txnstore.gateway.apis import VERSIONS, Api
 
+#: The JoinGroup of a new member of the group g.
+_JOINING = {
+    "group_id": "g",
+    "session_timeout": 30_000,
+    "rebalance_timeout": 30_000,
+    "member_id": "",
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b""}],
+}
+
 
 @pytest.fixture
 def groups(gateway: ServedStore) -> Iterator[ServedStore]:
@@ -107,7 +117,7 @@ def test_groups_are_deleted(groups: ServedStore, confluent: AdminClient, kafka_p
     assert "NonEmptyGroupError" in str(answer), answer
     for version in range(VERSIONS[Api.DELETE_GROUPS].last + 1):
         results = groups.ask(Api.DELETE_GROUPS, {"groups_names": ("", "live")}, version).results
-        assert [each.error_code for each in results] == [ErrorCode.invalid_group_id, ErrorCode.non_empty_group]
+        assert [each.error_code for each in results] == [ErrorCode.group_id_not_found, ErrorCode.non_empty_group]
     assert kafka_errors.NonEmptyGroupError.errno == ErrorCode.non_empty_group
 
 
@@ -146,20 +156,24 @@ def test_a_group_whose_members_are_joining_is_not_deleted(gateway: ServedStore) 
     """The chain knows nothing of it yet; it has an offset, so it exists."""
     gateway.store.create_topic("t")
     gateway.store.reset_offsets("g", {TopicPartition("t", 0): 0})
-    member = {
-        "group_id": "g",
-        "session_timeout": 30_000,
-        "rebalance_timeout": 30_000,
-        "member_id": "",
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b""}],
-    }
-    joined = gateway.ask(Api.JOIN_GROUP, member, 3)
+    joined = gateway.ask(Api.JOIN_GROUP, _JOINING, 3)
     assert joined.error_code is ErrorCode.none
     (listed,) = gateway.ask(Api.LIST_GROUPS, {}).groups
     assert listed.group_state == "CompletingRebalance"
     (result,) = gateway.ask(Api.DELETE_GROUPS, {"groups_names": ("g",)}).results
     assert result.error_code is ErrorCode.non_empty_group
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_commit_in_the_first_rebalance_of_a_group_is_told_of_it(gateway: ServedStore, version: int) -> None:
+    """The chain has no such group yet: a client ends that is told so."""
+    gateway.store.create_topic("t")
+    joined = gateway.ask(Api.JOIN_GROUP, _JOINING, 3)
+    partition = {"partition_index": 0, "committed_offset": 0}
+    body = {"group_id": "g", "member_id": joined.member_id, "topics": [{"name": "t", "partitions": [partition]}]}
+    body |= {"generation_id": joined.generation_id, "generation_id_or_member_epoch": joined.generation_id}
+    (topic,) = gateway.ask(Api.OFFSET_COMMIT, body, version).topics
+    assert topic.partitions[0].error_code is ErrorCode.rebalance_in_progress
 
 
 def test_a_group_of_kip_848_is_listed_only(gateway: ServedStore) -> None:

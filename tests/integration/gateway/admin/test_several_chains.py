@@ -105,7 +105,9 @@ def test_replicas_are_assigned_to_gateways_that_are_away_too() -> None:
         running.start()
         try:
             gateway = ServedStore(store, running)
-            assert [broker.node_id for broker in gateway.ask(Api.METADATA, {"topics": ()}).brokers] == [0]
+            assert [broker.broker_id for broker in gateway.ask(Api.DESCRIBE_CLUSTER, {"endpoint_type": 1}).brokers] == [
+                0
+            ]
             assignments = [{"partition_index": 0, "broker_ids": (0, 1)}]
             fields = {"num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": ()}
             (topic,) = gateway.ask(Api.CREATE_TOPICS, {"topics": [{"name": "t", **fields}]}).topics
