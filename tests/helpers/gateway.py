@@ -68,9 +68,9 @@ class RunningGateway:
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         gateway = Gateway(self._store._connection, self._properties, self._bound, None, self._peers, self._security)
-        await gateway.start()
-        self._ready.set()
         try:
+            await gateway.start()
+            self._ready.set()
             await self._ended.wait()
         finally:
             await gateway.close()

@@ -32,7 +32,7 @@ from txnstore.gateway.logs import RateLimit, limited_logger, report_failure
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
-from txnstore.gateway.peers import Node, Peers
+from txnstore.gateway.peers import SOFTWARE, Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
@@ -40,7 +40,7 @@ from txnstore.gateway.server import Fields, Handler, Peer, Server
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
-from txnstore.gateway.wire import Request
+from txnstore.gateway.wire import Request, value
 from txnstore.storage.redact import redact
 from txnstore.threads import load
 
@@ -89,7 +89,7 @@ class Gateway:
         nodes = [Node(number, *address) for number, address in enumerate(peers or [(host, port)])]
         own = next(node for node in nodes if (node.host, node.port) == (host, port))
         chains, encrypted = len(connection.chains), security.tls is not None
-        self._peers = Peers(nodes, own, chains, encrypted=encrypted, changed=self._peers_changed)
+        self._peers = Peers(nodes, own, chains, connection.store_id, encrypted=encrypted, changed=self._peers_changed)
         self._commits = commits = Commits(connection, self._threads, self._freshness.note)
         sessions = Sessions(self._freshness, commits)
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
@@ -259,7 +259,9 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
         return handle_by_them
 
     async def api_versions(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
-        return versions_fields(handlers)
+        name, version = (value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
+        is_foreign = name == SOFTWARE and version != services.connection.store_id
+        return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 
     handlers[Api.API_VERSIONS] = api_versions
     for part in parts:

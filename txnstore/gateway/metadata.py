@@ -230,13 +230,16 @@ class Metadata:
         """The gateway that coordinates a group or a transactional id."""
         kind = value(request.body, "key_type", _GROUP)
         keys = value(request.body, "coordinator_keys")
-        if keys is not None:
-            return {"coordinators": [{"key": key, **self._coordinator(key, kind, peer)} for key in keys]}
-        return self._coordinator(request.body.key, kind, peer)
+        several = [request.body.key] if keys is None else keys
+        await self._services.peers.confirm({self._chain(key, kind) for key in several})
+        found = [self._coordinator(key, kind, peer) for key in several]
+        return found[0] if keys is None else {"coordinators": found}
+
+    def _chain(self, key: str, kind: int) -> int:
+        return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
     def _coordinator(self, key: str, kind: int, peer: Peer) -> Mapping[str, Any]:
-        peers = self._services.peers
-        nowhere = {"node_id": -1, "host": "", "port": -1}
+        nowhere = {"key": key, "node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
             return {**nowhere, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
         right = Right("DESCRIBE", "GROUP" if kind == _GROUP else "TRANSACTIONAL_ID", (key,))
@@ -245,9 +248,8 @@ class Metadata:
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**nowhere, "error_code": code, "error_message": message_of(error)}
-        chain = (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, peers.chains)
-        node = peers.leader(chain)
-        return {"node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
+        node = self._services.peers.leader(self._chain(key, kind))
+        return {"key": key, "node_id": node.node_id, "host": node.host, "port": node.port, "error_code": ErrorCode.none}
 
 
 def _wants_operations(request: Request, of: str) -> bool:

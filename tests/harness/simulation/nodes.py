@@ -8,7 +8,7 @@ the loop, and may be lost, given up, or late; so may be what a gateway knows of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +85,9 @@ class _Peers(Peers):
 
     async def close(self) -> None:
         pass
+
+    async def confirm(self, chains: Collection[int]) -> None:
+        """It believes what it was told."""
 
     def believe(self, live: set[int]) -> None:
         """Take these for the gateways that live."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 import txnstore
-from tests.helpers.gateway import serving
+from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_batches import values_batch
 from tests.helpers.kafka_wire import RawClient
+from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 
 
@@ -27,6 +30,48 @@ def test_a_consumer_that_never_waits_gets_the_records_of_another_gateway(tmp_pat
             assert response.responses[0].partition_responses[0].base_offset == 0
             while not consumer.ask(Api.FETCH, asked, 11).responses[0].partitions[0].records:
                 pass  # The test's own timeout ends it.
+
+
+def test_a_gateway_of_another_store_is_no_peer(tmp_path: Path) -> None:
+    """Its records would be acknowledged, and be in the other store."""
+    with txnstore.create(tmp_path / "a") as ours, txnstore.create(tmp_path / "b") as other, serving(other) as theirs:
+        for store in (ours, other):
+            bound = socket.create_server(("127.0.0.1", 0))
+            addresses = [theirs.address, bound.getsockname()]
+            gateway = RunningGateway(store, bound=bound, peers=addresses)
+            if store is other:
+                gateway.start()
+                with RawClient(gateway) as client:
+                    assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == 2
+                gateway.stop()
+            else:
+                with pytest.raises(InvalidConfigError, match=rf"127.0.0.1:{theirs.address[1]} serves another store"):
+                    gateway.start()
+
+
+def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
+    """Its clients ask another gateway within milliseconds; kafka-python waits for ever after two wrong answers."""
+    bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [each.getsockname() for each in bound]
+    with txnstore.create(tmp_path, chains=4) as first, txnstore.open(tmp_path) as second:
+        one, two = (
+            RunningGateway(store, bound=each, peers=addresses)
+            for store, each in zip((first, second), bound, strict=True)
+        )
+        one.start()
+        two.start()
+        with RawClient(one) as client:
+
+            def coordinators() -> set[int]:
+                keys = [f"group-{number}" for number in range(50)]
+                found = client.ask(Api.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": keys}).coordinators
+                return {each.port for each in found}
+
+            while len(coordinators()) < 2:  # The first one has asked the second one before that listened.
+                pass
+            two.stop()
+            assert coordinators() == {one.address[1]}
+        one.stop()
 
 
 def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:
