@@ -26,6 +26,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from scramp import ScramException, ScramMechanism
+from scramp.core import ServerError
 
 from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
@@ -46,6 +47,22 @@ _ITERATIONS = 4096
 _FAILURE_DELAY = 0.1
 #: The longest message of an authentication, in bytes.
 _MAX_MESSAGE = 64 << 10
+#: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
+_MECHANISM, _LOGGED = re.compile("[A-Z0-9_-]{1,20}"), 100
+_MALFORMED = "its message is malformed"
+
+
+class _LoginError(Exception):
+    """A client is not who it says. It is told no reason; the log is, and has no password.
+
+    Args:
+        reason: Why.
+        user: Whom it names; empty if it names nobody.
+    """
+
+    def __init__(self, reason: str, user: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.user = reason, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +205,8 @@ class Sasl:
             # Its authentication would be frames without a header, which no client of this decade sends.
             return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
         if mechanism not in self.mechanisms:
+            name = mechanism if _MECHANISM.fullmatch(mechanism) else "unknown"
+            _log_failure(peer, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
         peer.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
         return {"error_code": ErrorCode.none, "mechanisms": self.mechanisms}
@@ -204,10 +223,9 @@ class Sasl:
             if peer.sasl == _PLAIN:
                 user, answer = await self._plain(data), b""
             else:
-                user, answer = peer.sasl.answer(data.decode("utf-8"))
-        except (KeyError, ValueError, UnicodeDecodeError, ScramException) as error:
-            _LOG.warning("a client failed to authenticate", extra={"peer": peer.host})
-            _LOG.debug("authentication failed", extra={"peer": peer.host, "error": repr(error)})
+                user, answer = peer.sasl.answer(data)
+        except _LoginError as error:
+            _log_failure(peer, _PLAIN if peer.sasl == _PLAIN else peer.sasl.mechanism, error)
             peer.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)
             return _failed(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
@@ -217,15 +235,18 @@ class Sasl:
 
     async def _plain(self, data: bytes) -> str:
         """The user of a message of PLAIN (RFC 4616), whose password is right."""
-        authorized, user, password = data.decode("utf-8").split("\0")
+        try:
+            authorized, user, password = data.decode("utf-8").split("\0")
+        except ValueError:
+            raise _LoginError(_MALFORMED) from None
         if authorized not in {"", user}:
-            raise ValueError("an authorization id that is not the user")
+            raise _LoginError("it asks for the rights of another user", user)
         credentials = list(self._users.get(user, {}).values())
         if not credentials:
-            raise KeyError(user)
+            raise _LoginError("there is no such user", user)
         check = partial(credentials[0].is_of, password)
         if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
-            raise ValueError("wrong password")
+            raise _LoginError("wrong password", user)
         return user
 
 
@@ -233,25 +254,37 @@ class _Scram:
     """The exchange of SCRAM with one client."""
 
     def __init__(self, users: Users, mechanism: str) -> None:
-        self._users, self._mechanism = users, mechanism
-        self._user = ""
+        self._users, self.mechanism = users, mechanism
+        self._user, self._reason = "", _MALFORMED
         self._server: Any = ScramMechanism(mechanism).make_server(self._look_up)
 
-    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        credential = self._users.get(user, {}).get(self._mechanism)
-        if credential is None:
-            raise KeyError(user)
+    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int] | None:
         self._user = user
+        credential = self._users.get(user, {}).get(self.mechanism)
+        if credential is None:
+            self._reason = "the user has no hash of this mechanism" if user in self._users else "there is no such user"
+            return None
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
-    def answer(self, message: str) -> tuple[str | None, bytes]:
+    def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """The answer to a message of the client; after its last one also its name."""
         server = self._server
-        if server.stage is None:
-            server.set_client_first(message)
-            return None, server.get_server_first().encode()
-        server.set_client_final(message)
+        try:
+            message = data.decode("utf-8")
+            if server.stage is None:
+                server.set_client_first(message)
+                return None, server.get_server_first().encode()
+            server.set_client_final(message)
+        except (KeyError, ValueError, ScramException) as error:
+            is_wrong = getattr(error, "server_error", None) is ServerError.INVALID_PROOF
+            raise _LoginError("wrong password" if is_wrong else self._reason, self._user) from None
         return self._user, server.get_server_final().encode()
+
+
+def _log_failure(peer: Peer, mechanism: str, error: _LoginError) -> None:
+    """``user`` is the last field: what a client calls itself cannot pass for the others."""
+    extra = {"peer": peer.host, "mechanism": mechanism, "reason": error.reason, "user": error.user[:_LOGGED]}
+    _LOG.warning("a client failed to authenticate", extra=extra)
 
 
 def _failed(code: ErrorCode, message: str) -> Fields:
