@@ -50,6 +50,8 @@ _MAX_MESSAGE = 64 << 10
 #: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
 _MECHANISM, _LOGGED = re.compile("[A-Z0-9_-]{1,20}"), 100
 _MALFORMED = "its message is malformed"
+#: What files of TLS have.
+_CERTIFICATE, _KEY = "certificate", "private key"
 
 
 class _LoginError(Exception):
@@ -147,8 +149,29 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidConfigError(f"TLS cannot use {certificate} with {key}: {error}") from error
+        msg = f"TLS cannot use {certificate} with {key}: {_fault(certificate, key) or error}"
+        raise InvalidConfigError(msg) from error
     return context
+
+
+def _fault(certificate: Path, key: Path) -> str:
+    """What is wrong with files of which OpenSSL says no more than ``PEM lib``; empty if it is something else."""
+    try:
+        has, have = _pem(certificate), _pem(key)
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    if has == {_KEY} and have == {_CERTIFICATE}:
+        return "the former is a key and the latter a certificate: they are swapped"
+    for path, parts, wanted in ((certificate, has, _CERTIFICATE), (key, have, _KEY)):
+        if wanted not in parts:
+            return f"{path} has no {wanted} in PEM" + "".join(f", but a {other}" for other in sorted(parts))
+    return ""
+
+
+def _pem(path: Path) -> set[str]:
+    """What a file has."""
+    kinds = re.findall(rb"-----BEGIN (?:[A-Z0-9]+ )*(CERTIFICATE|PRIVATE KEY)-----", path.read_bytes())
+    return {_CERTIFICATE if kind == b"CERTIFICATE" else _KEY for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True)

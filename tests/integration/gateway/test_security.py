@@ -265,8 +265,20 @@ def test_a_missing_file_of_users_is_refused(tmp_path: Path) -> None:
 def test_a_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     other = tmp_path / "key.pem"
     other.write_text("no key")
-    with pytest.raises(InvalidConfigError, match="TLS cannot use"):
+    with pytest.raises(
+        InvalidConfigError, match=r"TLS cannot use .*cert\.pem with .*key\.pem has no private key in PEM"
+    ):
         tls_context(certificate[0], other)
+
+
+def test_a_certificate_and_a_key_that_are_swapped_are_told_so(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    cert, key = certificate
+    with pytest.raises(InvalidConfigError, match=rf"{key} with {cert}: the former is a key .*: they are swapped"):
+        tls_context(key, cert)
+    with pytest.raises(InvalidConfigError, match=f"{key} has no certificate in PEM, but a private key"):
+        tls_context(key, key)
+    with pytest.raises(InvalidConfigError, match=f"{cert} has no private key in PEM, but a certificate"):
+        tls_context(cert, cert)
 
 
 def test_a_hash_is_that_of_its_password_only() -> None:
