@@ -142,6 +142,8 @@ def gateway(
     if advertise is None and listen[0] in _WILDCARDS:
         raise click.UsageError(f"--advertise is missing: clients cannot connect to {listen[0]}")
     with contextlib.ExitStack() as resources:
+        if app.debug:
+            resources.enter_context(printed_logs(times=True))
         bound = resources.enter_context(_bound(listen))
         scraped = None if metrics is None else resources.enter_context(_bound(metrics))
         host, port = bound.getsockname()[:2]
@@ -165,7 +167,8 @@ def gateway(
             return prometheus(connection, status=False) + families(rows, connection.url)
 
         if not app.debug:
-            resources.enter_context(printed_logs(logging.INFO))
+            resources.enter_context(printed_logs(logging.INFO, times=True))
+        resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
         served = None if scraped is None else (scraped, text)
         asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
 

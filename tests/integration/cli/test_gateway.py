@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
+from txnstore.cli.logs import printed_logs
 
 
 @pytest.fixture
@@ -55,3 +58,18 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
 def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = Cli(str(tmp_path / "none"), monkeypatch)("gateway", "--listen", "127.0.0.1:0")
     assert (result.status, "there is no txnstore at" in result.err) == (1, True), result
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_have_times_and_say_an_error_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("txnstore.gateway.test")
+    with printed_logs(), printed_logs(logging.INFO, times=True):
+        log.info("closing a connection: %s", "a reason", extra={"peer": "::1", "error": "a reason"})
+        log.info("it failed", extra={"error": "a reason", "user": "a\nb"})
+    lines = capsys.readouterr().err.splitlines()
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 INFO txnstore\.gateway\.test: "
+    assert re.fullmatch(time + r"closing a connection: a reason peer=::1", lines[0])
+    assert re.fullmatch(time + r"it failed error=a reason user='a\\nb'", lines[1])
+    assert len(lines) == 2
