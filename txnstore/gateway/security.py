@@ -93,9 +93,18 @@ Users = Mapping[str, Mapping[str, Credential]]
 
 
 def hashed(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
-    """The line of a file of users for a password, with a new salt."""
+    """The line of a file of users for a password, with a new salt.
+
+    Raises:
+        InvalidConfigError: No client can use this password.
+    """
+    if not password:
+        raise InvalidConfigError("the password is empty")
     scram = ScramMechanism(mechanism)
-    salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
+    try:
+        salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
+    except ScramException as error:
+        raise InvalidConfigError("the password has characters that SASLprep (RFC 4013) does not allow") from error
     encoded = [base64.b64encode(each).decode() for each in (salt, stored_key, server_key)]
     return f"{mechanism}${iterations}:{encoded[0]}${encoded[1]}:{encoded[2]}"
 

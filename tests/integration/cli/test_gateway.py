@@ -12,6 +12,7 @@ import pytest
 import txnstore
 from tests.helpers.cli import Cli
 from txnstore.cli.logs import printed_logs
+from txnstore.gateway.security import read_users
 
 
 @pytest.fixture
@@ -58,6 +59,33 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
 def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = Cli(str(tmp_path / "none"), monkeypatch)("gateway", "--listen", "127.0.0.1:0")
     assert (result.status, "there is no txnstore at" in result.err) == (1, True), result
+
+
+# Passwords ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_password_is_read_from_a_pipe(cli: Cli, tmp_path: Path) -> None:
+    result = cli("gateway", "--hash-password", stdin="secret\nmore\n")
+    assert (result.status, result.err) == (0, "")
+    (tmp_path / "users.toml").write_text(f'[users]\nalice = "{result.out.strip()}"\n')
+    credential = read_users(tmp_path / "users.toml")["alice"]["SCRAM-SHA-256"]
+    assert credential.is_of("secret")
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"), [("", "is empty"), ("\n", "is empty"), ("a\x07b\n", "does not allow")], ids=repr
+)
+def test_a_password_that_no_client_can_use_is_refused(cli: Cli, typed: str, reason: str) -> None:
+    result = cli("gateway", "--hash-password", stdin=typed)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("error: the password ")
+    assert reason in result.err
+
+
+def test_an_empty_password_that_is_typed_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.termui.hidden_prompt_func", lambda _: "")
+    result = cli("gateway", "--hash-password", terminal=True)
+    assert (result.status, result.out, "the password is empty" in result.err) == (1, "", True)
 
 
 # The log --------------------------------------------------------------------------------------------------------------
