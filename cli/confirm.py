@@ -43,7 +43,7 @@ def asks(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
 
 def can_ask() -> bool:
     """Whether there is a terminal to ask on."""
-    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask(question: str) -> None:
@@ -58,5 +58,6 @@ def ask(question: str) -> None:
         raise CommandError(msg)
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is open, and a terminal."""
     return stream is not None and not stream.closed and stream.isatty()

@@ -6,34 +6,53 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 #: The attributes of every record; all others are fields.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class FieldFormatter(logging.Formatter):
-    """Level, logger and message of a record, then its fields: ``INFO txnstore.connection: store opened ms=12``."""
+    """Level, logger and message of a record, then its fields: ``INFO txnstore.connection: store opened ms=12``.
 
-    def __init__(self) -> None:
+    An error that the message has is not repeated as a field. Text that could pass for another line is quoted.
+
+    Args:
+        times: Whether a line begins with its time, in UTC, in ISO 8601.
+    """
+
+    def __init__(self, *, times: bool = False) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
+        self._times = times
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - The name of the base class.
-        fields = ((name, value) for name, value in record.__dict__.items() if name not in _STANDARD)
-        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields)])
+        parts = [super().formatMessage(record)]
+        if self._times:
+            parts.insert(0, datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"))
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD and not (name == "error" and str(value) in record.message):
+                parts.append(f"{name}={value if str(value).isprintable() else repr(value)}")
+        return " ".join(parts)
 
 
 @contextmanager
-def printed_logs(level: int = logging.DEBUG) -> Iterator[None]:
-    """Show the records of txnstore from a level on, on standard error, while the block runs."""
-    logger, handler = logging.getLogger("txnstore"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FieldFormatter())
-    before, propagated = logger.level, logger.propagate
+def printed_logs(level: int = logging.DEBUG, name: str = "txnstore", *, times: bool = False) -> Iterator[None]:
+    """Show the records of a logger from a level on, on standard error, while the block runs.
+
+    Args:
+        level: The level.
+        name: The name of the logger.
+        times: Whether each line begins with its time.
+    """
+    logger, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FieldFormatter(times=times))
+    before, handlers, propagated = logger.level, logger.handlers, logger.propagate
     logger.setLevel(level)
-    logger.addHandler(handler)
+    logger.handlers = [handler]  # In place of those of a block around this one.
     logger.propagate = False
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        logger.handlers = handlers
         logger.setLevel(before)
         logger.propagate = propagated

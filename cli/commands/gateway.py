@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError
@@ -87,7 +89,9 @@ class Property(click.ParamType[tuple[str, str]]):
 @click.option("--tls-key", type=_FILE, help="The key of the certificate, as PEM.")
 @click.option("--sasl", type=_FILE, help="Who may connect: a file with hashes of passwords (docs/gateway.md).")
 @click.option(
-    "--hash-password", is_flag=True, help="Ask for a password, print its line for the file of --sasl, and end."
+    "--hash-password",
+    is_flag=True,
+    help="Ask for a password, or read a line of standard input, print its line for the file of --sasl, and end.",
 )
 @click.option("--metrics", type=Address(), help="Where Prometheus reads metrics: http://HOST:PORT/metrics.")
 @click.option(
@@ -119,12 +123,11 @@ def gateway(
         from txnstore.gateway.gateway import run
         from txnstore.gateway.metrics import SHOWN
         from txnstore.gateway.properties import Properties
-        from txnstore.gateway.security import hashed
     except ModuleNotFoundError as error:
         msg = f"a gateway needs packages that are not installed: {error.name} is missing"
         raise CommandError(msg, "Install txnstore[gateway].") from error
     if hash_password:
-        print(hashed(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
+        _print_hash()
         return
     security = _security(tls_cert, tls_key, sasl, insecure=insecure)
     try:
@@ -142,6 +145,8 @@ def gateway(
     if advertise is None and listen[0] in _WILDCARDS:
         raise click.UsageError(f"--advertise is missing: clients cannot connect to {listen[0]}")
     with contextlib.ExitStack() as resources:
+        if app.debug:
+            resources.enter_context(printed_logs(times=True))
         bound = resources.enter_context(_bound(listen))
         scraped = None if metrics is None else resources.enter_context(_bound(metrics))
         host, port = bound.getsockname()[:2]
@@ -165,9 +170,29 @@ def gateway(
             return prometheus(connection, status=False) + families(rows, connection.url)
 
         if not app.debug:
-            resources.enter_context(printed_logs(logging.INFO))
+            resources.enter_context(printed_logs(logging.INFO, times=True))
+        resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
         served = None if scraped is None else (scraped, text)
         asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+
+
+def _print_hash() -> None:
+    from txnstore.gateway.security import hashed
+
+    try:
+        print(hashed(_password()))
+    except InvalidConfigError as error:
+        raise CommandError(str(error)) from error
+
+
+def _password() -> str:
+    """A password that is typed twice; without a terminal a line of standard input."""
+    if is_terminal(sys.stdin):
+        # With a default an empty one is not asked for again without a reason.
+        return str(
+            click.prompt("Password", "", hide_input=True, confirmation_prompt=True, show_default=False, err=True)
+        )
+    return "" if sys.stdin is None else sys.stdin.readline().rstrip("\r\n")
 
 
 def _security(tls_cert: Path | None, tls_key: Path | None, sasl: Path | None, *, insecure: bool) -> Security:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import signal
 import socket
@@ -28,7 +27,7 @@ from txnstore.gateway.groups.handlers import ClassicGroups
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.logs import RateLimit, limited_logger, report_failure
+from txnstore.gateway.logs import limited_logger, log_omitted, log_omitted_often, report_failure
 from txnstore.gateway.metadata import Metadata, versions_fields
 from txnstore.gateway.metrics import GatewayMetrics, MetricsServer
 from txnstore.gateway.offsets import Offsets
@@ -83,6 +82,7 @@ class Gateway:
         self._bound, self._tls, self._url = bound, security.tls, redact(connection.url)
         self._failures = 0
         self._taking_over: asyncio.Task[None] | None = None
+        self._logging: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._freshness = Freshness(connection, self._threads)
         host, port = advertised or bound.getsockname()[:2]
@@ -125,6 +125,8 @@ class Gateway:
         """Listen, with all that the first request needs imported."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._failed)
+        self._logging = loop.create_task(log_omitted_often())
+        self._logging.add_done_callback(report_failure)
         await loop.run_in_executor(self._threads, _warm_up)
         host, port = self._bound.getsockname()[:2]
         await self._server.listen(self._bound, self._tls)
@@ -181,6 +183,9 @@ class Gateway:
         )
         have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
         await self._freshness.close()
+        if self._logging is not None:
+            self._logging.cancel()
+        log_omitted(ends=True)
         # A thread that still waits for the storage ends with its timeout; nobody waits for it here.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
         extra = {"url": self._url, "requests": self._server.traffic.requests.total()}
@@ -301,7 +306,7 @@ async def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    logging.getLogger("asyncio").addFilter(RateLimit())  # It says what goes wrong when connections are accepted.
+    limited_logger("asyncio")  # It says what goes wrong when connections are accepted.
     gateway = Gateway(connection, properties, bound, advertised, peers, security)
     scraped: MetricsServer | None = None
     try:

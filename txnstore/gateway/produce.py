@@ -30,7 +30,7 @@ from txnstore.errors import InvalidTxnStateError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
-from txnstore.gateway.logs import report_failure
+from txnstore.gateway.logs import limited_logger, report_failure
 from txnstore.gateway.records.batch import (
     BatchError,
     Codec,
@@ -48,6 +48,8 @@ from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
 from txnstore.producer.upload import deliver, encode_rows
 
+_LOG = limited_logger(__name__)
+
 #: Bytes of batches that one flush takes.
 _FLUSH_BYTES = 32 << 20
 #: Bytes of batches that share a segment.
@@ -56,6 +58,8 @@ _SHARED_BYTES = 8 << 20
 _ZSTD_FROM = 7
 #: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
 _UPLOAD_TIMEOUT = 30.0
+#: The records of a refused batch that the log names.
+_LOGGED = 10
 
 
 @dataclass(eq=False, slots=True)
@@ -112,7 +116,7 @@ class Produce:
             )
             for topic in body.topic_data
         ]
-        return self._respond(request, parts)
+        return self._respond(request, parts, peer)
 
     async def _stage(self, request: Request, topic: Any, partition: Any, peer: Peer) -> StagedBatch | Exception:
         """Check a batch and stage it; returns the error that refuses it."""
@@ -319,12 +323,13 @@ class Produce:
     # Responses --------------------------------------------------------------------------------------------------------
 
     async def _respond(
-        self, request: Request, parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]]
+        self, request: Request, parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]], peer: Peer
     ) -> Fields | None:
         responses = []
         failed: BaseException | None = None
         for topic, partitions in parts:
             answers = []
+            name, topic_id = value(topic, "name", ""), value(topic, "topic_id")
             for partition, staged in partitions:
                 try:
                     if isinstance(staged, Exception):
@@ -334,12 +339,15 @@ class Produce:
                     raise
                 except Exception as error:  # noqa: BLE001 - The client gets its code.
                     failed = error
-                    answers.append(_refusal(partition.index, error, request.version))
-            name, topic_id = value(topic, "name", ""), value(topic, "topic_id")
+                    answers.append(refusal := _refusal(partition.index, error, request.version))
+                    if isinstance(error, BatchError):
+                        _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, peer)
             responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
         if request.body.acks == 0:
             if failed is not None:
-                raise ConnectionAbortedError(f"a request with acks=0 failed: {failed}")
+                # The text of a refusal may have a value of a record, which no log has.
+                reason = "a batch was refused" if isinstance(failed, BatchError) else failed
+                raise ConnectionAbortedError(f"a request with acks=0 failed: {reason}")
             return None
         return {"responses": responses}
 
@@ -369,9 +377,18 @@ def _refusal(index: int, error: Exception, version: int) -> Fields:
         "base_offset": -1,
         "log_append_time": None,
         "log_start_offset": -1,
-        "record_errors": [{"batch_index": each.index, "batch_index_error_message": each.message} for each in records],
+        "record_errors": [{"batch_index": each.index, "batch_index_error_message": str(each)} for each in records],
         "error_message": message_of(error),
     }
+
+
+def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int, peer: Peer) -> None:
+    """Log a batch that is against the rules. Its client gets the whole text, which may have values of records."""
+    extra = {
+        "peer": peer.host, "topic": topic, "partition": partition, "reason": code.name,
+        "records": [each.index for each in error.record_errors[:_LOGGED]],
+    }  # fmt: skip
+    _LOG.info("a batch was refused", extra=extra)
 
 
 def _fail(staged: StagedBatch, error: BaseException) -> None:
@@ -411,9 +428,13 @@ def _needs_keys(writer: TopicWriter) -> bool:
 def _check_headers(table: pa.Table) -> None:
     """Refuse headers, which a typed topic has no place for: they would vanish."""
     with_headers = pc.greater(pc.fill_null(pc.list_value_length(table["headers"]), 0), 0).to_pylist()
-    refused = [RecordError(row, "it has headers") for row, has_headers in enumerate(with_headers) if has_headers]
+    refused = [
+        RecordError(row, "it has headers, which a topic with a schema does not store")
+        for row, has_headers in enumerate(with_headers)
+        if has_headers
+    ]
     if refused:
-        raise InvalidBatchError("a topic with a schema stores no headers", refused)
+        raise InvalidBatchError.of_records(refused)
 
 
 def _shares(taken: Sequence[StagedBatch], numbers: Iterable[int], own_bytes: int) -> list[list[int]]:

@@ -56,9 +56,6 @@ class Properties:
                 raise InvalidConfigError(f"a gateway has no property {name!r}; {hint}")
             values[names[name].name] = _PARSERS[str(names[name].type)](name, text)
         properties = cls(**values)
-        for name in ("num.partitions", "group.max.size", "group.consumer.max.size"):
-            if getattr(properties, names[name].name) < 1:
-                raise InvalidConfigError(f"{name} must be a whole number from 1 on, not 0")
         session_ms, interval_ms = (
             properties.group_consumer_session_timeout_ms,
             properties.group_consumer_heartbeat_interval_ms,
@@ -83,9 +80,11 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise InvalidConfigError(f"{name} must be a whole number from 0 on, not {text!r}")
+    least = 1 if name in _POSITIVE else 0
+    if not text.isdecimal() or int(text) < least:
+        raise InvalidConfigError(f"{name} must be a whole number from {least} on, not {text!r}")
     return int(text)
 
 
+_POSITIVE = {"num.partitions", "group.max.size", "group.consumer.max.size"}
 _PARSERS: dict[str, Callable[[str, str], Any]] = {"bool": _flag, "int": _number}

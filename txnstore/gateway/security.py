@@ -26,6 +26,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from scramp import ScramException, ScramMechanism
+from scramp.core import ServerError
 
 from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
@@ -46,6 +47,24 @@ _ITERATIONS = 4096
 _FAILURE_DELAY = 0.1
 #: The longest message of an authentication, in bytes.
 _MAX_MESSAGE = 64 << 10
+#: The names of mechanisms (RFC 4422), and how much of a user's name a line of the log has.
+_MECHANISM, _LOGGED = re.compile("[A-Z0-9_-]{1,20}"), 100
+_MALFORMED = "its message is malformed"
+#: What files of TLS have.
+_CERTIFICATE, _KEY = "certificate", "private key"
+
+
+class _LoginError(Exception):
+    """A client is not who it says. It is told no reason; the log is, and has no password.
+
+    Args:
+        reason: Why.
+        user: Whom it names; empty if it names nobody.
+    """
+
+    def __init__(self, reason: str, user: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.user = reason, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +93,18 @@ Users = Mapping[str, Mapping[str, Credential]]
 
 
 def hashed(password: str, mechanism: str = "SCRAM-SHA-256") -> str:
-    """The line of a file of users for a password, with a new salt."""
+    """The line of a file of users for a password, with a new salt.
+
+    Raises:
+        InvalidConfigError: No client can use this password.
+    """
+    if not password:
+        raise InvalidConfigError("the password is empty")
     scram = ScramMechanism(mechanism)
-    salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
+    try:
+        salt, stored_key, server_key, iterations = scram.make_auth_info(password, iteration_count=_ITERATIONS)
+    except ScramException as error:
+        raise InvalidConfigError("the password has characters that SASLprep (RFC 4013) does not allow") from error
     encoded = [base64.b64encode(each).decode() for each in (salt, stored_key, server_key)]
     return f"{mechanism}${iterations}:{encoded[0]}${encoded[1]}:{encoded[2]}"
 
@@ -130,8 +158,29 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidConfigError(f"TLS cannot use {certificate} with {key}: {error}") from error
+        msg = f"TLS cannot use {certificate} with {key}: {_fault(certificate, key) or error}"
+        raise InvalidConfigError(msg) from error
     return context
+
+
+def _fault(certificate: Path, key: Path) -> str:
+    """What is wrong with files of which OpenSSL says no more than ``PEM lib``; empty if it is something else."""
+    try:
+        has, have = _pem(certificate), _pem(key)
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    if has == {_KEY} and have == {_CERTIFICATE}:
+        return "the former is a key and the latter a certificate: they are swapped"
+    for path, parts, wanted in ((certificate, has, _CERTIFICATE), (key, have, _KEY)):
+        if wanted not in parts:
+            return f"{path} has no {wanted} in PEM" + "".join(f", but a {other}" for other in sorted(parts))
+    return ""
+
+
+def _pem(path: Path) -> set[str]:
+    """What a file has."""
+    kinds = re.findall(rb"-----BEGIN (?:[A-Z0-9]+ )*(CERTIFICATE|PRIVATE KEY)-----", path.read_bytes())
+    return {_CERTIFICATE if kind == b"CERTIFICATE" else _KEY for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +237,8 @@ class Sasl:
             # Its authentication would be frames without a header, which no client of this decade sends.
             return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
         if mechanism not in self.mechanisms:
+            name = mechanism if _MECHANISM.fullmatch(mechanism) else "unknown"
+            _log_failure(peer, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
         peer.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
         return {"error_code": ErrorCode.none, "mechanisms": self.mechanisms}
@@ -204,10 +255,9 @@ class Sasl:
             if peer.sasl == _PLAIN:
                 user, answer = await self._plain(data), b""
             else:
-                user, answer = peer.sasl.answer(data.decode("utf-8"))
-        except (KeyError, ValueError, UnicodeDecodeError, ScramException) as error:
-            _LOG.warning("a client failed to authenticate", extra={"peer": peer.host})
-            _LOG.debug("authentication failed", extra={"peer": peer.host, "error": repr(error)})
+                user, answer = peer.sasl.answer(data)
+        except _LoginError as error:
+            _log_failure(peer, _PLAIN if peer.sasl == _PLAIN else peer.sasl.mechanism, error)
             peer.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)
             return _failed(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
@@ -217,15 +267,18 @@ class Sasl:
 
     async def _plain(self, data: bytes) -> str:
         """The user of a message of PLAIN (RFC 4616), whose password is right."""
-        authorized, user, password = data.decode("utf-8").split("\0")
+        try:
+            authorized, user, password = data.decode("utf-8").split("\0")
+        except ValueError:
+            raise _LoginError(_MALFORMED) from None
         if authorized not in {"", user}:
-            raise ValueError("an authorization id that is not the user")
+            raise _LoginError("it asks for the rights of another user", user)
         credentials = list(self._users.get(user, {}).values())
         if not credentials:
-            raise KeyError(user)
+            raise _LoginError("there is no such user", user)
         check = partial(credentials[0].is_of, password)
         if not await asyncio.get_running_loop().run_in_executor(None, check):  # It takes milliseconds, on purpose.
-            raise ValueError("wrong password")
+            raise _LoginError("wrong password", user)
         return user
 
 
@@ -233,25 +286,37 @@ class _Scram:
     """The exchange of SCRAM with one client."""
 
     def __init__(self, users: Users, mechanism: str) -> None:
-        self._users, self._mechanism = users, mechanism
-        self._user = ""
+        self._users, self.mechanism = users, mechanism
+        self._user, self._reason = "", _MALFORMED
         self._server: Any = ScramMechanism(mechanism).make_server(self._look_up)
 
-    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        credential = self._users.get(user, {}).get(self._mechanism)
-        if credential is None:
-            raise KeyError(user)
+    def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int] | None:
         self._user = user
+        credential = self._users.get(user, {}).get(self.mechanism)
+        if credential is None:
+            self._reason = "the user has no hash of this mechanism" if user in self._users else "there is no such user"
+            return None
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
-    def answer(self, message: str) -> tuple[str | None, bytes]:
+    def answer(self, data: bytes) -> tuple[str | None, bytes]:
         """The answer to a message of the client; after its last one also its name."""
         server = self._server
-        if server.stage is None:
-            server.set_client_first(message)
-            return None, server.get_server_first().encode()
-        server.set_client_final(message)
+        try:
+            message = data.decode("utf-8")
+            if server.stage is None:
+                server.set_client_first(message)
+                return None, server.get_server_first().encode()
+            server.set_client_final(message)
+        except (KeyError, ValueError, ScramException) as error:
+            is_wrong = getattr(error, "server_error", None) is ServerError.INVALID_PROOF
+            raise _LoginError("wrong password" if is_wrong else self._reason, self._user) from None
         return self._user, server.get_server_final().encode()
+
+
+def _log_failure(peer: Peer, mechanism: str, error: _LoginError) -> None:
+    """``user`` is the last field: what a client calls itself cannot pass for the others."""
+    extra = {"peer": peer.host, "mechanism": mechanism, "reason": error.reason, "user": error.user[:_LOGGED]}
+    _LOG.warning("a client failed to authenticate", extra=extra)
 
 
 def _failed(code: ErrorCode, message: str) -> Fields:

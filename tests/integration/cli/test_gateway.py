@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
+from txnstore.cli.logs import printed_logs
+from txnstore.gateway.security import read_users
 
 
 @pytest.fixture
@@ -27,7 +31,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--listen", "0.0.0.0:0", "--insecure"], 2, "--advertise is missing"),
         (["--property", "num.partition=2"], 2, "did you mean num.partitions?"),
         (["--property", "num.partitions"], 2, "is not NAME=VALUE"),
-        (["--property", "num.partitions=many"], 2, "must be a whole number"),
+        (["--property", "num.partitions=many"], 2, "must be a whole number from 1 on, not 'many'"),
+        (["--property", "num.partitions=-1"], 2, "must be a whole number from 1 on, not '-1'"),
+        (["--property", "group.initial.rebalance.delay.ms=x"], 2, "must be a whole number from 0 on"),
         (["--property", "num.partitions=0"], 2, "from 1 on"),
         (["--property", "auto.create.topics.enable=yes"], 2, "must be true or false"),
         (["--property", "group.consumer.heartbeat.interval.ms=50000"], 2, "below group.consumer.session.timeout.ms"),
@@ -53,3 +59,45 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
 def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = Cli(str(tmp_path / "none"), monkeypatch)("gateway", "--listen", "127.0.0.1:0")
     assert (result.status, "there is no txnstore at" in result.err) == (1, True), result
+
+
+# Passwords ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_password_is_read_from_a_pipe(cli: Cli, tmp_path: Path) -> None:
+    result = cli("gateway", "--hash-password", stdin="secret\nmore\n")
+    assert (result.status, result.err) == (0, "")
+    (tmp_path / "users.toml").write_text(f'[users]\nalice = "{result.out.strip()}"\n')
+    credential = read_users(tmp_path / "users.toml")["alice"]["SCRAM-SHA-256"]
+    assert credential.is_of("secret")
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"), [("", "is empty"), ("\n", "is empty"), ("a\x07b\n", "does not allow")], ids=repr
+)
+def test_a_password_that_no_client_can_use_is_refused(cli: Cli, typed: str, reason: str) -> None:
+    result = cli("gateway", "--hash-password", stdin=typed)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("error: the password ")
+    assert reason in result.err
+
+
+def test_an_empty_password_that_is_typed_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.termui.hidden_prompt_func", lambda _: "")
+    result = cli("gateway", "--hash-password", terminal=True)
+    assert (result.status, result.out, "the password is empty" in result.err) == (1, "", True)
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_have_times_and_say_an_error_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("txnstore.gateway.test")
+    with printed_logs(), printed_logs(logging.INFO, times=True):
+        log.info("closing a connection: %s", "a reason", extra={"peer": "::1", "error": "a reason"})
+        log.info("it failed", extra={"error": "a reason", "user": "a\nb"})
+    lines = capsys.readouterr().err.splitlines()
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 INFO txnstore\.gateway\.test: "
+    assert re.fullmatch(time + r"closing a connection: a reason peer=::1", lines[0])
+    assert re.fullmatch(time + r"it failed error=a reason user='a\\nb'", lines[1])
+    assert len(lines) == 2

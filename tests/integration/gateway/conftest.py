@@ -8,6 +8,13 @@ import pytest
 
 import txnstore
 from tests.helpers.gateway_process import GatewayProcess, gateway_process
+from txnstore.gateway import logs
+
+
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of the log is left out, whatever other tests have logged."""
+    monkeypatch.setattr(logs.RateLimit, "filter", lambda *_: True)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,7 @@ def test_start_and_end_are_in_the_log(tmp_path: Path) -> None:
         assert gateway.stop() == 0
     start, end = (line for line in gateway.log_lines() if START in line or END in line)
     assert START in start
+    assert all(datetime.fromisoformat(line.split(" ", 1)[0]).utcoffset() == timedelta() for line in (start, end))
     assert f"address=127.0.0.1:{gateway.port} " in start
     assert END in end
     assert end.endswith("requests=1")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.gateway_process import Client, produce_fields, record_batch
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
+from txnstore.gateway.logs import log_omitted
 from txnstore.gateway.security import Security, hashed, read_users, tls_context
 
 SCRAMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -118,6 +121,70 @@ def test_others_are_refused(
     assert store.scan("t").to_table().num_rows == 0
 
 
+@pytest.mark.usefixtures("unlimited")
+@pytest.mark.parametrize(
+    ("mechanism", "messages", "reason", "user"),
+    [
+        ("PLAIN", [b"\0alice\0hunter2"], "wrong password", "alice"),
+        ("PLAIN", [b"\0carl\0hunter2"], "there is no such user", "carl"),
+        ("PLAIN", [b"bob\0alice\0hunter2"], "it asks for the rights of another user", "alice"),
+        ("PLAIN", [b"hunter2"], "its message is malformed", ""),
+        ("PLAIN", [b"\0al\xff\0hunter2"], "its message is malformed", ""),
+        ("SCRAM-SHA-256", [b"n,,n=carl,r=abc"], "there is no such user", "carl"),
+        ("SCRAM-SHA-512", [b"n,,n=bob,r=abc"], "the user has no hash of this mechanism", "bob"),
+        ("SCRAM-SHA-256", [b"hunter2"], "its message is malformed", ""),
+        ("SCRAM-SHA-256", [b"n,,n=alice,r=abc", b"hunter2"], "its message is malformed", "alice"),
+        ("GSSAPI", [], "the mechanism is not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512", ""),
+    ],
+)
+def test_the_log_says_who_failed_to_authenticate_and_why(
+    store: txnstore.Store,
+    users_file: Path,
+    caplog: pytest.LogCaptureFixture,
+    mechanism: str,
+    messages: list[bytes],
+    reason: str,
+    user: str,
+) -> None:
+    caplog.set_level(logging.DEBUG, "txnstore.gateway")
+    security = Security(read_users(users_file), plain=True)
+    with serving(store, security=security) as gateway, Client(*gateway.address) as client:
+        client.ask(Api.SASL_HANDSHAKE, 1, {"mechanism": mechanism})
+        for message in messages:
+            client.ask(Api.SASL_AUTHENTICATE, 2, {"auth_bytes": message})
+    (line,) = (record for record in caplog.records if record.getMessage() == "a client failed to authenticate")
+    fields = line.__dict__
+    assert line.levelno == logging.WARNING
+    assert [fields[name] for name in ("peer", "mechanism", "reason", "user")] == ["127.0.0.1", mechanism, reason, user]
+    assert "hunter2" not in str([record.__dict__ for record in caplog.records])
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_a_wrong_password_of_scram_is_logged(
+    store: txnstore.Store, users_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(store, security=Security(read_users(users_file))) as gateway:
+        _produce(gateway, "SCRAM-SHA-256", "alice", "wrong")
+    fields = next(each.__dict__ for each in caplog.records if "failed to authenticate" in each.getMessage())
+    assert (fields["user"], fields["reason"]) == ("alice", "wrong password")
+
+
+def test_connections_closed_that_the_log_leaves_out_are_counted(
+    store: txnstore.Store, users_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(store, security=Security(read_users(users_file))) as running:
+        log_omitted(ends=True)
+        caplog.clear()
+        for _ in range(30):
+            with Client(*running.address) as client:
+                client.begin(Api.PRODUCE, 7, produce_fields("t", record_batch([b"v"])))
+                assert client.is_closed()
+    lines = [each.getMessage() for each in caplog.records if "before the client has authenticated" in each.getMessage()]
+    counts = [re.search(r"\((\d+) more like it were left out\)", line) for line in lines]
+    assert len(lines) < 30
+    assert len(lines) + sum(int(count[1]) for count in counts if count) == 30
+
+
 def test_a_request_before_the_authentication_closes_the_connection(gateway: RunningGateway) -> None:
     with Client(*gateway.address) as client:
         client.ask(Api.API_VERSIONS, 3, {})
@@ -198,8 +265,20 @@ def test_a_missing_file_of_users_is_refused(tmp_path: Path) -> None:
 def test_a_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     other = tmp_path / "key.pem"
     other.write_text("no key")
-    with pytest.raises(InvalidConfigError, match="TLS cannot use"):
+    with pytest.raises(
+        InvalidConfigError, match=r"TLS cannot use .*cert\.pem with .*key\.pem has no private key in PEM"
+    ):
         tls_context(certificate[0], other)
+
+
+def test_a_certificate_and_a_key_that_are_swapped_are_told_so(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    cert, key = certificate
+    with pytest.raises(InvalidConfigError, match=rf"{key} with {cert}: the former is a key .*: they are swapped"):
+        tls_context(key, cert)
+    with pytest.raises(InvalidConfigError, match=f"{key} has no certificate in PEM, but a private key"):
+        tls_context(key, key)
+    with pytest.raises(InvalidConfigError, match=f"{cert} has no private key in PEM, but a certificate"):
+        tls_context(cert, cert)
 
 
 def test_a_hash_is_that_of_its_password_only() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import kafka
 import pyarrow as pa
 import pytest
 
 import txnstore
 from tests.helpers.gateway import RunningGateway, serving
+from tests.helpers.gateway_process import Client, produce_fields, record_batch
+from txnstore.gateway.apis import Api
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
@@ -73,3 +77,54 @@ def test_what_does_not_fit_the_schema_is_refused(
 ) -> None:
     assert _error(gateway, value, **record).code() == confluent_kafka.KafkaError.INVALID_RECORD
     assert store.scan("people").to_table().num_rows == 0
+
+
+@pytest.mark.usefixtures("unlimited")
+@pytest.mark.parametrize(
+    ("topic", "key", "bad"),
+    [
+        ("people", None, {"value": b'{"id": "text"}'}),
+        ("people", None, {"value": b'{"id": 1}', "headers": [("h", b"v")]}),
+        ("keyed", b"k", {"value": b"v"}),
+    ],
+)
+def test_a_refusal_names_the_record(
+    gateway: RunningGateway,
+    store: txnstore.Store,
+    caplog: pytest.LogCaptureFixture,
+    topic: str,
+    key: bytes | None,
+    bad: dict[str, Any],
+) -> None:
+    """In the message of the batch, and in that of the record: some clients show only one of them."""
+    store.create_topic("keyed", config={"cleanup.policy": "compact"})
+    caplog.set_level(logging.INFO, "txnstore.gateway")
+    producer = kafka.KafkaProducer(bootstrap_servers=gateway.bootstrap, linger_ms=60_000)
+    accepted = [producer.send(topic, b'{"id": 1}', key) for _ in range(3)]
+    refused = producer.send(topic, **bad)
+    producer.flush(30)
+    assert all(future.failed() for future in accepted)
+    assert str(refused.exception.args[0]).startswith("record 3: ")
+    producer.close()
+    (line,) = (each for each in caplog.records if each.getMessage() == "a batch was refused")
+    fields = line.__dict__
+    assert (line.levelno, fields["topic"], fields["partition"]) == (logging.INFO, topic, 0)
+    assert (fields["reason"], fields["records"]) == ("invalid_record", [3])
+    assert store.scan(topic).to_table().num_rows == 0
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_the_message_of_a_refused_batch_names_the_record_and_no_log_has_its_text(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "txnstore.gateway")
+    batch = record_batch([b'{"id": 1}', b'{"id": "hunter2"}'])
+    with Client(*gateway.address) as client:
+        answer = client.ask(Api.PRODUCE, 8, produce_fields("people", batch))
+        (partition,) = answer.responses[0].partition_responses
+        assert partition.error_message.startswith("record 1: column 'id': ")
+        assert [each.batch_index_error_message for each in partition.record_errors] == [partition.error_message]
+        client.begin(Api.PRODUCE, 8, produce_fields("people", batch, acks=0))
+        assert client.is_closed()
+    assert [each.getMessage() for each in caplog.records].count("a batch was refused") == 2
+    assert "hunter2" not in str([each.__dict__ for each in caplog.records])

@@ -188,7 +188,7 @@ def test_what_is_not_broken_is_taken() -> None:
 def test_a_broken_record_is_named() -> None:
     bad = record(0, 1, -1, 9, b"v", 0)
     decoded = to_table([sealed(FINE + bad + record(0, 2, -1, 1, b"v", 0) + record(0, 3, -1, 7, b"v", 0), 4)])
-    assert str(decoded.errors[0]) == "record 1 of the batch is invalid: its fields do not fit its length"
+    assert str(decoded.errors[0]) == "record 1: its fields do not fit its length"
     assert [error.index for error in decoded.errors[0].record_errors] == [1, 3]
 
 

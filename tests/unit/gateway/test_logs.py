@@ -31,6 +31,27 @@ def test_the_next_line_says_how_many_were_left_out() -> None:
     assert quiet.getMessage() == "bad"
 
 
+def test_the_last_line_left_out_is_written_later_if_no_other_comes() -> None:
+    limit = RateLimit()
+    for number in range(25):
+        limit.filter(line(0, text=str(number)))
+    assert limit.late(5) == []
+    (late,) = limit.late(7)
+    assert late.created == 7
+    assert limit.filter(late)
+    assert late.getMessage() == "24 (14 more like it were left out)"
+    assert limit.late(100) == []
+
+
+def test_at_the_end_all_lines_left_out_are_said() -> None:
+    limit = RateLimit()
+    for _ in range(11):
+        limit.filter(line(0))
+        limit.filter(line(0, place=2))
+    late = limit.late(0, ends=True)
+    assert [limit.filter(each) and each.getMessage() for each in late] == ["bad", "bad"]
+
+
 def test_places_are_limited_each_on_its_own_and_debug_lines_are_not() -> None:
     limit = RateLimit()
     for _ in range(20):

@@ -95,7 +95,7 @@ def refused(schema: pa.Schema, *rows: object, **options: Any) -> list[tuple[int,
         read(schema, *rows, **options)
     assert raised.value.kafka_code == 87
     first = raised.value.record_errors[0]
-    assert str(raised.value) == f"record {first.index} of the batch is invalid: {first.message}"
+    assert str(raised.value) == f"record {first.index}: {first.message}"
     return [(error.index, error.message) for error in raised.value.record_errors]
 
 

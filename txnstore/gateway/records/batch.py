@@ -59,6 +59,9 @@ class RecordError:
     index: int
     message: str
 
+    def __str__(self) -> str:
+        return f"record {self.index}: {self.message}"
+
 
 class BatchError(TxnStoreError):
     """A batch is refused as a whole.
@@ -75,8 +78,7 @@ class BatchError(TxnStoreError):
     @classmethod
     def of_records(cls, errors: Sequence[RecordError]) -> Self:
         """The error of a batch with such records, of which there is at least one."""
-        first = errors[0]
-        return cls(f"record {first.index} of the batch is invalid: {first.message}", errors[:LISTED])
+        return cls(str(errors[0]), errors[:LISTED])
 
 
 class CorruptBatchError(BatchError):
