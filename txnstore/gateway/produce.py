@@ -312,6 +312,8 @@ class Produce:
         task.add_done_callback(self._look_ups.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
+        if staged.topic.schema is not None:  # Its rows are stored, not its bytes: a later reader gets other ones.
+            return
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
         data = placed(staged.raw, appended.base_offset, append_time=append_time)
         self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
