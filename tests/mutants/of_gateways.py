@@ -18,11 +18,13 @@ from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.produce import Produce
+from txnstore.gateway.records import columns
 from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
 _METADATA = "integration/gateway/test_metadata.py::"
+_FAILED = "integration/gateway/test_failed_batches.py::"
 _COLD = "unit/gateway/test_cold.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
@@ -70,6 +72,35 @@ GATEWAYS = (
         "if $lane not in $busy",
         "",
         test=_COMMITS + "test_batches_of_a_partition_keep_their_order[3-plain]",
+    ),
+    Mutant(
+        "batches behind one that the storage failed to take are appended",
+        Produce._fail,
+        "not isinstance($error, StorageError | UploadExpiredError)",
+        "True",
+        test=_FAILED + "test_batches_of_the_flush_of_a_failed_one_fail_with_it",
+    ),
+    Mutant(
+        "a batch that was withdrawn is committed",
+        Commits._start,
+        " if not $each.future.done()",
+        "",
+        test=_FAILED + "test_batches_that_wait_for_the_commit_behind_a_failed_one_fail_with_it",
+    ),
+    Mutant(
+        "rows of a topic with a schema are kept as a client sent them",
+        Produce._keep,
+        "$staged.topic.schema is not None",
+        "False",
+        test="integration/gateway/test_typed_topics.py::test_an_offset_reads_the_same_at_each_gateway",
+    ),
+    Mutant(
+        "records of several appends have the time of the last one",
+        columns._encode,
+        "$append_time and $times.min() == $times.max()",
+        "$append_time",
+        test="integration/gateway/test_differences.py::"
+        "test_the_time_of_the_append_is_of_that_type_until_a_compaction_joins_batches",
     ),
     Mutant(
         "a batch of a transaction overtakes an earlier one of its partition",

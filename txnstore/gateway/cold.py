@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 
+import numpy as np
 import pyarrow as pa
 
 from txnstore.connection import Connection
@@ -204,13 +205,13 @@ def _encode(
     if is_large(parts[0]) and has_footer(parts[0].batch.segment):
         part = Slice(parts[0].tp, parts[0].batch, position, parts[0].batch.limit)
         table, limit = _first_piece(open_slice(objects, part, projection, in_parts=True))
-        return position, limit, to_batches(_records(table, topic)) if table is not None else ()
+        return position, limit, _batches(table, topic, [part]) if table is not None else ()
     # Whole batches, as Kafka returns them: a consumer skips what is before its position.
     whole = [Slice(part.tp, part.batch, part.batch.base_offset, part.batch.limit) for part in parts]
     others = [connection.pool.submit(partial(open_slice, objects, part, projection)) for part in whole[1:]]
     opened = [open_slice(objects, whole[0], projection), *(other.result() for other in others)]
     table = read_together(opened, projection)
-    return whole[0].start, whole[-1].limit, to_batches(_records(table, topic))
+    return whole[0].start, whole[-1].limit, _batches(table, topic, whole)
 
 
 def is_large(part: Slice) -> bool:
@@ -226,6 +227,30 @@ def _first_piece(opened: OpenSlice) -> tuple[pa.Table | None, int]:
             is_last = number + 1 == len(opened)
             return table, opened.part.limit if is_last else table["_offset"][-1].as_py() + 1
     return None, opened.part.limit
+
+
+def _batches(table: pa.Table, topic: CatalogTopic, parts: Sequence[Slice]) -> list[EncodedBatch]:
+    """The rows of consecutive slices as batches, which end where the time of the append changes."""
+    records = _records(table, topic)
+    offsets = records["_offset"].to_numpy()
+    batches: list[EncodedBatch] = []
+    for (at_append, _), group in groupby(parts, partial(_append_time, topic)):
+        same = [*group]
+        first, limit = np.searchsorted(offsets, [same[0].start, same[-1].limit]).tolist()
+        batches += to_batches(records.slice(first, limit - first), append_time=at_append)
+    return batches
+
+
+def _append_time(topic: CatalogTopic, part: Slice) -> tuple[bool, int | None]:
+    """Whether the rows have the time of their append, and that time; None: each has its own.
+
+    A compaction stores the time of each row, and not where it came from, which the topic tells. It may merge many
+    appends of one record, so its batches do not end where the time changes: nearly all of them would have one record.
+    """
+    merged = part.batch.segment.explicit_offsets
+    kind = (None if merged else part.batch.timestamp_type) or topic.config.get("message.timestamp.type")
+    at_append = kind == "LogAppendTime"
+    return at_append, part.batch.appended_at if at_append and not merged else None
 
 
 def _records(table: pa.Table, topic: CatalogTopic) -> pa.Table:

@@ -72,7 +72,10 @@ class Commits:
         self._starting = False
 
     def submit(self, command: Command, principal: str | None) -> asyncio.Future[Any]:
-        """Commit a command; the future has its answer, or the error that refuses it.
+        """Commit a command; the future has its answer, or the error that refuses it. Cancel it to withdraw the command.
+
+        A command that a commit has taken is not withdrawn. Those behind a command that fails can be: its callers are
+        told before the next commit begins.
 
         Args:
             command: The command.
@@ -95,9 +98,10 @@ class Commits:
         for name in [name for name in self._waiting if name not in busy][: _THREADS - len(busy)]:
             lane = self._waiting.pop(name)
             lane.taken.set()
+            asked = [each for each in lane.asked if not each.future.done()]
             self.commits += 1
-            self.commands += len(lane.asked)
-            task = asyncio.get_running_loop().create_task(self._commit(lane.asked))
+            self.commands += len(asked)
+            task = asyncio.get_running_loop().create_task(self._commit(asked))
             self._running[task] = name
             task.add_done_callback(self._ended)
 

@@ -35,7 +35,7 @@ from txnstore.gateway.peers import SOFTWARE, Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
-from txnstore.gateway.server import Fields, Handler, Peer, Server
+from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
@@ -256,7 +256,7 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
     handlers: dict[Api, Handler] = {}
 
     def with_recent_rules(handle: Handler) -> Handler:
-        async def handle_by_them(request: Request, peer: Peer) -> Fields | Awaitable[Fields | None] | None:
+        async def handle_by_them(request: Request, peer: Peer) -> Fields | Built | Awaitable[Fields | None] | None:
             with services.freshness.request():
                 await services.read_rules()
                 return await handle(request, peer)

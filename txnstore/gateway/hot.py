@@ -1,4 +1,7 @@
-"""The newest batches in memory, as they came: a consumer that follows them costs no GET and no encoding."""
+"""The newest batches in memory, as they came: a consumer that follows them costs no GET and no encoding.
+
+Not those of topics with a schema: their rows are stored, not their bytes, and an offset reads the same from anywhere.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.peers import Node
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Built, Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
@@ -30,6 +30,9 @@ _FEATURES = {"transaction.version": 2, "group.version": 1}
 _WITHOUT_NAME = 12
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1
+#: Partitions that the event loop describes at a time, which takes it about 50 ms: the most of a page, as in Kafka
+#: (``max.request.partition.size.limit``), and of a response that is not built in a thread.
+MOST_AT_ONCE = 2_000
 #: Topics of brokers. A gateway keeps what they hold in the chains; clients may ask whether they exist.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -74,34 +77,39 @@ class Metadata:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    async def metadata(self, request: Request, peer: Peer) -> Fields:
+    async def metadata(self, request: Request, peer: Peer) -> Fields | Built:
         """The gateways, and topics with the leaders of their partitions."""
         asked, with_operations = value(request.body, "topics"), _wants_operations(request, "topic")
+        topics: list[CatalogTopic | Fields]
         if asked is None or (request.version == 0 and not asked):
             view = await self._services.freshness.recent()
-            visible = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
-            topics = [self._described(topic, peer, with_operations=with_operations) for topic in visible]
+            topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
         else:
             named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
-            topics = [
-                await self._asked(each, request, peer, with_operations=with_operations) for each in named.values()
-            ]
-        return {
-            **self._cluster(self._services.peers.named()),
-            "topics": topics,
-            **self._cluster_operations(request, peer),
-        }
+            topics = [await self._asked(each, request, peer) for each in named.values()]
+        cluster = {**self._cluster(self._services.peers.named()), **self._cluster_operations(request, peer)}
 
-    async def _asked(self, asked: Any, request: Request, peer: Peer, *, with_operations: bool) -> Mapping[str, Any]:
+        def build() -> Fields:
+            described = [
+                self._described(topic, peer, with_operations=with_operations)
+                if isinstance(topic, CatalogTopic)
+                else topic
+                for topic in topics
+            ]
+            return {**cluster, "topics": described}
+
+        partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
+        return build if partitions > MOST_AT_ONCE else build()
+
+    async def _asked(self, asked: Any, request: Request, peer: Peer) -> CatalogTopic | Fields:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
         try:
             if topic_id is not None:  # Java's consumer sends an empty name with it.
                 topic = await self._services.find(None, topic_id, 0)
                 self._check_described(topic.name, peer)
-            else:
-                may_create = bool(value(request.body, "allow_auto_topic_creation", True))
-                topic = await self._find(name, peer, may_create=may_create)
-            return self._described(topic, peer, with_operations=with_operations)
+                return topic
+            may_create = bool(value(request.body, "allow_auto_topic_creation", True))
+            return await self._find(name, peer, may_create=may_create)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.METADATA, 0)
             shown = None if topic_id is not None and request.version >= _WITHOUT_NAME else name or ""
@@ -133,14 +141,17 @@ class Metadata:
             return (await self._services.freshness.head()).find_topic(name)
         return created
 
-    def _described(self, topic: CatalogTopic, peer: Peer, *, with_operations: bool) -> Mapping[str, Any]:
+    def _described(
+        self, topic: CatalogTopic, peer: Peer, *, with_operations: bool, first: int = 0, limit: int | None = None
+    ) -> Fields:
         operations = operations_of(self._services, peer, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
+        last = None if limit is None else first + limit
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": topic_uuid(topic),
             "is_internal": False,
-            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)],
+            "partitions": [self._partition(topic.name, number) for number in range(topic.partitions)[first:last]],
             "topic_authorized_operations": operations,
         }
 
@@ -161,7 +172,7 @@ class Metadata:
 
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
         """Topics in the form of KIP-966, page by page."""
-        cursor, limit = request.body.cursor, max(1, request.body.response_partition_limit)
+        cursor, limit = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
         if cursor is not None and cursor.partition_index < 0:
             asked = {each.name for each in request.body.topics}
             refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
@@ -174,20 +185,20 @@ class Metadata:
             names = [name for name in names if name >= cursor.topic_name]
         topics: list[Mapping[str, Any]] = []
         for name in names:
-            topic = dict(await self._asked_by_name(name, peer))
             first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            partitions = topic["partitions"][first : first + limit]
-            topic["partitions"] = partitions
+            topic = await self._asked_by_name(name, peer, first, limit)
             topics.append(topic)
-            limit -= len(partitions)
+            partitions = len(topic["partitions"])
+            limit -= partitions
             if limit <= 0:
-                following = {"topic_name": name, "partition_index": first + len(partitions)}
+                following = {"topic_name": name, "partition_index": first + partitions}
                 return {"topics": topics, "next_cursor": following}
         return {"topics": topics, "next_cursor": None}
 
-    async def _asked_by_name(self, name: str, peer: Peer) -> Mapping[str, Any]:
+    async def _asked_by_name(self, name: str, peer: Peer, first: int, limit: int) -> Mapping[str, Any]:
         try:
-            return self._described(await self._find(name, peer, may_create=False), peer, with_operations=True)
+            topic = await self._find(name, peer, may_create=False)
+            return self._described(topic, peer, with_operations=True, first=first, limit=limit)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}

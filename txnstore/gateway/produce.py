@@ -26,7 +26,7 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import InvalidTxnStateError, TxnStoreError
+from txnstore.errors import InvalidTxnStateError, StorageError, TxnStoreError, UploadExpiredError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
@@ -76,6 +76,7 @@ class StagedBatch:
         principal: Who asks for it; None: the principal of the gateway.
         appended: Where it was appended.
         new_batch: Its rows, inlined or uploaded.
+        answer: The answer of its commit; None: it was not submitted.
     """
 
     topic: CatalogTopic
@@ -86,6 +87,12 @@ class StagedBatch:
     principal: str | None
     appended: asyncio.Future[Appended]
     new_batch: NewBatch | None = field(default=None)
+    answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
+
+    @property
+    def line(self) -> tuple[int, int, TopicPartition]:
+        """Its producer, as the client knows it, and its partition: of these, batches have consecutive sequences."""
+        return self.raw.producer_id, self.raw.producer_epoch, self.tp
 
 
 class Produce:
@@ -97,6 +104,8 @@ class Produce:
         #: The batches that no flush has taken, oldest first.
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
+        #: The batches of each producer and partition that have no answer, oldest first.
+        self._unanswered: dict[tuple[int, int, TopicPartition], list[StagedBatch]] = {}
         #: The flushes, and the batches that they took.
         self.flushes, self.batches = 0, 0
         #: Look-ups of why a batch was refused; the loop keeps only weak references to its tasks.
@@ -147,6 +156,9 @@ class Produce:
         tp = TopicPartition(found.name, partition.index)
         staged = StagedBatch(found, tp, raw, producer, client if is_v1 else None, peer.principal, appended)
         self._staged.append(staged)
+        if raw.producer_id >= 0:
+            self._unanswered.setdefault(staged.line, []).append(staged)
+            appended.add_done_callback(partial(self._answered, staged))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
@@ -182,8 +194,8 @@ class Produce:
                 self._staged[:0] = taken[count:]
                 for number, staged in enumerate(taken[:count]):
                     if number in refusals:
-                        _fail(staged, refusals[number])
-                    else:
+                        self._fail(staged, refusals[number])
+                    elif not _has_failed(staged):
                         self._commit(staged)
         finally:
             self._flusher = None
@@ -281,7 +293,7 @@ class Produce:
     def _commit(self, staged: StagedBatch) -> None:
         assert staged.new_batch is not None
         append = Append(staged.producer, (staged.new_batch,), added_only=staged.client is not None)
-        answer = self._services.commits.submit(append, staged.principal)
+        answer = staged.answer = self._services.commits.submit(append, staged.principal)
         answer.add_done_callback(partial(self._committed, staged))
 
     def _committed(self, staged: StagedBatch, answer: asyncio.Future[tuple[Appended, ...]]) -> None:
@@ -291,13 +303,33 @@ class Produce:
             if isinstance(error, OUTDATED) and staged.client is not None:
                 self._look_up_refusal(staged, staged.client, error)
             else:
-                _fail(staged, error)
+                self._fail(staged, error)
         else:
             (appended,) = answer.result()
             if not staged.appended.done():
                 staged.appended.set_result(appended)
             if not appended.duplicate and appended.base_offset >= 0:
                 self._keep(staged, appended)
+
+    def _fail(self, staged: StagedBatch, error: BaseException) -> None:
+        """Refuse a batch, and, if its client repeats it, those behind it, which the client repeats in their order.
+
+        The store takes any first sequence of a producer that it does not know. So one of those behind would be the
+        first one, and the repeated batch out of order.
+        """
+        _refuse(staged, error)
+        if not isinstance(error, StorageError | UploadExpiredError):
+            return
+        line = self._unanswered.get(staged.line, [])
+        for behind in line[line.index(staged) + 1 :] if staged in line else ():
+            if behind.answer is None or behind.answer.cancel():  # No commit has taken it.
+                _refuse(behind, error)
+
+    def _answered(self, staged: StagedBatch, _: asyncio.Future[Appended]) -> None:
+        line = self._unanswered[staged.line]
+        line.remove(staged)
+        if not line:
+            del self._unanswered[staged.line]
 
     def _look_up_refusal(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
         """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
@@ -306,9 +338,9 @@ class Produce:
             try:
                 await self._services.sessions.check_current(client, staged.producer)
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
-                _fail(staged, refusal)
+                _refuse(staged, refusal)
             else:
-                _fail(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
+                _refuse(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
         task = asyncio.get_running_loop().create_task(look_up())
         self._look_ups.add(task)
@@ -316,6 +348,8 @@ class Produce:
         task.add_done_callback(self._look_ups.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
+        if staged.topic.schema is not None:  # Its rows are stored, not its bytes: a later reader gets other ones.
+            return
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
         data = placed(staged.raw, appended.base_offset, append_time=append_time)
         self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
@@ -391,7 +425,12 @@ def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int,
     _LOG.info("a batch was refused", extra=extra)
 
 
-def _fail(staged: StagedBatch, error: BaseException) -> None:
+def _has_failed(staged: StagedBatch) -> bool:
+    """Whether it was refused; the batch of a client that is gone was not, and is appended."""
+    return staged.appended.done() and not staged.appended.cancelled()
+
+
+def _refuse(staged: StagedBatch, error: BaseException) -> None:
     if not staged.appended.done():
         staged.appended.set_exception(error)
         staged.appended.exception()  # A client that has closed its connection does not ask for it.

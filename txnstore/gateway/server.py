@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +45,12 @@ from txnstore.gateway.wire import (
 _LOG = limited_logger(__name__)
 
 Fields = Mapping[str, Any]
-#: Handles a request: the fields of its response; None: it has none; or an awaitable of either, for a request that has
-#: begun and whose successors may begin.
-Handler = Callable[[Request, "Peer"], Awaitable["Fields | Awaitable[Fields | None] | None"]]
+#: Makes the fields of a large response, in a thread.
+Built = Callable[[], Fields]
+#: Handles a request: the fields of its response; None: it has none; what builds them, if they are so many that the
+#: event loop would stand still; or an awaitable of fields or None, for a request that has begun and whose successors
+#: may begin.
+Handler = Callable[[Request, "Peer"], Awaitable["Fields | Built | Awaitable[Fields | None] | None"]]
 
 #: Kafka's ``socket.request.max.bytes``, here for Produce.
 MAX_REQUEST_BYTES = 100 << 20
@@ -153,12 +158,14 @@ class Server:
         self._scratch = memoryview(bytearray(CHUNK))
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
-        #: When this process last looked at the clock of the loop, and its next look.
-        self._looked_at = 0.0
+        #: When this process last looked at the clock of the loop, the processor time that it had used, its next look.
+        self._looked_at = self._used = 0.0
         self._next_look: asyncio.TimerHandle | None = None
         self.is_draining = False
         self.budget, self.room = Budget(), Room()
         self.traffic = Traffic()
+        #: Encodes large responses, one at a time, because one of 100,000 partitions takes much memory meanwhile.
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="gateway responses")
 
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Start to listen on a bound socket."""
@@ -171,22 +178,25 @@ class Server:
             ssl_handshake_timeout=_TLS_TIMEOUT if tls is not None else None,
             ssl_shutdown_timeout=_TLS_TIMEOUT if tls is not None else None,
         )
-        self._looked_at = loop.time()
+        self._looked_at, self._used = loop.time(), time.process_time()
         self._next_look = loop.call_later(_LOOK, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close all connections if the process was suspended.
+        """Close all connections if the process was suspended, or worked without a look at them.
 
         The loop calls this before anything continues that waited for bytes, or for the storage.
         """
-        seconds = loop.time() - self._looked_at
+        seconds, used = loop.time() - self._looked_at, time.process_time() - self._used
         if seconds > _SUSPENDED:
             extra = {"connections": len(self._connections), "ms": int(seconds * 1000)}
-            _LOG.warning("closing all connections: the gateway was suspended", extra=extra)
+            if used > _LOOK:  # More than before it was suspended.
+                _LOG.warning("closing all connections: the event loop of the gateway stood still", extra=extra)
+            else:
+                _LOG.warning("closing all connections: the gateway was suspended", extra=extra)
             self.traffic.closed["suspended"] += len(self._connections)
             for task in self._connections:
                 task.cancel()
-        self._looked_at = loop.time()
+        self._looked_at, self._used = loop.time(), time.process_time()
         self._next_look = loop.call_later(_LOOK, self._look, loop)
 
     async def close(self, grace: float) -> bool:
@@ -206,6 +216,7 @@ class Server:
         for connection in self._connections.values():
             connection.drain()
         if not self._connections:
+            self._encoder.shutdown(wait=False)
             return True
         _, pending = await asyncio.wait(self._connections, timeout=grace)
         if pending:
@@ -213,6 +224,7 @@ class Server:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending, timeout=2 * _LINGER)
+        self._encoder.shutdown(wait=False, cancel_futures=True)
         return not pending
 
     def _connected(self, stream: Stream) -> None:
@@ -300,6 +312,17 @@ class Server:
     def encode(self, start: Start | Request, fields: Fields) -> bytes:
         """The bytes of a response, whose codes are counted."""
         return write_response(start.api, start.version, start.correlation_id, fields, self.traffic.errors)
+
+    async def encode_in_thread(self, request: Request, build: Built) -> bytes:
+        """The bytes of a large response, whose fields are built in a thread, too."""
+        errors = Counter[str]()
+
+        def encode() -> bytes:
+            return write_response(request.api, request.version, request.correlation_id, build(), errors)
+
+        response = await asyncio.get_running_loop().run_in_executor(self._encoder, encode)
+        self.traffic.errors.update(errors)
+        return response
 
     def unknown_version(self, start: Start) -> bytes:
         """The response to a version of ApiVersions that the gateway does not know: of version 0 (KIP-511)."""
@@ -461,11 +484,15 @@ class _Connection:
             self._fetch.cancel()
             self._fetch = None
 
-    async def _response(self, request: Request, later: Fields | Awaitable[Fields | None] | None) -> bytes | None:
+    async def _response(
+        self, request: Request, later: Fields | Built | Awaitable[Fields | None] | None
+    ) -> bytes | None:
         """The bytes of a response, or of an error: of a request whose handler has begun it, or is to be called."""
         try:
             if request.api != Api.PRODUCE:
                 later = await self._server.handler(request.api)(request, self._peer)
+            if callable(later):
+                return self._counted(await self._server.encode_in_thread(request, later))
             fields = later if later is None or isinstance(later, Mapping) else await later
             return None if fields is None else self._counted(self._server.encode(request, fields))
         except ConnectionAbortedError:

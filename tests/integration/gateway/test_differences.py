@@ -16,12 +16,14 @@ from kio.schema.errors import ErrorCode
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.gateway_process import fetch_fields, produce_fields
 from tests.helpers.inlining import inlined
-from tests.helpers.kafka_batches import values_batch
+from tests.helpers.kafka_batches import kafka_batch, values_batch
 from tests.helpers.kafka_wire import RawClient, ServedStore, users_of
 from txnstore.core.authorization.model import Acl
 from txnstore.gateway.apis import VERSIONS, Api
+from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
+from txnstore.testing import ManualClock
 
 #: The last versions that name topics by their names.
 PRODUCE, FETCH = 12, 12
@@ -129,6 +131,44 @@ def test_records_of_segments_are_encoded_anew(served: ServedStore) -> None:
     batches = _batches(bytes(answer.records))
     assert {(batch.compression_type, batch.producer_id) for batch in batches} == {(0, -1)}
     assert [record.offset for batch in batches for record in batch] == [0, 1]
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20], ids=["uploaded", "inlined"])
+def test_the_time_of_the_append_is_of_that_type_until_a_compaction_joins_batches(inline_bytes: int) -> None:
+    clock = ManualClock()
+    config = {"message.timestamp.type": "LogAppendTime", "inline.bytes": inline_bytes}
+
+    def read(gateway: RunningGateway) -> list[tuple[int, int, int]]:
+        batches = _batches(bytes(_fetch(ServedStore(store, gateway)).records))
+        return [(record.offset, record.timestamp, record.timestamp_type) for batch in batches for record in batch]
+
+    with create_on(MemoryStore(clock=clock), runtime=Runtime(clock=clock)) as store:
+        store.create_topic("t", config=config)
+        with serving(store) as one:
+            times = []
+            for _ in range(3):
+                clock.advance(1_000)
+                answer = _produce(ServedStore(store, one), values_batch([b"1", b"2"]))
+                times += [int(answer.log_append_time.timestamp() * 1_000)] * 2
+            records = [(offset, time, 1) for offset, time in enumerate(times)]
+            assert (len(set(times)), read(one)) == (3, records)
+            with serving(store) as other:
+                assert read(other) == records
+        clock.advance(3_600_000)
+        store.compact("t")
+        with serving(store) as after:
+            assert read(after) == [(offset, time, 0) for offset, time in enumerate(times)]
+
+
+def test_a_compaction_keeps_the_type_of_the_time_of_one_append() -> None:
+    with create_on(MemoryStore()) as store:
+        store.create_topic("t", config={"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})
+        with serving(store) as gateway:
+            _produce(ServedStore(store, gateway), kafka_batch([(0, 1, b"k", b"1", []), (1, 2, b"k", b"2", [])]))
+        store.compact("t")
+        with serving(store) as gateway:
+            batches = _batches(bytes(_fetch(ServedStore(store, gateway)).records))
+    assert [record.timestamp_type for batch in batches if not batch.is_control_batch for record in batch] == [1]
 
 
 def test_a_transaction_of_a_client_takes_several_entries_and_its_small_batches_are_in_them(served: ServedStore) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -14,8 +15,10 @@ from tests.helpers.kafka_wire import RawClient, ServedStore, users_of
 from txnstore.core.authorization.model import Acl
 from txnstore.core.view import View
 from txnstore.errors import StorageError
+from txnstore.gateway import metadata
 from txnstore.gateway.apis import Api
 from txnstore.gateway.freshness import Freshness
+from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.operations import NO_OPERATIONS
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -157,3 +160,51 @@ def test_each_part_of_a_request_has_a_code_if_the_storage_fails(monkeypatch: pyt
         (listed,) = client.ask(Api.LIST_OFFSETS, {"topics": [{"name": "t", "partitions": [partition]}]}).topics
         (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": "t"}]}).topics
     assert [listed.partitions[0].error_code, described.error_code] == [ErrorCode.kafka_storage_error] * 2
+
+
+# Many partitions ------------------------------------------------------------------------------------------------------
+
+
+def _described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that have described a partition, one for each."""
+    threads: list[str] = []
+    describe = Metadata._partition
+
+    def described(self: Metadata, topic: str, number: int) -> Mapping[str, object]:
+        threads.append(threading.current_thread().name.rsplit("_", 1)[0])
+        return describe(self, topic, number)
+
+    monkeypatch.setattr(Metadata, "_partition", described)
+    return threads
+
+
+@pytest.mark.parametrize("topics", [None, [{"name": "t"}, {"name": "missing"}]])
+def test_metadata_of_many_partitions_are_built_outside_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, topics: list[dict[str, str]] | None
+) -> None:
+    with create_on(MemoryStore()) as store, serving(store) as gateway:
+        store.create_topic("t", partitions=5)
+        served, threads = ServedStore(store, gateway), _described(monkeypatch)
+        small = served.ask(Api.METADATA, {"topics": topics})
+        monkeypatch.setattr(metadata, "MOST_AT_ONCE", 4)
+        large = served.ask(Api.METADATA, {"topics": topics})
+    assert threads == ["gateway of a test"] * 5 + ["gateway responses"] * 5
+    assert small == large
+
+
+def test_a_page_of_partitions_has_an_upper_bound_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "MOST_AT_ONCE", 4)
+    with create_on(MemoryStore()) as store, serving(store) as gateway:
+        for name in ("s", "t"):
+            store.create_topic(name, partitions=5)
+        served, described = ServedStore(store, gateway), _described(monkeypatch)
+        cursor, pages = None, list[list[tuple[str, int]]]()
+        while not pages or cursor is not None:
+            fields = {"topics": (), "response_partition_limit": 1_000, "cursor": cursor}
+            page = served.ask(Api.DESCRIBE_TOPIC_PARTITIONS, fields)
+            pages.append([(topic.name, each.partition_index) for topic in page.topics for each in topic.partitions])
+            following = page.next_cursor
+            cursor = following and {"topic_name": following.topic_name, "partition_index": following.partition_index}
+    assert [len(page) for page in pages] == [4, 4, 2]
+    assert [each for page in pages for each in page] == [(name, number) for name in "st" for number in range(5)]
+    assert len(described) == 10

@@ -231,6 +231,8 @@ def test_a_topic_is_created_for_the_user_who_asks(store: txnstore.Store, users_f
             errors = _produce(gateway, "SCRAM-SHA-256", "alice", "alice's password", topic=topic)
             assert (errors[0] is None) == is_created
     assert [topic.name for topic in store.topics()] == ["new-1", "t"]
+    askers = store.sql("select principals from txn.entries where list_contains(types, 'topic-created')").fetchall()
+    assert askers == []
 
 
 # Files and options ----------------------------------------------------------------------------------------------------

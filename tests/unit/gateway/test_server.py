@@ -6,6 +6,8 @@ import asyncio
 import logging
 import socket
 import struct
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,8 +18,8 @@ from tests.helpers.gateway_process import decode_response, produce_fields, recor
 from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import Api
-from txnstore.gateway.server import Fields, Handler, Peer, Server
-from txnstore.gateway.wire import MalformedRequestError, Request, check_partitions
+from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
+from txnstore.gateway.wire import MalformedRequestError, Request, check_partitions, write_response
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PRODUCED = {"responses": ()}
@@ -308,6 +310,61 @@ def test_draining_gives_up_requests_that_do_not_end() -> None:
         assert await reader.read() == b""
 
     run({Api.HEARTBEAT: wait}, scenario)
+
+
+def test_the_loop_goes_on_while_a_large_response_is_built_and_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, encoders = threading.Semaphore(0), list[str]()
+    write = write_response
+
+    def spin(loop: asyncio.AbstractEventLoop) -> None:
+        turns.release()
+        loop.call_soon(spin, loop)
+
+    def take_long() -> bool:
+        return all(turns.acquire(timeout=30) for _ in range(100))
+
+    def build() -> Fields:
+        built.append(take_long())
+        return {"error_code": 15}
+
+    def encode(*arguments: Any) -> bytes:
+        encoders.append(threading.current_thread().name)
+        return write(*arguments)
+
+    async def handle(request: Request, peer: Peer) -> Built:
+        return build
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        spin(asyncio.get_running_loop())
+        reader, writer = await connect()
+        writer.write(request_frame(Api.HEARTBEAT, 0, {}, 7))
+        assert await correlation(reader) == 7
+        assert server.traffic.errors == {"coordinator_not_available": 1}
+
+    built: list[bool] = []
+    monkeypatch.setattr(module, "write_response", encode)
+    run({Api.HEARTBEAT: handle}, scenario)
+    assert (built, len(encoders)) == ([True], 1)
+    assert encoders[0].startswith("gateway responses")
+
+
+@pytest.mark.parametrize(("used", "state"), [(0.0, "was suspended"), (5.0, "stood still")])
+def test_the_log_tells_a_loop_that_stood_still_from_a_process_that_was_suspended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, used: float, state: str
+) -> None:
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, _ = await connect()
+        await until(lambda: server.traffic.connections == 1)
+        loop = asyncio.get_running_loop()
+        clock, processor = loop.time, time.process_time
+        monkeypatch.setattr(loop, "time", lambda: clock() + 10)
+        monkeypatch.setattr(time, "process_time", lambda: processor() + used)
+        assert await reader.read() == b""
+        assert server.traffic.closed == {"suspended": 1}
+
+    run({}, scenario)
+    (record,) = caplog.records
+    assert state in record.getMessage()
 
 
 def test_connections_above_the_limit_are_refused() -> None:

@@ -290,6 +290,7 @@ def written(
     *,
     codec: Codec = Codec.NONE,
     control: bool = False,
+    append_time: bool = False,
 ) -> bytes:
     """A batch without a producer.
 
@@ -301,8 +302,9 @@ def written(
         records: The records, compressed by ``codec``.
         codec: Their compression.
         control: Whether the batch is a marker, which is part of a transaction, too.
+        append_time: Whether the greatest timestamp is that of the append, which all records have.
     """
-    attributes = codec | (_CONTROL | _TRANSACTIONAL if control else 0)
+    attributes = codec | (_CONTROL | _TRANSACTIONAL if control else 0) | (_LOG_APPEND_TIME if append_time else 0)
     covered = struct.pack(">hiqqqhii", attributes, last_offset_delta, *timestamps, -1, -1, -1, count)
     crc = crc32c(records, crc32c(covered))
     length = HEADER_SIZE - _OUTSIDE + len(records)

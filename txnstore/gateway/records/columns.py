@@ -554,13 +554,17 @@ class EncodedBatch:
     data: bytes
 
 
-def to_batches(table: pa.Table, *, max_bytes: int = 1 << 20, codec: Codec | None = None) -> list[EncodedBatch]:
+def to_batches(
+    table: pa.Table, *, max_bytes: int = 1 << 20, codec: Codec | None = None, append_time: bool = False
+) -> list[EncodedBatch]:
     """Encode rows as record batches, in their order.
 
     Args:
         table: The columns ``_offset`` (ascending, holes allowed), ``_timestamp``, ``key``, ``value`` and ``headers``.
         max_bytes: The size of a batch before compression. A larger record has a batch of its own.
         codec: The compression; None for none.
+        append_time: Whether the times are those of appends. A batch whose records have one time says so; a batch has no
+            place for several.
     """
     columns = table.select(["_offset", "_timestamp", "key", "value", "headers"])
     if not columns.num_rows:
@@ -574,12 +578,13 @@ def to_batches(table: pa.Table, *, max_bytes: int = 1 << 20, codec: Codec | None
         limit = int(np.searchsorted(sizes, sizes[start] + max_bytes - HEADER_SIZE, side="right")) - 1
         reach = int(np.searchsorted(offsets, offsets[start] + MAX_DELTA, side="right"))
         end = max(start + 1, min(limit, reach, len(offsets)))
-        batches.append(_encode(columns.slice(start, end - start), offsets[start:end], codec or Codec.NONE))
+        rows = columns.slice(start, end - start)
+        batches.append(_encode(rows, offsets[start:end], codec or Codec.NONE, append_time=append_time))
         start = end
     return batches
 
 
-def _encode(rows: pa.Table, offsets: _Int64, codec: Codec) -> EncodedBatch:
+def _encode(rows: pa.Table, offsets: _Int64, codec: Codec, *, append_time: bool) -> EncodedBatch:
     """One batch."""
     times = pc.fill_null(_whole(rows["_timestamp"]).cast(TIMESTAMP).cast(pa.int64()), -1).to_numpy()
     keys, values = _whole(rows["key"]), _whole(rows["value"])
@@ -605,7 +610,9 @@ def _encode(rows: pa.Table, offsets: _Int64, codec: Codec) -> EncodedBatch:
         codec, records = (codec, compressed) if len(compressed) < len(records) else (Codec.NONE, records)
     first, last = int(offsets[0]), int(offsets[-1])
     stamps = int(times[0]), int(times.max())
-    return EncodedBatch(first, last, written(first, last - first, stamps, len(offsets), records, codec=codec))
+    one_time = append_time and times.min() == times.max()
+    data = written(first, last - first, stamps, len(offsets), records, codec=codec, append_time=one_time)
+    return EncodedBatch(first, last, data)
 
 
 class _Numbers:

@@ -1,0 +1,162 @@
+"""Batches behind one that the storage failed to take: an idempotent producer repeats all of them in their order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.helpers.gateway import serving
+from tests.helpers.gateway_process import produce_fields
+from tests.helpers.kafka_batches import kafka_batch
+from tests.helpers.kafka_wire import RawClient, request_frame, response_of
+from txnstore.core.log.commands import Append
+from txnstore.errors import StorageRefusedError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.commits import Commits
+from txnstore.gateway.produce import Produce
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+
+PRODUCE = 12
+
+
+class FailingStore(MemoryStore):
+    """A store that refuses one object, at a moment of the test."""
+
+    #: Whether the store refuses an object now; it may wait.
+    refuses: Callable[[str, bytes], bool] = staticmethod(lambda _key, _data: False)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._check(key, data)
+        super().put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._check(key, data)
+        return super().put_if_absent(key, data)
+
+    def _check(self, key: str, data: bytes) -> None:
+        if self.refuses(key, data):
+            self.refuses = lambda _key, _data: False
+            raise StorageRefusedError(f"{key} is refused")
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released for each batch that is staged."""
+    count, stage = threading.Semaphore(0), Produce._stage
+
+    async def counted(*arguments: Any) -> Any:
+        result = await stage(*arguments)
+        count.release()
+        return result
+
+    monkeypatch.setattr(Produce, "_stage", counted)
+    return count
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released for each batch that waits for a commit."""
+    count, submit = threading.Semaphore(0), Commits.submit
+
+    def counted(self: Commits, command: Any, principal: str | None) -> Any:
+        future = submit(self, command, principal)
+        if isinstance(command, Append):
+            count.release()
+        return future
+
+    monkeypatch.setattr(Commits, "submit", counted)
+    return count
+
+
+def _reaches(count: threading.Semaphore, number: int) -> bool:
+    return all(count.acquire(timeout=30) for _ in range(number))
+
+
+@pytest.fixture
+def objects() -> FailingStore:
+    return FailingStore()
+
+
+@pytest.fixture(params=[1, 3])
+def store(objects: FailingStore, request: pytest.FixtureRequest) -> Iterator[Store]:
+    with create_on(objects, request.param) as created:
+        yield created
+
+
+def _batch(producer: int, sequence: int) -> bytes:
+    return kafka_batch([(0, 1_000, None, b"value %d" % sequence, [])], producer=(producer, 0, sequence))
+
+
+def _send(client: RawClient, *batches: bytes) -> list[tuple[ErrorCode, int]]:
+    """Send requests with a batch each without waiting for answers; returns the code and the offset of each."""
+    for number, batch in enumerate(batches):
+        client.send(request_frame(Api.PRODUCE, PRODUCE, number, produce_fields("t", batch)))
+    answers = []
+    for number in range(len(batches)):
+        answer = response_of(Api.PRODUCE, PRODUCE, number, client.receive())
+        part = answer.responses[0].partition_responses[0]
+        answers.append((part.error_code, part.base_offset))
+    return answers
+
+
+def _check_order(client: RawClient, store: Store, producer: int, before: int = 0) -> None:
+    """The client repeats the batches with the sequences 0, 1 and 2 in their order, and they are appended so."""
+    repeated = _send(client, *(_batch(producer, sequence) for sequence in range(3)))
+    assert repeated == [(ErrorCode.none, before + number) for number in range(3)]
+    values = store.scan("t", columns=["value"]).to_table()["value"].to_pylist()
+    assert values[before:] == [b"value %d" % sequence for sequence in range(3)]
+
+
+def _producer(client: RawClient) -> int:
+    fields = {"transactional_id": None, "transaction_timeout_ms": 60_000, "transaction_timeout": 60_000}
+    return int(client.ask(Api.INIT_PRODUCER_ID, fields, 1).producer_id)
+
+
+FAILED = [(ErrorCode.kafka_storage_error, -1)]
+
+
+def test_batches_that_came_while_the_first_one_failed_to_upload_fail_with_it(
+    store: Store, objects: FailingStore, arrived: threading.Semaphore
+) -> None:
+    store.create_topic("t", config={"inline.bytes": 0})
+    with serving(store) as gateway, RawClient(gateway) as client:
+        producer = _producer(client)
+        objects.refuses = lambda key, _: key.startswith("topics/") and _reaches(arrived, 3)
+        assert _send(client, *(_batch(producer, sequence) for sequence in range(3))) == FAILED * 3
+        _check_order(client, store, producer)
+
+
+def test_batches_of_the_flush_of_a_failed_one_fail_with_it(
+    store: Store, objects: FailingStore, arrived: threading.Semaphore
+) -> None:
+    """Each has a segment of its own, so the others are uploaded. Batches of other producers are appended."""
+
+    def refuses(key: str, data: bytes) -> bool:
+        if key.startswith("topics/") and b"other" in data:
+            assert _reaches(arrived, 4)
+        return key.startswith("topics/") and b"value 0" in data
+
+    store.create_topic("t", config={"inline.bytes": 0, "segment.own.bytes": 1})
+    with serving(store) as gateway, RawClient(gateway) as client:
+        producer, other = _producer(client), _producer(client)
+        first = kafka_batch([(0, 1_000, None, b"other", [])], producer=(other, 0, 0))
+        objects.refuses = refuses
+        answers = _send(client, first, *(_batch(producer, sequence) for sequence in range(3)))
+        assert answers == [(ErrorCode.none, 0), *FAILED * 3]
+        _check_order(client, store, producer, 1)
+
+
+def test_batches_that_wait_for_the_commit_behind_a_failed_one_fail_with_it(
+    store: Store, objects: FailingStore, submitted: threading.Semaphore
+) -> None:
+    store.create_topic("t")
+    with serving(store) as gateway, RawClient(gateway) as client:
+        producer = _producer(client)
+        objects.refuses = lambda key, _: "/entries" in key and _reaches(submitted, 3)
+        assert _send(client, *(_batch(producer, sequence) for sequence in range(3))) == FAILED * 3
+        _check_order(client, store, producer)
