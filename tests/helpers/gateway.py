@@ -57,6 +57,15 @@ class RunningGateway:
         if self._failed:
             raise self._failed[0]
 
+    @contextmanager
+    def running(self) -> Iterator[RunningGateway]:
+        """In the block it runs."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
@@ -81,9 +90,5 @@ def serving(
     store: txnstore.Store, properties: Mapping[str, str] | None = None, security: Security = OPEN
 ) -> Iterator[RunningGateway]:
     """In the block a gateway serves the store."""
-    gateway = RunningGateway(store, properties, security)
-    gateway.start()
-    try:
+    with RunningGateway(store, properties, security).running() as gateway:
         yield gateway
-    finally:
-        gateway.stop()

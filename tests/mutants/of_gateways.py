@@ -15,6 +15,7 @@ from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.groups.offsets import GroupOffsets
+from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.produce import Produce
@@ -44,6 +45,13 @@ GATEWAYS = (
         "while $asked := {self.leader($chain) for $chain in $chains} - $confirmed:",
         "while $asked := set($chains) - set($chains) - $confirmed:",
         test="unit/gateway/test_peers.py::test_a_gateway_where_nothing_listens_is_no_coordinator",
+    ),
+    Mutant(
+        "a group is loaded as it was known, not as it is",
+        ChainGenerations.load,
+        "(await $self._freshness.head())",
+        "$self._freshness.view",
+        test="unit/gateway/test_stored.py::test_what_another_gateway_has_stored_is_loaded",
     ),
     Mutant(
         "one gateway leads all chains of a small store",

@@ -17,7 +17,6 @@ from txnstore.gateway.groups.classic import ClassicGroup
 from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
 from txnstore.gateway.groups.coordinator import GroupCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
-from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.sessions import Sessions
 
@@ -77,13 +76,6 @@ WIRE = (
         "if $group.generation != $command.expected:",
         "if False:",
         _CLASSIC,
-    ),
-    _mutant(
-        "a group is loaded as it was known, not as it is",
-        ChainGenerations.load,
-        "(await self._freshness.head())",
-        "self._freshness.view",
-        _KINDS,
     ),
     _mutant(
         "a member of any generation commits",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,16 @@ def test_a_consumer_that_never_waits_gets_the_records_of_another_gateway(tmp_pat
 def test_a_gateway_of_another_store_is_no_peer(tmp_path: Path) -> None:
     """Its records would be acknowledged, and be in the other store."""
     with txnstore.create(tmp_path / "a") as ours, txnstore.create(tmp_path / "b") as other, serving(other) as theirs:
-        for store in (ours, other):
+
+        def beside(store: txnstore.Store) -> RunningGateway:
             bound = socket.create_server(("127.0.0.1", 0))
-            addresses = [theirs.address, bound.getsockname()]
-            gateway = RunningGateway(store, bound=bound, peers=addresses)
-            if store is other:
-                gateway.start()
-                with RawClient(gateway) as client:
-                    assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == 2
-                gateway.stop()
-            else:
-                with pytest.raises(InvalidConfigError, match=rf"127.0.0.1:{theirs.address[1]} serves another store"):
-                    gateway.start()
+            return RunningGateway(store, bound=bound, peers=[theirs.address, bound.getsockname()])
+
+        is_refused = pytest.raises(InvalidConfigError, match=rf"127.0.0.1:{theirs.address[1]} serves another store")
+        with is_refused, beside(ours).running():
+            pass
+        with beside(other).running() as gateway, RawClient(gateway) as client:
+            assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == 2
 
 
 def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
@@ -58,9 +57,8 @@ def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
             RunningGateway(store, bound=each, peers=addresses)
             for store, each in zip((first, second), bound, strict=True)
         )
-        one.start()
-        two.start()
-        with RawClient(one) as client:
+        with one.running(), ExitStack() as until_later, RawClient(one) as client:
+            until_later.enter_context(two.running())
 
             def coordinators() -> set[int]:
                 keys = [f"group-{number}" for number in range(50)]
@@ -69,9 +67,8 @@ def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
 
             while len(coordinators()) < 2:  # The first one has asked the second one before that listened.
                 pass
-            two.stop()
+            until_later.close()
             assert coordinators() == {one.address[1]}
-        one.stop()
 
 
 def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:
