@@ -66,7 +66,7 @@ def test_kafkas_client_processes_each_record_once_through_a_gateway(tmp_path: Pa
 def test_typed_rows_come_from_kafkas_client(tmp_path: Path) -> None:
     for arguments in ([], [tmp_path / "store"]):
         assert run("gateway_typed.py", *arguments).splitlines() == [
-            "refused: [Error 87] InvalidRecordError: column 'celsius': 'warm' is not double",
+            "refused: [Error 87] InvalidRecordError: record 0: column 'celsius': 'warm' is not double",
             "first row: {'sensor': 's0', 'celsius': 0.5}",
             "[('s0', 100, 30.5), ('s1', 100, 31.5)]",
         ]
