@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 
 import pytest
@@ -22,13 +24,19 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 
 
-@cache
-def different(name: str) -> tuple[Difference, ...]:
+Different = Callable[[str], tuple[Difference, ...]]
+
+
+@pytest.fixture(scope="module")
+def different() -> Different:
+    """What differs in a scenario, played once in a run of tests: a mutant that is alive in the next is played anew."""
+    return cache(_different)
+
+
+def _different(name: str) -> tuple[Difference, ...]:
     """The differences between the responses of a new gateway and those of the broker."""
-    with create_on(MemoryStore()) as store, serving(store) as gateway:
-        wire = Wire(*gateway.address)
+    with create_on(MemoryStore()) as store, serving(store) as gateway, closing(Wire(*gateway.address)) as wire:
         SCENARIOS[name](wire)
-        wire.close()
     rows = [(label, value) for label, value in json.loads(recorded.dumps(wire.rows))]
     return tuple(differences(recorded.load(name), rows))
 
@@ -41,13 +49,13 @@ def _busy_machine_is_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_gateway_answers_as_a_broker_does(name: str) -> None:
+def test_a_gateway_answers_as_a_broker_does(name: str, different: Different) -> None:
     left = [str(each) for each in different(name) if not any(allowed.allows(name, each) for allowed in ALLOWED)]
     assert not left, "\n".join(left)
 
 
 @pytest.mark.slow
-def test_each_allowed_difference_occurs() -> None:
+def test_each_allowed_difference_occurs(different: Different) -> None:
     """One that no scenario needs would only hide something."""
     occurring = [(name, each) for name in SCENARIOS for each in different(name)]
     unused = [each.why for each in ALLOWED if not any(each.allows(*pair) for pair in occurring)]
