@@ -15,7 +15,7 @@ from tests.helpers.core import World
 from tests.helpers.virtual_loop import VirtualLoop, run
 from tests.unit.gateway.consumer_chain import INTERVAL, REBALANCE, SESSION, Client, Gateway, topic_id
 from txnstore.core.catalog.model import AlterTopic, DeleteTopic
-from txnstore.core.groups.commands import JoinGroup
+from txnstore.core.groups.commands import JoinGroup, LeaveGroup
 from txnstore.core.groups.model import Group
 from txnstore.errors import InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.gateway.errors import RefusedError
@@ -207,6 +207,28 @@ def test_a_fenced_member_joins_again_without_its_partitions(world: World) -> Non
         assert (first.epoch, len(first.owned)) == (2, 2)
         await second.beat()
         assert owned(first, second) == [0, 1, 2, 3]
+
+    run(main())
+
+
+def test_a_member_is_removed_while_it_joins_again(world: World) -> None:
+    """Who joins is never told that it is no member."""
+
+    async def main() -> None:
+        gateway = Gateway(world)
+        client = Client(gateway, "a")
+        await client.join()
+        client.epoch = 0
+        commits = itertools.count(1)
+
+        def remove(when: str) -> None:
+            if when == "commit" and next(commits) == 2:  # It has joined; what it has given up is not in the chain.
+                world.do(LeaveGroup("g", "a"))
+
+        gateway.fail = remove
+        assert code(await client.join()) is ErrorCode.none
+        assert owned(client) == [0, 1, 2, 3]
+        assert list(gateway.group.members) == ["a"]
 
     run(main())
 

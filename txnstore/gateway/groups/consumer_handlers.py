@@ -20,7 +20,7 @@ from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Memb
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, TxnStoreError
+from txnstore.errors import InvalidConfigError, TxnStoreError, UnknownMemberError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.groups.consumer import (
@@ -151,7 +151,13 @@ class ConsumerGroups:
         if before is not None and (
             asked.owned is not None if membership is not None else would_change(group, before, asked.owned)
         ):
-            membership = await submit(Heartbeat(asked.group, member_id, asked.owned), peer.principal)
+            try:
+                membership = await submit(Heartbeat(asked.group, member_id, asked.owned), peer.principal)
+            except UnknownMemberError:
+                if asked.epoch != JOINING:
+                    raise
+                # Its session ended after it had joined again, while the storage did not answer: now it is new.
+                return await self._heartbeat(asked, peer)
         if membership is None:
             assert before is not None
             assert group.epochs is not None
