@@ -39,11 +39,15 @@ def run(
             opened.append(writer)
             return reader, writer
 
-        async with asyncio.timeout(60):
-            await scenario(server, connect)
+        grace = 0
+        try:
+            async with asyncio.timeout(60):
+                await scenario(server, connect)
+            grace = 30
+        finally:
             for writer in opened:
                 writer.close()
-            await server.close(grace=30)
+            await server.close(grace=grace)
         assert (server.traffic.connections, server.budget.used, server.room.used) == (0, 0, 0)
 
     asyncio.run(with_server())
