@@ -1087,6 +1087,21 @@ def test_end_answers_all_that_wait() -> None:
     assert group.left(left).error is Code.NOT_COORDINATOR
 
 
+def test_end_takes_back_the_id_of_a_static_member_that_is_not_stored() -> None:
+    """With it the client would be fenced, if another coordinator had given its name an id meanwhile."""
+    group = Group(slow=True)
+    tokens = group.assign([*group.completing("i", None)])
+    group.end(Code.NOT_COORDINATOR)
+    assert [group.synced(token).error for token in tokens] == [Code.UNKNOWN_MEMBER_ID, Code.NOT_COORDINATOR]
+
+    group = Group(generation(7, "a", instances=True), slow=True)
+    group.join("a", "of-a")  # The leader joins again: a rebalance.
+    token = group.sync("a", assignments={"a": b""})
+    assert group.waits(token)
+    group.end(Code.NOT_COORDINATOR)
+    assert group.synced(token).error is Code.NOT_COORDINATOR
+
+
 # --- a group that is loaded -------------------------------------------------------------------------------------------
 
 

@@ -307,11 +307,17 @@ class ClassicGroup:
         return self._take()
 
     def end(self, code: Code) -> Actions:
-        """This machine is not used any more: answer all requests that wait with ``code``."""
+        """This machine is not used any more: answer all requests that wait with ``code``.
+
+        A static member whose id is not stored is told so. With that id it would be fenced, which ends its client, if
+        another coordinator has given its name an id meanwhile.
+        """
         self.state = State.DEAD
+        stored = {member.member_id for member in self._stored.members} if self._stored is not None else set()
         for member in self._members.values():
+            is_known = member.instance_id is None or member.member_id in stored
             self._answer_join(member, JoinResponse(code))
-            self._answer_sync(member, SyncResponse(code_of_member(code)))
+            self._answer_sync(member, SyncResponse(code_of_member(code) if is_known else Code.UNKNOWN_MEMBER_ID))
         for answer in self._leaving:
             self._answer(answer.token, LeaveResponse(code_of_member(code)))
         self._leaving.clear()
