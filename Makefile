@@ -114,6 +114,12 @@ simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, a
 	'$(BIN)/python' -m tests.harness.simulation --gateways --seeds $(SEEDS) --first $(FIRST)
 	'$(BIN)/python' -m tests.harness.simulation --seeds $$(( ($(SEEDS) * 4 + 4) / 5 )) --first $(FIRST)
 
+# The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
+LIBS := build/kafka/libs
+SPARK_LIBS := build/kafka/spark
+TEST_LIBS := build/kafka/tests
+PROGRAM_LIBS := build/kafka/programs
+
 # S3 servers, built from their Go modules, in the versions that docs/storage.md reports on. The name of a stamp is a
 # version, so that another version is built anew.
 MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
@@ -237,12 +243,6 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 		'$(BIN)/python' -m pytest -q --tb=native --hypothesis-seed=$$seed tests/protocol/harness/test_differential.py \
 		tests/protocol/harness/test_differential_consumers.py tests/protocol/harness/test_differential_churn.py \
 		tests/protocol/harness/test_differential_cleaning.py tests/protocol/harness/test_differential_authorization.py
-
-# The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
-LIBS := build/kafka/libs
-SPARK_LIBS := build/kafka/spark
-TEST_LIBS := build/kafka/tests
-PROGRAM_LIBS := build/kafka/programs
 
 $(LIBS)/.fetched: tests/harness/kafka/pom.xml
 $(SPARK_LIBS)/.fetched: tests/harness/kafka/spark-pom.xml
