@@ -103,6 +103,13 @@ GATEWAYS = (
         test="integration/gateway/test_typed_topics.py::test_an_offset_reads_the_same_at_each_gateway",
     ),
     Mutant(
+        "a record without a time has none for who reads it from memory",
+        Produce._keep,
+        "$staged.has_times or $append_time is not None",
+        "True",
+        test="integration/gateway/test_differences.py::test_a_record_without_a_time_has_that_of_its_write",
+    ),
+    Mutant(
         "records of several appends have the time of the last one",
         columns._encode,
         "$append_time and $times.min() == $times.max()",
