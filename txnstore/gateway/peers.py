@@ -103,6 +103,9 @@ class Peers:
             InvalidConfigError: One of them serves another store.
         """
         self._heard = dict.fromkeys(self._others, asyncio.get_running_loop().time())
+        if len(self.nodes) > self.chains:
+            extra = {"gateways": [f"{node.host}:{node.port}" for node in self.nodes], "chains": self.chains}
+            _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
         if self._others:
             await self._ask_all()
             if self._foreign:
