@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -181,7 +182,7 @@ class Peers:
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_INTERVAL):
-                reader, writer = await asyncio.open_connection(node.host, node.port, ssl=self._tls)
+                reader, writer = await self._connect(node)
                 writer.write(self._question)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 response = await reader.readexactly(min(max(size, 0), 1 << 16))
@@ -193,6 +194,24 @@ class Peers:
         finally:
             if writer is not None:
                 writer.close()
+
+    async def _connect(self, node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address of a peer that accepts: a name such as ``localhost`` may have several.
+
+        Raises:
+            ConnectionRefusedError: None does, and one of them refuses: the errors of the others, such as those of IPv6
+                on a machine without it, do not matter.
+            OSError: None does.
+        """
+        loop = asyncio.get_running_loop()
+        host = node.host if self.encrypted else None
+        errors: list[OSError] = []
+        for *_, address in await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
+            try:
+                return await asyncio.open_connection(*address[:2], ssl=self._tls, server_hostname=host)
+            except OSError as error:
+                errors.append(error)
+        raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
 
 
 def _question(store_id: str) -> bytes:
