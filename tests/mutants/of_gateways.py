@@ -68,6 +68,13 @@ GATEWAYS = (
         test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
     ),
     Mutant(
+        "tools of Java wait for a gateway that has died",
+        Metadata._named,
+        "$peer.software == _JAVA",
+        "False",
+        test="integration/gateway/test_two_gateways.py::test_java_is_told_of_the_gateways_that_live",
+    ),
+    Mutant(
         "clients are told for ever of a gateway that has died, and tools ask it",
         Peers.named,
         "$now - self._heard.get($node, -_NAMED) < _NAMED",

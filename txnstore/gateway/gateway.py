@@ -273,8 +273,9 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
 
         return handle_by_them
 
-    async def api_versions(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
+    async def api_versions(request: Request, peer: Peer) -> Fields:
         name, version = (value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
+        peer.software = name
         is_foreign = name == SOFTWARE and version != services.connection.store_id
         return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 

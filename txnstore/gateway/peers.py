@@ -29,8 +29,9 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
 #: Seconds without an answer after which a peer counts as dead.
 _DEAD = 3.0
-#: Seconds after its last answer for which clients are still told of a peer. librdkafka waits for ever in
-#: ``send_offsets_to_transaction`` if it loses a coordinator from its metadata before it has looked for the next one.
+#: Seconds after its last answer for which clients, but those of Java, are still told of a peer. librdkafka waits for
+#: ever in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has looked for
+#: the next one, which it does when it sends offsets.
 _NAMED = 60.0
 #: The name by which a gateway asks another one; the version of this software is its store.
 SOFTWARE = "txnstore-gateway"

@@ -99,6 +99,7 @@ class Peer:
         authenticated: Whether it may send other requests than those by which it authenticates.
         principal: Who it is; None: nobody authenticates here, and the gateway asks for what its clients do.
         sasl: The state of its authentication.
+        software: The name of its software; empty until it says it (KIP-511).
         room: What responses may take of the memory.
     """
 
@@ -106,6 +107,7 @@ class Peer:
     authenticated: bool
     principal: str | None = None
     sasl: Any = None
+    software: str = ""
     room: Room = field(default_factory=Room)
 
 
