@@ -23,7 +23,6 @@ from txnstore.gateway import server
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 
-
 Different = Callable[[str], tuple[Difference, ...]]
 
 
