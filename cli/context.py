@@ -111,7 +111,7 @@ class App:
         """A connection through which nothing was read yet: the store may be too damaged to open."""
         from txnstore.connection import Connection
 
-        return Connection(self.objects(), read_only=read_only, principal=self.who())
+        return Connection(self.objects(), read_only=read_only, checked=False, principal=self.who())
 
     @contextmanager
     def progress(self, activity: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import click
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.logs import printed_logs
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, StorageRefusedError
 
 if TYPE_CHECKING:
     from txnstore.gateway.metrics import GatewayMetrics
@@ -150,13 +151,12 @@ def gateway(
         bound = resources.enter_context(_bound(listen))
         scraped = None if metrics is None else resources.enter_context(_bound(metrics))
         host, port = bound.getsockname()[:2]
-        own = advertise or (host, port)
-        if peers and own not in peers:
-            raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
+        own = _own([advertise] if advertise else [(host, port), (listen[0], port)], peers)
         connection = resources.enter_context(app.unloaded(read_only=False))
         with app.progress("opening the store"):
             connection.load()
-            connection.check_storage()
+            with contextlib.suppress(StorageRefusedError):  # The gateway says that it can only read.
+                connection.check_storage()
 
         def ready() -> None:
             print(f"listening on {host}:{port}", flush=True)
@@ -173,7 +173,18 @@ def gateway(
             resources.enter_context(printed_logs(logging.INFO, times=True))
         resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
         served = None if scraped is None else (scraped, text)
-        asyncio.run(run(connection, chosen, bound, advertise, peers, security, ready, served))
+        asyncio.run(run(connection, chosen, bound, own, peers, security, ready, served))
+
+
+def _own(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """The address under which this gateway is one of the peers, or the first of its names (such as localhost)."""
+    own = next((name for name in names if name in peers), names[0])
+    if peers and own not in peers:
+        raise click.BadParameter(f"{own[0]}:{own[1]}, this gateway, is not one of them", param_hint="--peers")
+    for host, port in peers:
+        if peers.count((host, port)) > 1:
+            raise click.BadParameter(f"{host}:{port} is named twice", param_hint="--peers")
+    return own
 
 
 def _print_hash() -> None:

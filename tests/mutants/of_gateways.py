@@ -68,6 +68,13 @@ GATEWAYS = (
         test="unit/gateway/test_peers.py::test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer",
     ),
     Mutant(
+        "tools of Java wait for a gateway that has died",
+        Metadata._named,
+        "$peer.software == _JAVA",
+        "False",
+        test="integration/gateway/test_two_gateways.py::test_java_is_told_of_the_gateways_that_live",
+    ),
+    Mutant(
         "clients are told for ever of a gateway that has died, and tools ask it",
         Peers.named,
         "$now - self._heard.get($node, -_NAMED) < _NAMED",
@@ -101,6 +108,13 @@ GATEWAYS = (
         "$staged.topic.schema is not None",
         "False",
         test="integration/gateway/test_typed_topics.py::test_an_offset_reads_the_same_at_each_gateway",
+    ),
+    Mutant(
+        "a record without a time has none for who reads it from memory",
+        Produce._keep,
+        "$staged.has_times or $append_time is not None",
+        "True",
+        test="integration/gateway/test_differences.py::test_a_record_without_a_time_has_that_of_its_write",
     ),
     Mutant(
         "records of several appends have the time of the last one",

@@ -27,9 +27,16 @@ _OF_COORDINATOR = frozenset(
     {
         Api.OFFSET_COMMIT, Api.OFFSET_FETCH, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN,
         Api.END_TXN, Api.TXN_OFFSET_COMMIT, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP,
-        Api.DELETE_GROUPS, Api.OFFSET_DELETE, Api.CONSUMER_GROUP_HEARTBEAT,
+        Api.DELETE_GROUPS, Api.OFFSET_DELETE, Api.CONSUMER_GROUP_HEARTBEAT, Api.FIND_COORDINATOR, Api.DESCRIBE_GROUPS,
+        Api.CONSUMER_GROUP_DESCRIBE, Api.LIST_GROUPS, Api.DESCRIBE_TRANSACTIONS,
     }
 )  # fmt: skip
+#: The code after which Java's admin client repeats a request that it repeats after no other one of these.
+_REPEATED_BY_ADMIN = {
+    Api.LIST_TRANSACTIONS: ErrorCode.coordinator_load_in_progress,
+    Api.DESCRIBE_PRODUCERS: ErrorCode.not_leader_or_follower,
+    Api.WRITE_TXN_MARKERS: ErrorCode.not_leader_or_follower,
+}
 #: What makes a client of transactions v1 repeat a request, where CONCURRENT_TRANSACTIONS does not.
 _REPEATED_AFTER = {
     Api.PRODUCE: ErrorCode.request_timed_out,
@@ -115,6 +122,8 @@ def _fenced(error: TxnStoreError, api: Api, version: int) -> ErrorCode:
 def _unavailable(error: TxnStoreError, api: Api) -> ErrorCode:
     """A code after which the client repeats the request: it had no effect, or its outcome is not known."""
     _LOG.warning("request failed: %s", error, extra={"api": api.name, "error": str(error)})
+    if api in _REPEATED_BY_ADMIN:
+        return _REPEATED_BY_ADMIN[api]
     if api in _OF_COORDINATOR:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if isinstance(error, UnknownOutcomeError) else ErrorCode.kafka_storage_error

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
 from txnstore.core.view import View
-from txnstore.errors import TxnStoreError
+from txnstore.errors import StorageError, TxnStoreError
 from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
@@ -40,6 +40,7 @@ from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
 from txnstore.gateway.wire import Request, value
+from txnstore.storage.probe import check_writes
 from txnstore.storage.redact import redact
 from txnstore.threads import load
 
@@ -222,6 +223,15 @@ class Gateway:
         _LOG.error("the gateway goes on after an error: %s", error, exc_info=exception, extra={"error": error})
 
 
+def _check_writes(connection: Connection) -> None:
+    """Say at the start what each request that writes would be told; a gateway that only reads may be wanted."""
+    try:
+        check_writes(connection.objects, connection.runtime.new_id)
+    except StorageError as error:
+        extra = {"url": redact(connection.url), "error": str(error)}
+        _LOG.warning("nothing can be written to the store, clients can only read: %s", error, extra=extra)
+
+
 async def _bounded(work: Awaitable[None], until: float) -> bool:
     """Whether something ends until a time of the loop; its error is logged."""
     try:
@@ -263,8 +273,9 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
 
         return handle_by_them
 
-    async def api_versions(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
+    async def api_versions(request: Request, peer: Peer) -> Fields:
         name, version = (value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
+        peer.software = name
         is_foreign = name == SOFTWARE and version != services.connection.store_id
         return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 
@@ -310,6 +321,7 @@ async def run(
     gateway = Gateway(connection, properties, bound, advertised, peers, security)
     scraped: MetricsServer | None = None
     try:
+        await asyncio.to_thread(_check_writes, connection)
         await gateway.start()
         if metrics is not None:
             scraped = MetricsServer(lambda: metrics[1](gateway.metrics()))

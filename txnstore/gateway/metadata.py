@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -28,6 +28,8 @@ from txnstore.validation import check_topic_name
 _FEATURES = {"transaction.version": 2, "group.version": 1}
 #: The first version of Metadata whose response may leave out the name of a topic that was asked for by its id.
 _WITHOUT_NAME = 12
+#: The name of Kafka's own clients, which go on without a broker that leaves the metadata.
+_JAVA = "apache-kafka-java"
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1
 #: Partitions that the event loop describes at a time, which takes it about 50 ms: the most of a page, as in Kafka
@@ -87,7 +89,7 @@ class Metadata:
         else:
             named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
             topics = [await self._asked(each, request, peer) for each in named.values()]
-        cluster = {**self._cluster(self._services.peers.named()), **self._cluster_operations(request, peer)}
+        cluster = {**self._cluster(self._named(peer)), **self._cluster_operations(request, peer)}
 
         def build() -> Fields:
             described = [
@@ -204,6 +206,11 @@ class Metadata:
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
     # Gateways ---------------------------------------------------------------------------------------------------------
+
+    def _named(self, peer: Peer) -> Sequence[Node]:
+        """The gateways that a client is told of; Java's tools wait a minute for each that has ended."""
+        peers = self._services.peers
+        return peers.live if peer.software == _JAVA else peers.named()
 
     def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
         services = self._services

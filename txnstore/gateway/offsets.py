@@ -39,19 +39,7 @@ class Offsets:
 
     async def list_offsets(self, request: Request, peer: Peer) -> Fields:
         """The ends of logs, or the first offsets from a time on, at the heads of the chains."""
-        try:
-            view = await self._services.freshness.head()
-        except TxnStoreError as error:  # There is no code for the whole response: each partition has its own.
-            code = code_of(error, Api.LIST_OFFSETS, request.version)
-            return {
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [_nothing(each.partition_index, code) for each in topic.partitions],
-                    }
-                    for topic in request.body.topics
-                ]
-            }
+        view = await self._services.freshness.head()
         level = value(request.body, "isolation_level", 0)
         isolation = Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
         named = Counter(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +29,9 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
 #: Seconds without an answer after which a peer counts as dead.
 _DEAD = 3.0
-#: Seconds after its last answer for which clients are still told of a peer. librdkafka waits for ever in
-#: ``send_offsets_to_transaction`` if it loses a coordinator from its metadata before it has looked for the next one.
+#: Seconds after its last answer for which clients, but those of Java, are still told of a peer. librdkafka waits for
+#: ever in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has looked for
+#: the next one, which it does when it sends offsets.
 _NAMED = 60.0
 #: The name by which a gateway asks another one; the version of this software is its store.
 SOFTWARE = "txnstore-gateway"
@@ -103,6 +105,9 @@ class Peers:
             InvalidConfigError: One of them serves another store.
         """
         self._heard = dict.fromkeys(self._others, asyncio.get_running_loop().time())
+        if len(self.nodes) > self.chains:
+            extra = {"gateways": [f"{node.host}:{node.port}" for node in self.nodes], "chains": self.chains}
+            _LOG.warning("the store has fewer chains than gateways, so some lead nothing", extra=extra)
         if self._others:
             await self._ask_all()
             if self._foreign:
@@ -178,7 +183,7 @@ class Peers:
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_INTERVAL):
-                reader, writer = await asyncio.open_connection(node.host, node.port, ssl=self._tls)
+                reader, writer = await self._connect(node)
                 writer.write(self._question)
                 (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
                 response = await reader.readexactly(min(max(size, 0), 1 << 16))
@@ -190,6 +195,24 @@ class Peers:
         finally:
             if writer is not None:
                 writer.close()
+
+    async def _connect(self, node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address of a peer that accepts: a name such as ``localhost`` may have several.
+
+        Raises:
+            ConnectionRefusedError: None does, and one of them refuses: the errors of the others, such as those of IPv6
+                on a machine without it, do not matter.
+            OSError: None does.
+        """
+        loop = asyncio.get_running_loop()
+        host = node.host if self.encrypted else None
+        errors: list[OSError] = []
+        for *_, address in await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
+            try:
+                return await asyncio.open_connection(*address[:2], ssl=self._tls, server_hostname=host)
+            except OSError as error:
+                errors.append(error)
+        raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
 
 
 def _question(store_id: str) -> bytes:

@@ -75,6 +75,7 @@ class StagedBatch:
             Then the partition must have been added to the transaction before.
         principal: Who asks for it; None: the principal of the gateway.
         appended: Where it was appended.
+        has_times: Whether each of its records has a time; the others get that of the write.
         new_batch: Its rows, inlined or uploaded.
         answer: The answer of its commit; None: it was not submitted.
     """
@@ -86,6 +87,7 @@ class StagedBatch:
     client: ProducerIdentity | None
     principal: str | None
     appended: asyncio.Future[Appended]
+    has_times: bool = field(default=True)
     new_batch: NewBatch | None = field(default=None)
     answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
 
@@ -348,9 +350,9 @@ class Produce:
         task.add_done_callback(self._look_ups.discard)
 
     def _keep(self, staged: StagedBatch, appended: Appended) -> None:
-        if staged.topic.schema is not None:  # Its rows are stored, not its bytes: a later reader gets other ones.
-            return
         append_time = appended.timestamp if writer_of(staged.topic).config.append_time else None
+        if staged.topic.schema is not None or not (staged.has_times or append_time is not None):
+            return  # A later reader gets what is stored, which is not what the client has sent.
         data = placed(staged.raw, appended.base_offset, append_time=append_time)
         self._hot.add(staged.topic.topic_id, staged.tp.partition, appended.base_offset, appended.limit, data)
 
@@ -449,6 +451,7 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
         if number in refusals:
             continue
         table, writer = decoded.rows(number), writer_of(staged.topic)
+        staged.has_times = not table["timestamp"].null_count
         try:
             if writer.schema is not None:
                 _check_headers(table)

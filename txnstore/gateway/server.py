@@ -26,6 +26,7 @@ from typing import Any
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Held, Room
 from txnstore.gateway.errors import code_of, message_of
+from txnstore.gateway.failures import failed_fields, tells_failure
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.stream import AHEAD, CHUNK, Stream
 from txnstore.gateway.wire import (
@@ -35,7 +36,6 @@ from txnstore.gateway.wire import (
     Request,
     Start,
     check_partitions,
-    has_error_code,
     lacks_array,
     read_request,
     read_start,
@@ -99,6 +99,7 @@ class Peer:
         authenticated: Whether it may send other requests than those by which it authenticates.
         principal: Who it is; None: nobody authenticates here, and the gateway asks for what its clients do.
         sasl: The state of its authentication.
+        software: The name of its software; empty until it says it (KIP-511).
         room: What responses may take of the memory.
     """
 
@@ -106,6 +107,7 @@ class Peer:
     authenticated: bool
     principal: str | None = None
     sasl: Any = None
+    software: str = ""
     room: Room = field(default_factory=Room)
 
 
@@ -332,12 +334,12 @@ class Server:
         """The response to a request whose handler has failed.
 
         Raises:
-            Exception: The error, if responses of this API and version have no code: the connection is closed then.
+            Exception: The error, if no response can tell it: the connection is closed then.
         """
-        if not has_error_code(request.api, request.version):
+        if not tells_failure(request):
             raise error
         code = code_of(error, Api(request.api), request.version)
-        return self.encode(request, {"error_code": code, "error_message": message_of(error)})
+        return self.encode(request, failed_fields(request, {"error_code": code, "error_message": message_of(error)}))
 
 
 class _Connection:

@@ -104,6 +104,21 @@ def probe_once(store: ObjectStore, ids: Callable[[], str], *, store_id: str = ""
         _proven.add(identity)
 
 
+def check_writes(store: ObjectStore, ids: Callable[[], str]) -> None:
+    """Check that the store takes a write now, as a probe that another process has made does not tell. PUT and DELETE.
+
+    Args:
+        store: The store.
+        ids: Returns a unique name.
+
+    Raises:
+        StorageError: It does not.
+    """
+    key = f"{PROBE_FOLDER}/{ids()}"
+    store.put(key, b"")
+    _clean_up(store, key)
+
+
 def _clean_up(store: ObjectStore, key: str) -> None:
     try:
         store.delete([key])

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
 from txnstore.cli.logs import printed_logs
+from txnstore.errors import StorageRefusedError
+from txnstore.gateway import gateway
+from txnstore.gateway.gateway import Gateway
 from txnstore.gateway.security import read_users
+from txnstore.storage import probe
+from txnstore.storage.local import LocalStore
 
 
 @pytest.fixture
@@ -42,6 +49,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["--sasl", __file__], 1, "cannot be read"),
         (["--sasl", "/none"], 2, "does not exist"),
         (["--listen", "127.0.0.1:0", "--peers", "10.0.0.1:9092"], 2, "is not one of them"),
+        (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,b:1"], 2, "b:1 is named twice"),
+        (["--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", "a:1,b:1,a:1"], 2, "a:1 is named twice"),
     ],
 )
 def test_wrong_options_are_refused(cli: Cli, options: list[str], status: int, text: str) -> None:
@@ -59,6 +68,74 @@ def test_a_port_in_use_is_said(cli: Cli) -> None:
 def test_a_store_that_does_not_exist_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = Cli(str(tmp_path / "none"), monkeypatch)("gateway", "--listen", "127.0.0.1:0")
     assert (result.status, "there is no txnstore at" in result.err) == (1, True), result
+
+
+# What is said at the start --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway gets SIGTERM as soon as it has started."""
+    start = Gateway.start
+
+    async def start_and_end(self: Gateway) -> None:
+        await start(self)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Gateway, "start", start_and_end)
+
+
+@pytest.mark.usefixtures("ends_at_once")
+def test_a_gateway_where_nothing_can_be_written_says_so_and_serves_readers(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each Produce would fail; who only reads needs no right to write."""
+    text = "nothing can be written to the store, clients can only read: read-only"
+    result = cli("gateway", "--listen", "127.0.0.1:0")
+    assert (result.status, text in result.err) == (0, False), result
+
+    def refuse(*_: object) -> bool:
+        raise StorageRefusedError("read-only")
+
+    monkeypatch.setattr(LocalStore, "put", refuse)
+    monkeypatch.setattr(LocalStore, "put_if_absent", refuse)
+    monkeypatch.setattr(probe, "_proven", {None})
+    result = cli("gateway", "--listen", "127.0.0.1:0")
+    assert (result.status, result.err.count(text), "listening on" in result.out) == (0, 1, True), result
+
+
+def test_a_gateway_checks_the_storage_before_it_serves(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", create)
+    monkeypatch.setattr(probe, "_proven", {None})
+    result = cli("gateway", "--listen", "127.0.0.1:0")
+    assert (result.status, "create the same object" in result.err) == (1, True), result
+
+
+@pytest.mark.usefixtures("ends_at_once")
+def test_more_gateways_than_chains_are_said(cli: Cli) -> None:
+    """Those that lead nothing serve all the same."""
+    for peers, is_said in (("a:1", False), ("a:1,127.0.0.1:9", True)):
+        result = cli("gateway", "--listen", "127.0.0.1:0", "--advertise", "a:1", "--peers", peers)
+        assert (result.status, "fewer chains than gateways" in result.err) == (0, is_said), result
+
+
+def test_a_gateway_finds_itself_among_the_peers_by_the_name_that_it_listens_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: list[tuple[str, int]] = []
+
+    async def run(*options: Any) -> None:
+        own.append(options[3])
+
+    monkeypatch.setattr(gateway, "run", run)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for options in ((), ("--peers", f"a:1,localhost:{port}"), ("--peers", f"127.0.0.1:{port},a:1")):
+        assert cli("gateway", "--listen", f"localhost:{port}", *options).status == 0
+    assert own == [("127.0.0.1", port), ("localhost", port), ("127.0.0.1", port)]
 
 
 # Passwords ------------------------------------------------------------------------------------------------------------

@@ -160,6 +160,32 @@ def test_the_time_of_the_append_is_of_that_type_until_a_compaction_joins_batches
             assert read(after) == [(offset, time, 0) for offset, time in enumerate(times)]
 
 
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20], ids=["uploaded", "inlined"])
+def test_a_record_without_a_time_has_that_of_its_write(inline_bytes: int) -> None:
+    """At the gateway that took it, at another one, and after a compaction; the records beside it keep theirs."""
+    clock = ManualClock()
+
+    def read(gateway: RunningGateway) -> list[tuple[int, int]]:
+        batches = _batches(bytes(_fetch(ServedStore(store, gateway)).records))
+        return [(record.offset, record.timestamp) for batch in batches for record in batch]
+
+    with create_on(MemoryStore(clock=clock), runtime=Runtime(clock=clock)) as store:
+        store.create_topic("t", config={"inline.bytes": inline_bytes})
+        with serving(store) as one:
+            _produce(ServedStore(store, one), kafka_batch([(0, 5, None, b"1", []), (1, -1, None, b"2", [])]))
+            _produce(ServedStore(store, one), values_batch([b"3"]))
+            clock.advance(1_000)
+            (_, first), (_, written), _ = records = read(one)
+            assert (first, written > 1_000_000, read(one)) == (5, True, records)
+            with serving(store) as other:
+                assert read(other) == records
+        clock.advance(3_600_000)
+        store.compact("t")
+        with serving(store) as after:
+            assert read(after) == records
+        assert store.scan("t").to_table()["_timestamp"].cast("int64").to_pylist() == [time for _, time in records]
+
+
 def test_a_compaction_keeps_the_type_of_the_time_of_one_append() -> None:
     with create_on(MemoryStore()) as store:
         store.create_topic("t", config={"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})

@@ -154,12 +154,22 @@ def test_each_part_of_a_request_has_a_code_if_the_storage_fails(monkeypatch: pyt
     async def head(_: Freshness) -> View:
         raise StorageError("down")
 
-    partition = {"partition_index": 0, "timestamp": -1}
+    partition = {"partition": 0, "partition_index": 0, "timestamp": -1, "leader_epoch": 0}
+    topics = {"topics": [{"name": "t", "topic": "t", "partitions": [partition], "partition_indexes": [0]}]}
+    groups = {"groups": [{"group_id": "g", "topics": None}]}
+    storage, coordinator = ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available
     with create_on(MemoryStore()) as store, serving(store) as gateway, RawClient(gateway) as client:
         monkeypatch.setattr(Freshness, "head", head)
-        (listed,) = client.ask(Api.LIST_OFFSETS, {"topics": [{"name": "t", "partitions": [partition]}]}).topics
-        (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": "t"}]}).topics
-    assert [listed.partitions[0].error_code, described.error_code] == [ErrorCode.kafka_storage_error] * 2
+        for api, code in ((Api.LIST_OFFSETS, storage), (Api.OFFSET_FOR_LEADER_EPOCH, storage)):
+            assert client.ask(api, topics).topics[0].partitions[0].error_code is code
+        (producers,) = client.ask(Api.DESCRIBE_PRODUCERS, topics).topics
+        assert producers.partitions[0].error_code is ErrorCode.not_leader_or_follower
+        (state,) = client.ask(Api.DESCRIBE_TRANSACTIONS, {"transactional_ids": ["a"]}).transaction_states
+        assert (state.transactional_id, state.error_code) == ("a", coordinator)
+        (committed,) = client.ask(Api.OFFSET_FETCH, groups, 8).groups
+        assert (committed.group_id, committed.error_code) == ("g", coordinator)
+        (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, topics).topics
+        assert described.error_code is storage
 
 
 # Many partitions ------------------------------------------------------------------------------------------------------

@@ -71,6 +71,19 @@ def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
             assert coordinators() == {one.address[1]}
 
 
+def test_java_is_told_of_the_gateways_that_live(tmp_path: Path) -> None:
+    """Its tools ask each gateway, for a minute one that has ended; others are told of it, since librdkafka must be."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    with txnstore.create(tmp_path, chains=2) as store:
+        peers = [bound.getsockname(), ("127.0.0.1", 9)]
+        with RunningGateway(store, bound=bound, peers=peers).running() as gateway:
+            for software, told in (("apache-kafka-java", 1), ("librdkafka", 2)):
+                with RawClient(gateway) as client:
+                    asked = {"client_software_name": software, "client_software_version": "4"}
+                    assert client.ask(Api.API_VERSIONS, asked, 3).error_code is ErrorCode.none
+                    assert len(client.ask(Api.METADATA, {"topics": ()}, 9).brokers) == told
+
+
 def test_a_commit_is_refused_for_what_the_group_is_now(tmp_path: Path) -> None:
     """The group, of KIP-848, is newer than the view of the gateway that refuses: GROUP_ID_NOT_FOUND ends the client."""
     joining = {"group_id": "g", "member_id": "a", "rebalance_timeout": 60_000, "member_epoch": 0}

@@ -163,6 +163,29 @@ def test_what_peers_do_is_told_apart() -> None:
     _run(scenario)
 
 
+def test_a_peer_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``localhost`` may be ::1 first, where nothing listens, or which cannot be reached (here by a socket of IPv4)."""
+
+    async def scenario(bound: socket.socket) -> None:
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(PREFIX.pack(8) + bytes(8))
+            await writer.drain()
+            writer.close()
+
+        async def resolve(host: str, port: int, **options: Any) -> list[Any]:
+            hosts = {"localhost": ["127.0.0.2", "127.0.0.1"], "ended": ["::1", "127.0.0.2", "::1"]}.get(host, [host])
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in hosts]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        port = bound.getsockname()[1]
+        own, peer, ended = Node(0, "127.0.0.1", 1), Node(1, "localhost", port), Node(2, "ended", 9)
+        gateways = Peers([own, peer, ended], own, CHAINS, STORE, encrypted=False, changed=lambda: None)
+        async with await asyncio.start_server(answer, sock=bound.dup()):
+            assert [await gateways._ask(node) for node in (peer, ended)] == ["answered", "refused"]
+
+    _run(scenario)
+
+
 def test_a_gateway_where_nothing_listens_is_no_coordinator() -> None:
     """A client that has lost a coordinator asks for it sooner than the next round of questions."""
 

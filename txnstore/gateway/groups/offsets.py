@@ -110,16 +110,12 @@ class GroupOffsets:
         """The committed offsets of groups, at the heads of the chains."""
         body = request.body
         asked = body.groups if request.version >= _SEVERAL else (body,)
-        try:
-            view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
-            if stable:  # Its client waits until nothing is pending: what nobody ends is ended here.
-                groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
-                pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
-                view = await self._services.freshness.unblocked(view, pending_in)
-            groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
-        except TxnStoreError as error:  # There is no code for the whole response: each group has its own.
-            code = code_of(error, Api.OFFSET_FETCH, request.version)
-            groups = [{"group_id": each.group_id, "topics": (), "error_code": code} for each in asked]
+        view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
+        if stable:  # Its client waits until nothing is pending: what nobody ends is ended here.
+            groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
+            pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
+            view = await self._services.freshness.unblocked(view, pending_in)
+        groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
         if request.version >= _SEVERAL:
             return {"groups": groups}
         fields = dict(groups[0])
