@@ -155,9 +155,16 @@ CLASSIC = (
     Mutant(
         "a group that gets members of another kind while it is stored ends its classic members with an error",
         ClassicGroup.end,
-        "SyncResponse(code_of_member($code))",
-        "SyncResponse($code)",
+        "SyncResponse(code_of_member($code) if",
+        "SyncResponse($code if",
         test=_COORDINATOR + "test_group_that_gets_members_of_another_kind_while_it_is_stored_has_no_classic_member",
+    ),
+    Mutant(
+        "a static member goes to another coordinator with an id that is not stored",
+        ClassicGroup.end,
+        "if $is_known else Code.UNKNOWN_MEMBER_ID",
+        "if True else Code.UNKNOWN_MEMBER_ID",
+        test=_CLASSIC + "test_end_takes_back_the_id_of_a_static_member_that_is_not_stored",
     ),
     Mutant(
         "a last member that leaves a group of another kind ends with an error",

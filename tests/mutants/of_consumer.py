@@ -26,6 +26,13 @@ CONSUMER = (
         test=_UNIT + "test_another_epoch_is_fenced_but_for_the_one_before",
     ),
     Mutant(
+        "a member that is removed while it joins again is told that it is none",
+        ConsumerGroups._heartbeat,
+        "if $asked.epoch != JOINING:",
+        "if True:",
+        test=_UNIT + "test_a_member_is_removed_while_it_joins_again",
+    ),
+    Mutant(
         "a response that is lost with its gateway fences the member",
         KeptGroup.follow,
         "= $epoch, None, None",

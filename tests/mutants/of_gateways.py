@@ -13,6 +13,7 @@ from txnstore.gateway import cold, peers
 from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
+from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.groups.stored import ChainGenerations
@@ -152,6 +153,13 @@ GATEWAYS = (
         ".partition, $isolation, ",
         ".partition, ",
         test=_COLD + "test_a_reader_of_committed_records_gets_nothing_that_others_have_read",
+    ),
+    Mutant(
+        "a response has records twice that were encoded for a reader with a newer view",
+        Fetch._records,
+        "if $data and $encoded.first_offset < $position:",
+        "if $data and $encoded.last_offset < $position:",
+        test=_COLD + "test_a_response_has_each_offset_once",
     ),
     Mutant(
         "consumers that ask for the same batch at the same time read it each",

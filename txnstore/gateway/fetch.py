@@ -168,6 +168,10 @@ class Fetch:
                         continue
                     if (data or not first) and size + len(encoded.data) > limit:
                         return data, size
+                    if data and encoded.first_offset < position:
+                        # Encoded for another reader, from other segments. At the beginning of a response a client skips
+                        # what is before its position; further on, librdkafka would take it for new records.
+                        return data, size
                     if encoded.first_offset > position:
                         data += _gaps(position, encoded.first_offset)
                     data.append(encoded.data)

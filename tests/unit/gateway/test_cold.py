@@ -10,14 +10,18 @@ from typing import Any, cast
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 
 from tests.helpers.compaction import T0, abort, batches, begin, commit
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
 from txnstore.gateway import cold
 from txnstore.gateway.cold import ColdBatches, Stretch
+from txnstore.gateway.fetch import Fetch, _Asked
+from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.services import Services
 from txnstore.segment import codec
 from txnstore.storage.memory import MemoryStore
@@ -201,6 +205,39 @@ def test_a_reader_of_committed_records_gets_nothing_that_others_have_read(store:
     assert committed == [b"committed"] * 4
     producer.abort_transaction()
     producer.close()
+
+
+def test_a_response_has_each_offset_once(store: Store) -> None:
+    """What one reader has read from a merged segment begins before what another one, with an older view, needs next."""
+    commit(store, [b"0"])
+    commit(store, [b"2"])
+    producer = begin(store, [b"open"])  # Not merged with those before it.
+    before = connection_of(store).view()
+    store.compact()
+    assert len(batches(store)) == 2
+    after = connection_of(store).view()
+
+    async def read(gateway: Gateway) -> list[list[int]]:
+        fetch = Fetch(cast("Services", gateway), HotBatches())
+        return [await _offsets(fetch, view) for view in (after, before)]
+
+    first, second = run(store, read)
+    assert first == [0, 2, 4]  # The others are markers.
+    assert second == [0, 2]  # The next request begins at 4: its response may begin before it.
+    producer.abort_transaction()
+    producer.close()
+
+
+async def _offsets(fetch: Fetch, view: View) -> list[int]:
+    """The offsets of all records in a response to one who reads all that is not aborted from offset 0 on."""
+    topic, log = view.topics[T0.topic], view.partitions[T0]
+    asked = _Asked(T0, topic, 0, 1 << 20)
+    data, _ = await fetch._records(view, asked, topic, log, UNCOMMITTED, 1 << 20, first=True)
+    records = MemoryRecords(b"".join(data))
+    offsets = []
+    while (batch := records.next_batch()) is not None:
+        offsets += [record.offset for record in cast("Any", batch)]
+    return offsets
 
 
 def test_what_is_decoded_at_the_same_time_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
