@@ -155,6 +155,13 @@ GATEWAYS = (
         test=_COLD + "test_a_reader_of_committed_records_gets_nothing_that_others_have_read",
     ),
     Mutant(
+        "a request of a transaction is begun after its client has gone",
+        _Connection._serve_next,
+        "$self._stream.is_given_up and",
+        "False and",
+        test="unit/gateway/test_server.py::test_a_request_of_a_transaction_is_not_begun_after_its_client_has_gone",
+    ),
+    Mutant(
         "a response has records twice that were encoded for a reader with a newer view",
         Fetch._records,
         "if $data and $encoded.first_offset < $position:",

@@ -5,9 +5,10 @@ requests overlap: the next one is read when the batches of the last one are stag
 predecessor, and what follows waits for it.
 
 What has arrived as a whole is carried out, as by a broker, even if the client is gone by then: it may have sent a
-request without an answer, or its leave of a group. Only a fetch ends with its client. And a process that was suspended
-carries out nothing that came before it woke: its clients have long gone on at other gateways. A client of transactions
-v1 has the same epoch there, so its end of one transaction would end the next one.
+request without an answer, or its leave of a group. Only a fetch ends with its client, and a request of a transaction is
+not begun after it: a client of transactions v1 has the same epoch for all of them, so what it has given up would get
+into the next one. And a process that was suspended carries out nothing that came before it woke: its clients have long
+gone on at other gateways.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from txnstore.gateway.wire import (
     lacks_array,
     read_request,
     read_start,
+    value,
     write_response,
 )
 
@@ -71,6 +73,10 @@ MAX_IDLE = 600.0
 AUTHENTICATION_TIME = 60.0
 #: The responses of a connection that may wait to be sent; then its next request is not read.
 MAX_UNANSWERED = 64
+#: What belongs to a transaction, beside batches, or ends those before it.
+_OF_TRANSACTIONS = {
+    Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN
+}  # fmt: skip
 #: What a client may ask before it has authenticated.
 _BEFORE_AUTHENTICATION = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 #: Seconds for which a client may take none of its responses; and while other clients wait for room for theirs.
@@ -392,6 +398,8 @@ class _Connection:
             self._is_reading = False
             request = self._server.decode(frame, start)
             del frame
+            if request is not None and self._stream.is_given_up and _is_of_transaction(request):
+                raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
                 try:
@@ -587,6 +595,13 @@ class _Connection:
         self._peer.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)
+
+
+def _is_of_transaction(request: Request) -> bool:
+    """Whether a request is of a transaction, or ends those before it. Who has given it up repeats it, or aborts."""
+    return request.api in _OF_TRANSACTIONS or (
+        request.api == Api.PRODUCE and value(request.body, "transactional_id") is not None
+    )
 
 
 def _blamed(request: Request, error: TypeError) -> Exception:

@@ -36,7 +36,9 @@ class Stream(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport
         #: Nothing more arrives: the client has ended its side, or the connection, or nothing more is to be read.
         self.has_ended = False
-        #: Called when that becomes so.
+        #: Whether the client has ended it.
+        self.is_given_up = False
+        #: Called when nothing more arrives.
         self.ended: Callable[[], None] | None = None
 
     # What the event loop calls ----------------------------------------------------------------------------------------
@@ -62,11 +64,13 @@ class Stream(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client has ended its side. It may wait for responses still, except with TLS, which has no such state."""
+        self.is_given_up = True
         self._end()
         return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self.is_given_up = True
         self._end()
         _wake(self._unblocked)
         if not self._closed.done():

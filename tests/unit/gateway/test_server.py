@@ -273,6 +273,37 @@ def test_draining_answers_what_has_arrived_and_then_closes() -> None:
     run({Api.PRODUCE: stage, Api.FETCH: fetch}, scenario)
 
 
+@pytest.mark.parametrize("api", [Api.PRODUCE, Api.TXN_OFFSET_COMMIT, Api.END_TXN, Api.INIT_PRODUCER_ID])
+def test_a_request_of_a_transaction_is_not_begun_after_its_client_has_gone(api: Api) -> None:
+    """With transactions v1 it would get into the next one: its client has the same epoch there."""
+    begun = list[Api]()
+    answered = asyncio.Event()
+
+    async def note(request: Request, peer: Peer) -> Fields:
+        begun.append(Api(request.api))
+        if request.api == Api.HEARTBEAT:
+            await answered.wait()
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        fields = {"transactional_id": "a"} if api is not Api.PRODUCE else _of_transaction()
+        _, writer = await connect()
+        writer.write(request_frame(Api.HEARTBEAT, 0, {}, 1) + request_frame(api, 3, fields, 2))
+        await until(lambda: begun == [Api.HEARTBEAT])
+        await settle()  # All has arrived.
+        writer.close()
+        await settle()  # The end, too.
+        answered.set()
+        await until(lambda: not server.traffic.connections)
+        assert begun == [Api.HEARTBEAT]
+
+    run({Api.HEARTBEAT: note, api: note}, scenario)
+
+
+def _of_transaction() -> dict[str, Any]:
+    return {**produce_fields("t", record_batch([b"v"])), "transactional_id": "a"}
+
+
 def test_nothing_is_sent_after_a_fetch_that_is_left_out() -> None:
     """Kafka's clients match responses by their order: Java's consumer dies of one with another correlation id."""
     begun = list[str]()
