@@ -26,7 +26,7 @@ CONSUMER = (
         test=_UNIT + "test_another_epoch_is_fenced_but_for_the_one_before",
     ),
     Mutant(
-        "a member that is removed while it joins again is told that it is none",
+        "a member that is removed while it joins again gets UNKNOWN_MEMBER_ID",
         ConsumerGroups._heartbeat,
         "if $asked.epoch != JOINING:",
         "if True:",

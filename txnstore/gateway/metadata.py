@@ -208,7 +208,7 @@ class Metadata:
     # Gateways ---------------------------------------------------------------------------------------------------------
 
     def _named(self, peer: Peer) -> Sequence[Node]:
-        """The gateways that a client is told of; Java's tools wait a minute for each that has ended."""
+        """The gateways that the response lists: Java's tools would wait a minute for each that has ended."""
         peers = self._services.peers
         return peers.live if peer.software == _JAVA else peers.named()
 

@@ -72,7 +72,7 @@ def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
 
 
 def test_java_is_told_of_the_gateways_that_live(tmp_path: Path) -> None:
-    """Its tools ask each gateway, for a minute one that has ended; others are told of it, since librdkafka must be."""
+    """Metadata lists a dead gateway for a minute, for librdkafka; tools of Java would wait for its answer."""
     bound = socket.create_server(("127.0.0.1", 0))
     with txnstore.create(tmp_path, chains=2) as store:
         peers = [bound.getsockname(), ("127.0.0.1", 9)]

@@ -309,8 +309,8 @@ class ClassicGroup:
     def end(self, code: Code) -> Actions:
         """This machine is not used any more: answer all requests that wait with ``code``.
 
-        A static member whose id is not stored is told so. With that id it would be fenced, which ends its client, if
-        another coordinator has given its name an id meanwhile.
+        A static member whose id is not stored gets UNKNOWN_MEMBER_ID, and joins without an id. If another coordinator
+        has given its name an id meanwhile, the old one would be fenced, which ends the client.
         """
         self.state = State.DEAD
         stored = {member.member_id for member in self._stored.members} if self._stored is not None else set()

@@ -111,7 +111,7 @@ class GroupOffsets:
         body = request.body
         asked = body.groups if request.version >= _SEVERAL else (body,)
         view, stable = await self._services.freshness.head(), bool(value(body, "require_stable", False))
-        if stable:  # Its client waits until nothing is pending: what nobody ends is ended here.
+        if stable:  # The client waits until nothing is pending, so abandoned transactions are aborted.
             groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
             pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
             view = await self._services.freshness.unblocked(view, pending_in)
