@@ -436,7 +436,8 @@ def _session_continued(state: State, event: Json) -> None:
         kept, current = log["session_windows"].get(producer_id), log["producers"].get(producer_id)
         window = kept["batches"] if kept is not None and kept["session_epoch"] == session_epoch else []
         if current is not None and current["epoch"] == event["epoch"]:
-            window = [*window, *current["batches"]]
+            nowhere = {"base_offset": -1, "last_offset": -1} if event["outcome"] == "ABORT" else {}
+            window = [*window, *({**batch, **nowhere} for batch in current["batches"])]
         log["session_windows"][producer_id] = {"session_epoch": session_epoch, "batches": window[-5:]}
     if not state.is_foreign(producer_id):
         state.transactions[event["transactional_id"]]["session_epoch"] = session_epoch

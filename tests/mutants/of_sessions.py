@@ -17,17 +17,31 @@ _CHAINS = "protocol/chains/test_sessions.py::"
 SESSIONS = (
     Mutant(
         "a window of an earlier session answers for the next one",
-        appending.session_window,
+        appending.kept_window,
         "$kept is not None and $kept.session_epoch == $session_epoch",
         "$kept is not None",
         test=_CORE + "test_window_of_an_earlier_session_is_not_of_the_next_one",
     ),
     Mutant(
         "a window forgets the transactions before the last one",
-        appending.session_window,
-        "(*$kept.batches, *$window)[-WINDOW:]",
-        "$window or $kept.batches",
+        appending._session_window,
+        "(*$kept, *$window)[-WINDOW:] if $kept else $window",
+        "$window or $kept",
         test=_CORE + "test_window_has_five_batches_over_the_session",
+    ),
+    Mutant(
+        "new records with the sequences of an aborted batch are taken for a repetition",
+        fold._with_session_window,
+        "if $event.outcome is Outcome.ABORT:",
+        "if False:",
+        test=_CORE + "test_sequences_of_an_aborted_batch_are_not_those_of_a_repetition",
+    ),
+    Mutant(
+        "records with the sequences of an aborted batch are appended",
+        appending._in_window,
+        "raise OutOfOrderSequenceError($msg)",
+        "return None",
+        test=_CORE + "test_sequences_of_an_aborted_batch_are_not_those_of_a_repetition",
     ),
     Mutant(
         "the first batch of a partition must have sequence 0 in a session",

@@ -176,9 +176,9 @@ WIRE = (
     ),
     _mutant(
         "a window forgets the transactions before the last one",
-        appending.session_window,
-        "(*$kept.batches, *$window)[-WINDOW:]",
-        "()",
+        appending._session_window,
+        "(*$kept, *$window)[-WINDOW:] if $kept",
+        "() if $kept",
         _ALONE,
     ),
     _mutant(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from txnstore.core.invariants.common import highest_epoch, own_producers, transactions_of
-from txnstore.core.log.model import WINDOW, BatchMetadata, Partition, next_sequence
+from txnstore.core.log.model import NO_OFFSET, WINDOW, BatchMetadata, Partition, next_sequence
 from txnstore.core.model import NO_PRODUCER, sorted_items
 from txnstore.core.routing import first_producer_id
 from txnstore.core.state import State
@@ -34,13 +34,15 @@ def _window(partition: Partition, batches: Sequence[BatchMetadata]) -> Iterator[
         yield f"has {len(batches)} batches"
     for before, after in pairwise(batches):
         follows = after.first_sequence == next_sequence(before.last_sequence)
-        if not follows or after.base_offset <= before.last_offset:
+        if not follows or NO_OFFSET < after.base_offset <= before.last_offset:
             yield f"has a gap before sequence {after.first_sequence} at offset {after.base_offset}"
     for batch in batches:
         yield from _window_batch(partition, batch)
 
 
 def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
+    if batch.base_offset == batch.last_offset == NO_OFFSET:
+        return
     if not 0 <= batch.base_offset <= batch.last_offset < partition.high_watermark:
         yield f"has the offsets {batch.base_offset}-{batch.last_offset}, which are not in the log"
     if next_sequence(batch.first_sequence, batch.last_offset - batch.base_offset) != batch.last_sequence:

@@ -16,6 +16,7 @@ from txnstore.core.log.events import BatchesAppended, MarkerWritten, ProducerFen
 from txnstore.core.log.model import (
     MAX_SEQUENCE,
     MAX_UPLOAD_AGE_MS,
+    NO_OFFSET,
     WINDOW,
     AbortedTxn,
     Batch,
@@ -298,14 +299,23 @@ def _check_topic(state: State, batch: NewBatch) -> None:
         raise UnknownTopicOrPartitionError(msg)
 
 
-def session_window(partition: Partition, producer_id: int, epoch: int, session_epoch: int) -> tuple[BatchMetadata, ...]:
-    """The window of a producer at this epoch, with what is kept of the earlier transactions of its session."""
+def window_of(partition: Partition, producer_id: int, epoch: int) -> tuple[BatchMetadata, ...]:
+    """The window of a producer at this epoch."""
     current = partition.producers.get(producer_id)
+    return current.batches if current is not None and current.epoch == epoch else ()
+
+
+def kept_window(partition: Partition, producer_id: int, session_epoch: int) -> tuple[BatchMetadata, ...]:
+    """What is kept of the window of the earlier transactions of a session."""
     kept = partition.session_windows.get(producer_id)
-    window = current.batches if current is not None and current.epoch == epoch else ()
-    if kept is not None and kept.session_epoch == session_epoch:
-        window = (*kept.batches, *window)[-WINDOW:]
-    return window
+    return kept.batches if kept is not None and kept.session_epoch == session_epoch else ()
+
+
+def _session_window(partition: Partition, producer: ProducerIdentity, session_epoch: int) -> tuple[BatchMetadata, ...]:
+    """The window of a producer, with what is kept of the earlier transactions of its session."""
+    kept = kept_window(partition, producer.producer_id, session_epoch)
+    window = window_of(partition, producer.producer_id, producer.epoch)
+    return (*kept, *window)[-WINDOW:] if kept else window
 
 
 def find_repeated(
@@ -314,14 +324,28 @@ def find_repeated(
     """Where a batch of the window of a producer was appended first (SEQ-03); None if it is not one of these."""
     if partition is None:
         return None
-    return _in_window(session_window(partition, producer.producer_id, producer.epoch, session_epoch), batch)
+    return _in_window(_session_window(partition, producer, session_epoch), batch)
 
 
 def _in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | None:
+    """Where a batch of the window was appended first; None if it is not one of these.
+
+    Raises:
+        OutOfOrderSequenceError: It has the sequences of a batch of an aborted transaction of the session.
+    """
     last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
     for before in window:
-        if (before.first_sequence, before.last_sequence) == (batch.base_sequence, last_sequence):
-            return Appended(batch.tp, before.base_offset, before.last_offset + 1, before.timestamp, duplicate=True)
+        if (before.first_sequence, before.last_sequence) != (batch.base_sequence, last_sequence):
+            continue
+        if before.base_offset == NO_OFFSET:
+            # Nobody waits for the answer to a batch of an aborted transaction, but librdkafka gives the sequences of
+            # one whose request it has given up to new records, which a repetition would lose.
+            msg = (
+                f"a batch to {batch.tp} has the sequences {batch.base_sequence} to {last_sequence} of a batch of an "
+                "earlier transaction, which was aborted"
+            )
+            raise OutOfOrderSequenceError(msg)
+        return Appended(batch.tp, before.base_offset, before.last_offset + 1, before.timestamp, duplicate=True)
     return None
 
 
@@ -341,7 +365,7 @@ def _check_sequence(
     if current is not None and producer.epoch < current.epoch:
         msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {current.epoch}"
         raise ProducerFencedError(msg)
-    window = session_window(partition, producer.producer_id, producer.epoch, session_epoch)
+    window = _session_window(partition, producer, session_epoch)
     repeated = _in_window(window, batch)
     if repeated is not None:
         return repeated

@@ -14,6 +14,9 @@ from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, T
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
 
+#: The offsets of a batch in a window whose transaction was aborted.
+NO_OFFSET = -1
+
 #: Sequence numbers wrap after this value (Kafka: ``DefaultRecordBatch.incrementSequence``).
 MAX_SEQUENCE = 2**31 - 1
 
@@ -232,7 +235,8 @@ class SessionWindow:
     """The last batches of the earlier transactions of a session, in a partition (SEQ-03).
 
     A client of transactions v1 numbers its records on from one transaction to the next. The marker of each of them
-    empties the window of the :class:`ProducerState`, which is kept here.
+    empties the window of the :class:`ProducerState`, which is kept here; the batches of aborted ones without their
+    offsets (:data:`NO_OFFSET`).
 
     Attributes:
         session_epoch: The epoch that the client has: another one is of another session.

@@ -89,14 +89,15 @@ class SessionContinued:
 
     It stands before the markers of the transaction in the chain, and keeps the windows that these empty.
 
-    ``epoch``: that of the transaction. ``session_epoch``: that of the client. ``partitions``: those of this chain with
-    batches of the transaction.
+    ``epoch``: that of the transaction. ``outcome``: how it ends. ``session_epoch``: that of the client. ``partitions``:
+    those of this chain with batches of the transaction.
     """
 
     type: Literal["SessionContinued"] = "SessionContinued"
     transactional_id: str
     producer_id: int
     epoch: int
+    outcome: Outcome
     session_epoch: int
     partitions: list[TopicPartition]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from txnstore.core.fences import with_fence
-from txnstore.core.log.appending import session_window
-from txnstore.core.log.model import Partition, SessionWindow
-from txnstore.core.model import NO_PRODUCER, Map
+from txnstore.core.log.appending import kept_window, window_of
+from txnstore.core.log.model import NO_OFFSET, WINDOW, Partition, SessionWindow
+from txnstore.core.model import NO_PRODUCER, Map, Outcome
 from txnstore.core.state import Fold, State, is_foreign, replace
 from txnstore.core.transactions.events import (
     OffsetsAdded,
@@ -102,10 +102,16 @@ def _session_continued(state: State, event: SessionContinued) -> State:
 
 
 def _with_session_window(partition: Partition, event: SessionContinued) -> Partition:
-    """The log with the window of the producer kept, together with what is left of earlier transactions of it."""
-    window = session_window(partition, event.producer_id, event.epoch, event.session_epoch)
-    kept = SessionWindow(event.session_epoch, window)
-    return replace(partition, session_windows=partition.session_windows.insert(event.producer_id, kept))
+    """The log with the window of the producer kept, together with what is left of earlier transactions of it.
+
+    Of an aborted transaction only the sequences are kept: where its batches were tells nobody anything.
+    """
+    kept = kept_window(partition, event.producer_id, event.session_epoch)
+    ended = window_of(partition, event.producer_id, event.epoch)
+    if event.outcome is Outcome.ABORT:
+        ended = tuple(replace(batch, base_offset=NO_OFFSET, last_offset=NO_OFFSET) for batch in ended)
+    window = SessionWindow(event.session_epoch, (*kept, *ended)[-WINDOW:])
+    return replace(partition, session_windows=partition.session_windows.insert(event.producer_id, window))
 
 
 def _txn_completed(state: State, event: TxnCompleted) -> State:

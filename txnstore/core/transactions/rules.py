@@ -473,6 +473,7 @@ def _keep_windows(draft: Draft, decided: DecidedTransaction) -> None:
                 transactional_id=decided.transactional_id,
                 producer_id=decided.producer_id,
                 epoch=decided.epoch,
+                outcome=decided.outcome,
                 session_epoch=decided.session_epoch,
                 partitions=partitions,
             ),
