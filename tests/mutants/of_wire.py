@@ -198,17 +198,24 @@ WIRE = (
     # The simulation brings no request of these late, so that the moment has to be met.
     Mutant(
         "a request is mapped by what is known when it has waited",
-        Sessions.commit,
+        Sessions.identity,
         "self._freshness.view_at_arrival",
         "self._freshness.view",
         test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[True]",
     ),
     Mutant(
         "a request of a client that is not known is mapped by what a look finds",
-        Sessions.commit,
-        "_known(identity_in, self._freshness.view_at_arrival, $client)",
-        "await self.identity($client)",
-        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[False]",
+        Sessions.identity,
+        "if $newest != $client:",
+        "if False:",
+        test=_SESSIONS + "test_a_batch_that_its_client_has_given_up_does_not_get_into_the_next_transaction",
+    ),
+    Mutant(
+        "a client that is not known is told to repeat requests of its first transaction",
+        Sessions.identity,
+        "if $newest != $client:",
+        "if True:",
+        test=_SESSIONS + "test_a_batch_of_the_first_transaction_of_a_client_that_is_not_known_is_not_repeated",
     ),
     Mutant(
         "an end is for the transaction that its look finds",

@@ -37,13 +37,25 @@ class Sessions:
         self._commits = commits
 
     async def identity(self, client: ProducerIdentity) -> ProducerIdentity:
-        """The identity of the open or next transaction of a client, as far as is known; a refusal counts at the head.
+        """The identity of the transaction that the request under way is for, as far as was known when it arrived.
+
+        While this gateway looks at the heads for a client that it does not know, the client may give up the request,
+        and begin the next transaction. So of what the look finds, only the first transaction of the session counts,
+        which has the epoch of the client; none comes before it.
 
         Raises:
+            EndedMeanwhileError: The look has found a later one: the client repeats the request, if it still waits for
+                it.
             ProducerFencedError: The epoch is not the client's any more.
             InvalidPidMappingError: The transactional id never had this producer id.
         """
-        return _known(identity_in, self._freshness.view_at_arrival, client) or await self._newest(client)
+        known = _known(identity_in, self._freshness.view_at_arrival, client)
+        if known is not None:
+            return known
+        newest = await self._newest(client)
+        if newest != client:
+            raise EndedMeanwhileError(f"{newest} was not known when this request arrived")
+        return newest
 
     async def _newest(self, client: ProducerIdentity) -> ProducerIdentity:
         """The identity of the open or next transaction of a client, at the heads of the chains; raises as that."""
@@ -54,18 +66,12 @@ class Sessions:
     ) -> Any:
         """Commit a command of a client; returns its answer.
 
-        While this gateway looks at the heads for a client that it does not know, the client may give up the request,
-        and begin the next transaction: so a look at the heads does not tell what the request is for.
-
         Raises:
             EndedMeanwhileError: The transaction is another one than was known when the request arrived, or has ended
                 since, and the client goes on: it repeats the request, if it still waits for it.
             TxnStoreError: The command is refused.
         """
-        identity = _known(identity_in, self._freshness.view_at_arrival, client)
-        if identity is None:
-            newest = await self._newest(client)
-            raise EndedMeanwhileError(f"{newest} was not known when this request arrived")
+        identity = await self.identity(client)
         try:
             return await self._commits.submit(make(identity), principal)
         except OUTDATED as error:

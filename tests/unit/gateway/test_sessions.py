@@ -13,9 +13,9 @@ from tests.helpers.core import T0, World, offsets
 from tests.helpers.sessions import SessionClient, session
 from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import TxnState
-from txnstore.errors import InvalidTxnStateError
+from txnstore.errors import InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.errors import EndedMeanwhileError
 from txnstore.gateway.sessions import Sessions
 
@@ -45,6 +45,9 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - The caller of this command gets it.
             answer.set_exception(error)
         return answer
+
+    def identity(self, client: SessionClient) -> ProducerIdentity:
+        return asyncio.run(self.sessions.identity(client.client))
 
     def end(self, client: SessionClient, outcome: Outcome = Outcome.COMMIT) -> None:
         asyncio.run(self.sessions.end(client.client, outcome, None))
@@ -163,3 +166,45 @@ def test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transac
     gateway.meanwhile = lambda: None
     client.finish(Outcome.COMMIT)
     assert T1 not in world.state.groups["g"].offsets
+
+
+def test_offsets_get_into_the_first_transaction_at_a_gateway_that_does_not_know_the_client() -> None:
+    world = World(partitions=2)
+    gateway = Gateway(world)
+    client = session(world)
+    _begin(client)
+    gateway.commit_offsets(client, {T1: 7})
+    client.finish(Outcome.COMMIT)
+    assert world.state.groups["g"].offsets[T1].value.offset == 7
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_its_client_has_given_up_does_not_get_into_the_next_transaction() -> None:
+    """SEQ-03: the next one would have its records, and the client's own would be taken for the repetition."""
+    world = World(partitions=2)
+    gateway = Gateway(world)
+    client = session(world)
+    client.send()
+    gateway.meanwhile = lambda: (client.finish(Outcome.ABORT), client.send())
+    with pytest.raises(EndedMeanwhileError):
+        gateway.identity(client)
+    assert Gateway(world).identity(client) == client.identity
+
+
+def test_a_batch_of_the_first_transaction_of_a_client_that_is_not_known_is_not_repeated() -> None:
+    world = World(partitions=2)
+    gateway = Gateway(world)
+    client = session(world)
+    client.send()
+    assert gateway.identity(client) == client.client
+
+
+def test_a_batch_of_a_fenced_client_is_refused_at_a_gateway_that_does_not_know_it() -> None:
+    world = World(partitions=2)
+    gateway = Gateway(world)
+    client = session(world)
+    gateway.meanwhile = lambda: session(world)
+    with pytest.raises(ProducerFencedError):
+        gateway.identity(client)
