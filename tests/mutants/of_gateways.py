@@ -21,6 +21,7 @@ from txnstore.gateway.metadata import Metadata
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.records import columns
+from txnstore.gateway.repetitions import Repetitions
 from txnstore.gateway.server import _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
@@ -92,9 +93,30 @@ GATEWAYS = (
     Mutant(
         "batches behind one that the storage failed to take are appended",
         Produce._fail,
-        "not isinstance($error, StorageError | UploadExpiredError)",
+        "not isinstance($error, _REPEATED)",
         "True",
         test=_FAILED + "test_batches_of_the_flush_of_a_failed_one_fail_with_it",
+    ),
+    Mutant(
+        "a batch that comes after the refusal of one before it is appended",
+        Produce._fail,
+        "self._repetitions.expect($staged.line, $staged.raw.base_sequence, $error)",
+        "pass",
+        test=_FAILED + "test_a_batch_that_comes_just_after_a_failed_one_fails_with_it",
+    ),
+    Mutant(
+        "a batch behind one of a transaction that was not known is appended",
+        Produce._identity,
+        "self._repetitions.expect(_line($raw, $tp), $raw.base_sequence, $error)",
+        "pass",
+        test=_FAILED + "test_a_batch_behind_one_of_a_transaction_that_was_not_known_fails_with_it",
+    ),
+    Mutant(
+        "what nobody repeats holds a producer back for ever",
+        Repetitions.check,
+        "self._clock() < $refused.until and ",
+        "",
+        test="unit/gateway/test_repetitions.py::test_a_batch_that_nobody_repeats_is_forgotten",
     ),
     Mutant(
         "a batch that was withdrawn is committed",

@@ -28,7 +28,7 @@ from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import InvalidTxnStateError, StorageError, TxnStoreError, UploadExpiredError
 from txnstore.gateway.apis import Api
-from txnstore.gateway.errors import PRODUCE_V2, NotAddedError, RefusedError, code_of, message_of
+from txnstore.gateway.errors import PRODUCE_V2, EndedMeanwhileError, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import limited_logger, report_failure
 from txnstore.gateway.records.batch import (
@@ -42,6 +42,7 @@ from txnstore.gateway.records.batch import (
 )
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import rows_from_json
+from txnstore.gateway.repetitions import Line, Repetitions
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import OUTDATED
@@ -58,6 +59,8 @@ _SHARED_BYTES = 8 << 20
 _ZSTD_FROM = 7
 #: Seconds for which an upload is repeated: Kafka's default of ``request.timeout.ms`` of a producer.
 _UPLOAD_TIMEOUT = 30.0
+#: The refusals after which clients repeat a batch.
+_REPEATED = (StorageError, UploadExpiredError, EndedMeanwhileError)
 #: The records of a refused batch that the log names.
 _LOGGED = 10
 
@@ -92,9 +95,9 @@ class StagedBatch:
     answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
 
     @property
-    def line(self) -> tuple[int, int, TopicPartition]:
-        """Its producer, as the client knows it, and its partition: of these, batches have consecutive sequences."""
-        return self.raw.producer_id, self.raw.producer_epoch, self.tp
+    def line(self) -> Line:
+        """Its producer, as the client knows it, and its partition."""
+        return _line(self.raw, self.tp)
 
 
 class Produce:
@@ -107,7 +110,8 @@ class Produce:
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
         #: The batches of each producer and partition that have no answer, oldest first.
-        self._unanswered: dict[tuple[int, int, TopicPartition], list[StagedBatch]] = {}
+        self._unanswered: dict[Line, list[StagedBatch]] = {}
+        self._repetitions = Repetitions(asyncio.get_running_loop().time)
         #: The flushes, and the batches that they took.
         self.flushes, self.batches = 0, 0
         #: Look-ups of why a batch was refused; the loop keeps only weak references to its tasks.
@@ -150,12 +154,14 @@ class Produce:
             if transactional_id is not None:
                 self._services.check(peer, write_id(transactional_id))
             client = self._client(raw, transactional_id if raw.is_transactional else None)
+            tp = TopicPartition(found.name, partition.index)
+            if raw.producer_id >= 0:
+                self._repetitions.check(_line(raw, tp), raw.base_sequence)
             is_v1 = raw.is_transactional and request.version < PRODUCE_V2
-            producer = await self._services.sessions.identity(client) if is_v1 else client
+            producer = await self._identity(client, raw, tp) if is_v1 else client
         except (TxnStoreError, RefusedError) as error:
             return error
         appended = asyncio.get_running_loop().create_future()
-        tp = TopicPartition(found.name, partition.index)
         staged = StagedBatch(found, tp, raw, producer, client if is_v1 else None, peer.principal, appended)
         self._staged.append(staged)
         if raw.producer_id >= 0:
@@ -165,6 +171,14 @@ class Produce:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
+
+    async def _identity(self, client: ProducerIdentity, raw: RawBatch, tp: TopicPartition) -> ProducerIdentity:
+        """The identity of the transaction of a client of transactions v1; raises as that of the sessions."""
+        try:
+            return await self._services.sessions.identity(client)
+        except _REPEATED as error:
+            self._repetitions.expect(_line(raw, tp), raw.base_sequence, error)
+            raise
 
     def _max_bytes(self, config: TopicConfig) -> int:
         """The largest batch that a client may send to a topic with these settings."""
@@ -314,14 +328,12 @@ class Produce:
                 self._keep(staged, appended)
 
     def _fail(self, staged: StagedBatch, error: BaseException) -> None:
-        """Refuse a batch, and, if its client repeats it, those behind it, which the client repeats in their order.
-
-        The store takes any first sequence of a producer that it does not know. So one of those behind would be the
-        first one, and the repeated batch out of order.
-        """
+        """Refuse a batch, and, if its client repeats it, those behind it, which the client repeats in their order."""
         _refuse(staged, error)
-        if not isinstance(error, StorageError | UploadExpiredError):
+        if not isinstance(error, _REPEATED):
             return
+        if staged.raw.producer_id >= 0:
+            self._repetitions.expect(staged.line, staged.raw.base_sequence, error)
         line = self._unanswered.get(staged.line, [])
         for behind in line[line.index(staged) + 1 :] if staged in line else ():
             if behind.answer is None or behind.answer.cancel():  # No commit has taken it.
@@ -340,7 +352,7 @@ class Produce:
             try:
                 await self._services.sessions.check_current(client, staged.producer)
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
-                _refuse(staged, refusal)
+                self._fail(staged, refusal)
             else:
                 _refuse(staged, NotAddedError(str(error)) if isinstance(error, InvalidTxnStateError) else error)
 
@@ -430,6 +442,11 @@ def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int,
 def _has_failed(staged: StagedBatch) -> bool:
     """Whether it was refused; the batch of a client that is gone was not, and is appended."""
     return staged.appended.done() and not staged.appended.cancelled()
+
+
+def _line(raw: RawBatch, tp: TopicPartition) -> Line:
+    """The producer of a batch, as its client knows it, and its partition."""
+    return raw.producer_id, raw.producer_epoch, tp
 
 
 def _refuse(staged: StagedBatch, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.produce import Produce
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
+from txnstore.store import Store, create_on, open_on
 
 PRODUCE = 12
 
@@ -92,13 +92,16 @@ def _batch(producer: int, sequence: int) -> bytes:
     return kafka_batch([(0, 1_000, None, b"value %d" % sequence, [])], producer=(producer, 0, sequence))
 
 
-def _send(client: RawClient, *batches: bytes) -> list[tuple[ErrorCode, int]]:
+def _send(
+    client: RawClient, *batches: bytes, version: int = PRODUCE, name: str | None = None
+) -> list[tuple[ErrorCode, int]]:
     """Send requests with a batch each without waiting for answers; returns the code and the offset of each."""
     for number, batch in enumerate(batches):
-        client.send(request_frame(Api.PRODUCE, PRODUCE, number, produce_fields("t", batch)))
+        fields = {**produce_fields("t", batch), "transactional_id": name}
+        client.send(request_frame(Api.PRODUCE, version, number, fields))
     answers = []
     for number in range(len(batches)):
-        answer = response_of(Api.PRODUCE, PRODUCE, number, client.receive())
+        answer = response_of(Api.PRODUCE, version, number, client.receive())
         part = answer.responses[0].partition_responses[0]
         answers.append((part.error_code, part.base_offset))
     return answers
@@ -160,3 +163,68 @@ def test_batches_that_wait_for_the_commit_behind_a_failed_one_fail_with_it(
         objects.refuses = lambda key, _: "/entries" in key and _reaches(submitted, 3)
         assert _send(client, *(_batch(producer, sequence) for sequence in range(3))) == FAILED * 3
         _check_order(client, store, producer)
+
+
+def test_a_batch_that_comes_just_after_a_failed_one_fails_with_it(store: Store, objects: FailingStore) -> None:
+    """Its client has sent it before it has the refusal."""
+    store.create_topic("t")
+    with serving(store) as gateway, RawClient(gateway) as client:
+        producer = _producer(client)
+        objects.refuses = lambda key, _: "/entries" in key
+        assert _send(client, _batch(producer, 0)) == FAILED
+        assert _send(client, _batch(producer, 1)) == FAILED
+        _check_order(client, store, producer)
+
+
+def test_a_batch_behind_one_of_a_transaction_that_was_not_known_fails_with_it(
+    store: Store, objects: FailingStore
+) -> None:
+    """TV1: the look for the first one makes the transaction known."""
+    store.create_topic("t")
+    with (
+        serving(store) as one,
+        open_on(objects) as second,
+        serving(second) as two,
+        RawClient(one) as client,
+        RawClient(two) as other,
+    ):
+        identity = _Transactions(client).next_but_one()
+        batches = [
+            kafka_batch([(0, 1_000, None, b"%d" % each, [])], transactional=True, producer=(*identity, each))
+            for each in range(2)
+        ]
+        assert _send(other, *batches, version=9, name="a") == [(ErrorCode.request_timed_out, -1)] * 2
+        answers = _send(other, *batches, version=9, name="a")
+        assert [code for code, _ in answers] == [ErrorCode.none] * 2
+        assert answers[0][1] < answers[1][1]
+
+
+class _Transactions:
+    """A client of transactions v1."""
+
+    def __init__(self, client: RawClient) -> None:
+        self._client = client
+        fields = {"transactional_id": "a", "transaction_timeout_ms": 60_000, "transaction_timeout": 60_000}
+        answer = client.ask(Api.INIT_PRODUCER_ID, fields, 1)
+        self.identity = int(answer.producer_id), int(answer.producer_epoch)
+
+    def next_but_one(self) -> tuple[int, int]:
+        """Its second transaction is open: the producer id and the epoch of both."""
+        self._add()
+        fields = {"transactional_id": "a", "producer_id": self.identity[0], "producer_epoch": self.identity[1]}
+        while self._client.ask(Api.END_TXN, {**fields, "committed": True}, 3).error_code:
+            pass  # The test's own timeout ends it.
+        self._add()
+        return self.identity
+
+    def _add(self) -> None:
+        fields = {
+            "v3_and_below_transactional_id": "a",
+            "v3_and_below_producer_id": self.identity[0],
+            "v3_and_below_producer_epoch": self.identity[1],
+            "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
+        }
+        while True:
+            answer = self._client.ask(Api.ADD_PARTITIONS_TO_TXN, fields, 3)
+            if not answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code:
+                return

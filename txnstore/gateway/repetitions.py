@@ -1,0 +1,67 @@
+"""Batches that were refused, and that their clients repeat before those that they sent behind them.
+
+The store takes any first sequence of a producer that it does not know. So a batch that arrives behind a refused one,
+before its client has the refusal, would be appended first, and the repeated one be out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from txnstore.core.log.model import MAX_SEQUENCE
+from txnstore.core.model import TopicPartition
+
+#: Seconds for which a client repeats a batch: Kafka's default of ``request.timeout.ms`` of a producer.
+_SECONDS = 30.0
+#: The number of lines from which on those are forgotten that nobody has repeated in time.
+_MANY = 1_000
+
+#: A producer id, an epoch and a partition: of these, batches have consecutive sequences.
+Line = tuple[int, int, TopicPartition]
+
+
+class _Refused(NamedTuple):
+    sequence: int
+    error: Exception
+    until: float
+
+
+class Repetitions:
+    """What clients have to repeat.
+
+    Args:
+        clock: The time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        #: The first refused batch of each line.
+        self._refused: dict[Line, _Refused] = {}
+
+    def expect(self, line: Line, sequence: int, error: Exception) -> None:
+        """The batch with this first sequence was refused, and its client repeats it."""
+        now = self._clock()
+        if len(self._refused) > _MANY:
+            self._refused = {each: refused for each, refused in self._refused.items() if now < refused.until}
+        before = self._refused.get(line)
+        if before is None or now >= before.until or not _is_behind(sequence, before.sequence):
+            self._refused[line] = _Refused(sequence, error, now + _SECONDS)
+
+    def check(self, line: Line, sequence: int) -> None:
+        """Check that a batch is not behind one that its client has to repeat first.
+
+        Raises:
+            Exception: It is: the error of that one.
+        """
+        refused = self._refused.get(line)
+        if refused is None:
+            return
+        if self._clock() < refused.until and _is_behind(sequence, refused.sequence):
+            raise refused.error
+        del self._refused[line]
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether a sequence comes after another one; after the greatest comes 0."""
+    return 0 < (sequence - other) % (MAX_SEQUENCE + 1) <= MAX_SEQUENCE // 2
