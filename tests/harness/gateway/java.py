@@ -129,6 +129,7 @@ class Consumer:
             "default.api.timeout.ms": "20000",
             "fetch.max.wait.ms": "500",
             "reconnect.backoff.max.ms": "500",
+            "max.poll.records": "20",  # Each is a call into the machine: 500, the default, outlast a transaction.
         }
         if task.protocol == "consumer":
             settings |= {"group.protocol": "consumer", "group.remote.assignor": "uniform"}

@@ -139,6 +139,7 @@ def _tasks(settings: Settings, url: str, options: dict[str, Any], proxies: list[
                 f"{library}{'848' if NEXT in groups else ''}-{kind}", "", number, count, url, folder, seed,
                 options=options, groups=list(groups), kind=kind, library=library, bootstrap=bootstrap,
                 partitions=settings.partitions, jars=str(settings.jars or ""), protocol=protocol, debug=settings.debug,
+                pause=0.5,  # Jobs are killed so often that they could not keep up with more.
             )
             for number in range(count)
         ]  # fmt: skip

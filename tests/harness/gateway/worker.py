@@ -128,7 +128,7 @@ def produce(worker: Worker) -> None:
         else:
             keys = [f"{INPUT}-{rng.randrange(worker.task.partitions)}" for _ in range(rng.randint(1, 4))]
             worker.transact(producer, [Send(key, worker.value()) for key in keys], Poll(), None, None)
-        time.sleep(rng.uniform(0.0, 0.1))
+        time.sleep(rng.uniform(0.0, worker.task.pause))
     producer.close()
     plain.close()
 
@@ -158,7 +158,7 @@ def job(worker: Worker) -> None:
     while not task.over:
         library.working()
         try:
-            reads = consumer.poll(worker.rng.randint(1, 20), 0.2)
+            reads = consumer.poll(100 if task.drain else worker.rng.randint(1, 20), 0.2)
             while changes:
                 own, new = changes.pop(0)
                 recorder.invoke("assign", [Assign(_keys(own), _keys(new))])
