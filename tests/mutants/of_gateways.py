@@ -373,6 +373,13 @@ GATEWAYS = (
         test=_METADATA + "test_a_list_of_all_topics_has_only_those_that_the_client_may_describe",
     ),
     Mutant(
+        "a description lacks what another gateway has just changed",
+        Metadata.describe_topic_partitions,
+        "await $self._services.freshness.since_request()",
+        "await $self._services.freshness.recent()",
+        test="integration/gateway/test_two_gateways.py::test_a_description_has_what_others_have_just_changed",
+    ),
+    Mutant(
         "a client that may not describe the cluster is told what it may do to it",
         Metadata._cluster_operations,
         '$self._services.may($peer, Right("DESCRIBE", "CLUSTER", (CLUSTER,)))',

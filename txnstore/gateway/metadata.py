@@ -173,15 +173,15 @@ class Metadata:
         }
 
     async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
-        """Topics in the form of KIP-966, page by page."""
+        """Topics in the form of KIP-966, page by page; with what other gateways have changed, as administrators ask."""
         cursor, limit = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
         if cursor is not None and cursor.partition_index < 0:
             asked = {each.name for each in request.body.topics}
             refused = {"error_code": ErrorCode.invalid_request, "topic_id": None, "partitions": ()}
             return {"topics": [{"name": name, **refused} for name in sorted(asked)], "next_cursor": None}
+        view = await self._services.freshness.since_request()
         names = sorted({each.name for each in request.body.topics})
         if not names:
-            view = await self._services.freshness.recent()
             names = sorted(name for name in view.topics if self._is_visible(name, peer))
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]

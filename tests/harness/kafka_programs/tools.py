@@ -292,8 +292,9 @@ def acls(place: Place) -> str:
     folder = place.folder / "acls"
     folder.mkdir()
     with serving(folder, place.jars, 1, ["--principal", "User:admin"]) as own:
-        enable = ["acl", "enable", "--store", own.url, "--super-user", "User:admin", "--yes"]
-        subprocess.run([sys.executable, "-m", "txnstore.cli", *enable], check=True, capture_output=True)
+        admin = ("--principal", "User:admin")
+        enable = ("acl", "enable", "--store", own.url, "--super-user", "User:admin", "--yes")
+        subprocess.run([sys.executable, "-m", "txnstore.cli", *admin, *enable], check=True, capture_output=True)
         own.tool("AclCommand", *add)
         own.tool("AclCommand", "--list", "--topic", "t", contains="principal=User:bob, host=*, operation=WRITE")
         rows = own.query("select principal, operation from txn.acls order by operation")

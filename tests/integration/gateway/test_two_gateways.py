@@ -33,6 +33,18 @@ def test_a_consumer_that_never_waits_gets_the_records_of_another_gateway(tmp_pat
                 pass  # The test's own timeout ends it.
 
 
+def test_a_description_has_what_others_have_just_changed(tmp_path: Path) -> None:
+    """Java's tools ask one gateway to enlarge a topic, and perhaps another one how large it is."""
+    with txnstore.create(tmp_path) as first, txnstore.open(tmp_path) as second:
+        first.create_topic("t", partitions=1)
+        with serving(second) as gateway, RawClient(gateway) as client:
+            for partitions in (1, 2, 3):
+                first.alter_topic("t", partitions=partitions)
+                for asked in ([{"name": "t"}], []):
+                    (described,) = client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, {"topics": asked}, 0).topics
+                    assert len(described.partitions) == partitions
+
+
 def test_a_gateway_of_another_store_is_no_peer(tmp_path: Path) -> None:
     """Its records would be acknowledged, and be in the other store."""
     with txnstore.create(tmp_path / "a") as ours, txnstore.create(tmp_path / "b") as other, serving(other) as theirs:
