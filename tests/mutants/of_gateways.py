@@ -112,11 +112,11 @@ GATEWAYS = (
         test=_FAILED + "test_a_batch_behind_one_of_a_transaction_that_was_not_known_fails_with_it",
     ),
     Mutant(
-        "what nobody repeats holds a producer back for ever",
+        "a client that does not repeat a refused batch is held back for ever",
         Repetitions.check,
         "self._clock() < $refused.until and ",
         "",
-        test="unit/gateway/test_repetitions.py::test_a_batch_that_nobody_repeats_is_forgotten",
+        test="unit/gateway/test_repetitions.py::test_a_client_that_does_not_repeat_its_batch_is_held_back_for_30_seconds",
     ),
     Mutant(
         "a batch that was withdrawn is committed",

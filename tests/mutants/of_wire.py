@@ -211,7 +211,7 @@ WIRE = (
         test=_SESSIONS + "test_a_batch_that_its_client_has_given_up_does_not_get_into_the_next_transaction",
     ),
     Mutant(
-        "a client that is not known is told to repeat requests of its first transaction",
+        "a gateway that does not know a client refuses requests of its first transaction",
         Sessions.identity,
         "if $newest != $client:",
         "if True:",

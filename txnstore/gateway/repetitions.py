@@ -7,6 +7,7 @@ before its client has the refusal, would be appended first, and the repeated one
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 from txnstore.core.log.model import MAX_SEQUENCE
@@ -14,7 +15,7 @@ from txnstore.core.model import TopicPartition
 
 #: Seconds for which a client repeats a batch: Kafka's default of ``request.timeout.ms`` of a producer.
 _SECONDS = 30.0
-#: The number of lines from which on those are forgotten that nobody has repeated in time.
+#: With more lines, those are removed whose client has not repeated its batch in time.
 _MANY = 1_000
 
 #: A producer id, an epoch and a partition: of these, batches have consecutive sequences.
@@ -22,6 +23,8 @@ Line = tuple[int, int, TopicPartition]
 
 
 class _Refused(NamedTuple):
+    """A refused batch; ``error`` is a copy, since a raised error holds the frames of its request, with all records."""
+
     sequence: int
     error: Exception
     until: float
@@ -46,7 +49,7 @@ class Repetitions:
             self._refused = {each: refused for each, refused in self._refused.items() if now < refused.until}
         before = self._refused.get(line)
         if before is None or now >= before.until or not _is_behind(sequence, before.sequence):
-            self._refused[line] = _Refused(sequence, error, now + _SECONDS)
+            self._refused[line] = _Refused(sequence, copy(error), now + _SECONDS)
 
     def check(self, line: Line, sequence: int) -> None:
         """Check that a batch is not behind one that its client has to repeat first.
@@ -58,7 +61,7 @@ class Repetitions:
         if refused is None:
             return
         if self._clock() < refused.until and _is_behind(sequence, refused.sequence):
-            raise refused.error
+            raise copy(refused.error)
         del self._refused[line]
 
 

@@ -54,7 +54,7 @@ def test_the_first_refused_batch_of_a_line_counts() -> None:
     assert lines.is_refused(4)
 
 
-def test_a_batch_that_nobody_repeats_is_forgotten() -> None:
+def test_a_client_that_does_not_repeat_its_batch_is_held_back_for_30_seconds() -> None:
     lines = Lines()
     lines.refuse(5)
     lines.now = 29.9
@@ -65,7 +65,7 @@ def test_a_batch_that_nobody_repeats_is_forgotten() -> None:
     assert lines.is_refused(10)
 
 
-def test_a_refusal_after_a_forgotten_one_counts() -> None:
+def test_a_refusal_after_one_that_was_not_repeated_in_time_counts() -> None:
     lines = Lines()
     lines.refuse(5)
     lines.now = 31.0
@@ -81,9 +81,21 @@ def test_after_the_greatest_sequence_comes_0() -> None:
     assert not lines.is_refused(MAX_SEQUENCE)
 
 
-def test_lines_that_nobody_repeats_are_bounded() -> None:
+def test_refused_batches_that_clients_do_not_repeat_are_bounded() -> None:
     lines = Lines()
     for number in range(5_000):
         lines.now = number
         lines.refuse(0, (number, 0, LINE[2]))
     assert len(lines.repetitions._refused) <= 1_001
+
+
+def test_a_kept_error_does_not_hold_the_frames_of_requests() -> None:
+    """Their records would stay in memory."""
+    lines = Lines()
+    try:
+        raise StorageError("refused")
+    except StorageError as error:
+        lines.repetitions.expect(LINE, 5, error)
+    assert lines.is_refused(6)
+    (refused,) = lines.repetitions._refused.values()
+    assert (str(refused.error), refused.error.__traceback__) == ("refused", None)
