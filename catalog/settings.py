@@ -3,7 +3,8 @@
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
 whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
-target size of a compaction. ``segment.format``, ``inline.bytes`` and ``segment.own.bytes`` exist only in txnstore.
+target size of a compaction. ``segment.format``, ``inline.bytes``, ``segment.own.bytes`` and
+``table.format`` exist only in txnstore.
 Source: Kafka's ``LogConfig`` and ``TopicConfig``.
 """
 
@@ -119,6 +120,9 @@ def _texts(value: object) -> str:
     return ",".join(item.strip() for item in value.split(",") if item.strip())
 
 
+#: The setting that gives a topic a table.
+TABLE_FORMAT = "table.format"
+
 #: All settings.
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -171,6 +175,7 @@ SETTINGS: tuple[Setting, ...] = (
         "INT",
     ),
     Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
+    Setting(TABLE_FORMAT, "none", _one_of("none", "iceberg"), "iceberg: the topic is published as an Iceberg table"),
     Setting(
         "compression.type",
         "zstd",
@@ -241,6 +246,7 @@ class TopicConfig:
     inline_bytes: int = 64 << 10
     segment_own_bytes: int = 256 << 10
     segment_format: str = "parquet"
+    table_format: str = "none"
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)
 
@@ -300,6 +306,11 @@ class TopicConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     @property
+    def has_table(self) -> bool:
+        """Whether the topic is published as a table."""
+        return self.table_format != "none"
+
+    @property
     def compression(self) -> str:
         """The compression, as an argument for :func:`txnstore.segment.codec.encode`."""
         return {"uncompressed": "none", "producer": "zstd"}.get(self.compression_type, self.compression_type)
@@ -312,6 +323,10 @@ class TopicConfig:
                 f"({self.max_compaction_lag_ms})",
             )
         check_format(self.segment_format, self.compression)
+        if self.has_table and self.segment_format != "parquet":
+            needs = f"{TABLE_FORMAT}={self.table_format} needs segment.format=parquet"
+            msg = f"{needs}: engines of tables read no {self.segment_format}"
+            raise InvalidConfigError(msg)
 
 
 def check_setting(name: object, inert: Container[str] = ()) -> None:

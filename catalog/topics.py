@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
+from txnstore.catalog.iceberg.columns import check_columns
 from txnstore.catalog.settings import TopicConfig, check_setting
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
@@ -99,7 +100,7 @@ def new_topic(
     partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
     settings = _settings(config or {}, timestamp, inert, keyed=schema is None or key is not None)
-    return CatalogTopic(
+    topic = CatalogTopic(
         name=name,
         topic_id=runtime.new_id(),
         partitions=partitions,
@@ -109,6 +110,7 @@ def new_topic(
         config=settings.to_mapping(),
         created_at=runtime.clock(),
     )
+    return _check_table(topic, settings)
 
 
 def _same_topic(existing: CatalogTopic, requested: CatalogTopic) -> CatalogTopic:
@@ -187,7 +189,14 @@ def altered_topic(
         keyed = topic.schema is None or topic.key is not None
         taken = [setting for setting in remaining if setting in topic.config or setting in inert]
         changes["config"] = _settings(remaining, topic.timestamp, taken, keyed=keyed).to_mapping()
-    return replace(topic, version=topic.version + 1, **changes)
+    altered = replace(topic, version=topic.version + 1, **changes)
+    return _check_table(altered, TopicConfig.from_stored(altered.config))
+
+
+def _check_table(topic: CatalogTopic, settings: TopicConfig) -> CatalogTopic:
+    if settings.has_table:
+        check_columns(topic)
+    return topic
 
 
 def delete_topic(connection: _Catalog, name: str) -> None:

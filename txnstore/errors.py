@@ -400,6 +400,12 @@ class CompactionConflictError(TxnStoreError):
     retriable = True
 
 
+class TablesChangedError(TxnStoreError):
+    """Other publishers have published the tables in each attempt. Nothing was changed."""
+
+    retriable = True
+
+
 class StoreError(TxnStoreError):
     """An error of the store as a whole."""
 

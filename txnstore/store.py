@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer
     from txnstore.read.plan import IsolationLevel, PartitionOffsets
     from txnstore.scan import Bound, Scan
+    from txnstore.tables.tables import Tables
 
 #: What reads and uploads the segments of a compaction or a deep verification: ``"duckdb"``, this process, or
 #: ``"spark"``, tasks of Spark.
@@ -192,6 +193,14 @@ class Store:
         from txnstore.admin.acls import Acls
 
         return Acls(self._connection)
+
+    @property
+    def tables(self) -> Tables:
+        """Topics as Apache Iceberg tables (docs/tables.md)."""
+        load("txnstore.tables.tables")
+        from txnstore.tables.tables import Tables
+
+        return Tables(self._connection)
 
     def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
         """A consistent view of all topics, pinned now (one GET for each chain), or after an earlier entry.

@@ -12,6 +12,10 @@ TOPICS = "topics/"
 CHAINS = "chains/"
 HINTS = "chains/latest/"
 LEASES = "leases/"
+TABLES = "tables/"
+CUTS = "tables/cuts/"
+#: The hint to the newest cut of tables.
+LATEST_CUT = f"{CUTS}latest.json"
 _DIGITS = 20
 #: The id of a store.
 _ID = re.compile("[0-9a-f-]{36}")
@@ -146,6 +150,41 @@ def segment(topic: str, partition: int, name: str, fmt: str) -> str:
     If it has rows of several partitions, the key names one of them, and so the chain that orders its deletion.
     """
     return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"
+
+
+def cut(number: int) -> str:
+    """The key of the cut ``number`` of the tables; the first one is 1."""
+    return f"{CUTS}{number:0{_DIGITS}d}.json"
+
+
+def cut_number(key: str) -> int | None:
+    """The number of the cut ``key``, or None if it is not a cut."""
+    return _numbered(key, "") if key.startswith(CUTS) and key.count("/") == 2 else None
+
+
+def table(topic: str) -> str:
+    """The prefix of all objects of a topic's table but the segments."""
+    return f"{TABLES}{topic}/"
+
+
+def table_metadata(topic: str, name: str) -> str:
+    """The key of an object of a table's metadata."""
+    return f"{table(topic)}metadata/{name}"
+
+
+def table_version(topic: str, number: int) -> str:
+    """The key of the version ``number`` of a table's metadata; the first one is 1."""
+    return table_metadata(topic, f"v{number}.metadata.json")
+
+
+def table_hint(topic: str) -> str:
+    """The key of the hint to a table's newest version."""
+    return table_metadata(topic, "version-hint.text")
+
+
+def table_data(topic: str, name: str) -> str:
+    """The key of a data file of a table that is no segment: a tail, or position deletes."""
+    return f"{table(topic)}data/{name}.parquet"
 
 
 def partition_in(key: str) -> TopicPartition:

@@ -1,0 +1,63 @@
+"""The document of a cut: its creation decides which version of each table readers see."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from txnstore.chain.codec import Int64, Stored
+
+
+class PublishedTable(BaseModel):
+    """A table in a cut.
+
+    Attributes:
+        topic_id: The id of its topic, and of the table.
+        number: The number of its version: ``v<number>.metadata.json`` has the bytes of ``metadata``.
+        metadata: The key of its metadata.
+        sha256: The SHA-256 of its bytes, in hex.
+        snapshot_id: Its current snapshot; None: it has none.
+        oldest: The time of the last entry of each chain, in ms, at the oldest snapshot that is retained; None: there is
+            none. What the chain dropped later is in use.
+        expires: The time of the oldest snapshot that is not the current one, in ms; None: there is none.
+        dropped: The topic was deleted, or has no table any more.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    topic_id: str
+    number: int = Field(ge=1)
+    metadata: str
+    sha256: str
+    snapshot_id: Int64 | None = None
+    oldest: list[Int64] | None = None
+    expires: Int64 | None = None
+    dropped: bool = False
+
+
+class CutDocument(Stored):
+    """A cut: one version of each table, all at the same closed cut of the chains.
+
+    Attributes:
+        store_id: The store.
+        number: The number of the cut.
+        publication_id: The publication that created it; no other one has this id.
+        heads: The last entry of each chain.
+        timestamp: The time of the newest of them, in ms.
+        tables: The tables by topic.
+        changed: Those of them that this cut has a new version of.
+    """
+
+    store_id: str
+    number: int = Field(ge=1)
+    publication_id: str
+    heads: list[Int64]
+    timestamp: Int64
+    tables: dict[str, PublishedTable]
+    changed: list[str]
+
+
+class LatestCutDocument(Stored):
+    """A hint to the newest cut, whose versions were all created. May be stale, missing, or another store's."""
+
+    store_id: str
+    number: int = Field(ge=1)

@@ -1,0 +1,72 @@
+"""The files of a table as its manifests describe them. Offsets are those of the log, times are in ms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with rows of one partition, in offset order.
+
+    Attributes:
+        path: The absolute location.
+        partition: The partition.
+        first: An offset that is not above that of the first row.
+        last: An offset that is not below that of the last row.
+        rows: The number of rows, deleted ones included.
+        size: The size in bytes.
+        oldest: A time that is not after that of any row.
+        newest: A time that is not before that of any row.
+    """
+
+    path: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    size: int
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A Parquet file with the positions of the first rows of one data file, which are deleted.
+
+    Attributes:
+        path: The absolute location.
+        partition: The partition.
+        data_path: The location of the data file.
+        rows: How many rows it deletes.
+        size: The size in bytes.
+    """
+
+    path: str
+    partition: int
+    data_path: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The live files of a table: its data files, and what is deleted of them, both by the location of the data file."""
+
+    data: dict[str, DataFile]
+    deletes: dict[str, DeleteFile]
+
+    def rows_of(self, path: str) -> int:
+        """The rows of a data file that are not deleted."""
+        deleted = self.deletes.get(path)
+        return self.data[path].rows - (deleted.rows if deleted is not None else 0)
+
+    @property
+    def rows(self) -> int:
+        """The rows that readers see."""
+        return sum(file.rows for file in self.data.values()) - sum(file.rows for file in self.deletes.values())
+
+    @property
+    def size(self) -> int:
+        """The size of all files in bytes."""
+        return sum(file.size for file in self.data.values()) + sum(file.size for file in self.deletes.values())

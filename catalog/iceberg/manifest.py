@@ -1,0 +1,407 @@
+"""Manifests and manifest lists of Iceberg v2: Avro files.
+
+A manifest lists files with what became of each in a snapshot; a manifest list names the manifests of a snapshot.
+Source: the Iceberg table specification, "Manifests" and "Manifest Lists".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from txnstore.catalog.iceberg.columns import (
+    OFFSET_FIELD,
+    PARTITION_FIELD,
+    PARTITION_ID,
+    TIMESTAMP_FIELD,
+    Columns,
+)
+from txnstore.catalog.iceberg.files import DataFile, DeleteFile
+from txnstore.errors import CorruptionError, InvalidConfigError
+
+#: The id of the partition field of all tables: the identity of ``_partition_id``.
+PARTITION_SPEC_FIELD = 1000
+#: Iceberg's reserved id of the column ``file_path`` of position deletes.
+_FILE_PATH_FIELD = 2147483546
+
+
+class Status(IntEnum):
+    """What became of a file in the snapshot that wrote its manifest."""
+
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A file in a manifest.
+
+    Attributes:
+        status: What became of it in the snapshot of the manifest.
+        snapshot_id: The snapshot that added it; of a deleted one, that which deleted it.
+        sequence: The data sequence number: position deletes apply to files of their number or a smaller one.
+        file: The file.
+    """
+
+    status: Status
+    snapshot_id: int
+    sequence: int
+    file: DataFile | DeleteFile
+
+    @property
+    def live(self) -> bool:
+        """Whether the file is part of the table."""
+        return self.status is not Status.DELETED
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest in a manifest list.
+
+    Attributes:
+        path: The absolute location.
+        size: The size in bytes.
+        deletes: Whether it lists delete files, not data files.
+        sequence: The sequence number of the snapshot that wrote it.
+        least_sequence: The smallest data sequence number of its live files; ``sequence`` if it has none.
+        snapshot_id: The snapshot that wrote it.
+        files: The number of its files by status.
+        rows: The number of their rows by status.
+        partitions: The smallest and the largest partition of its files.
+    """
+
+    path: str
+    size: int
+    deletes: bool
+    sequence: int
+    least_sequence: int
+    snapshot_id: int
+    files: tuple[int, int, int]
+    rows: tuple[int, int, int]
+    partitions: tuple[int, int]
+
+    @property
+    def live_files(self) -> int:
+        """The number of files that are part of the table."""
+        return self.files[Status.EXISTING] + self.files[Status.ADDED]
+
+
+def describe_manifest(
+    path: str, size: int, sequence: int, snapshot_id: int, entries: Sequence[ManifestEntry]
+) -> Manifest:
+    """What a manifest list says of a manifest with these entries, at least one."""
+    numbers = [entry.file.partition for entry in entries]
+
+    def count(status: Status) -> int:
+        return sum(entry.status is status for entry in entries)
+
+    def rows(status: Status) -> int:
+        return sum(entry.file.rows for entry in entries if entry.status is status)
+
+    return Manifest(
+        path,
+        size,
+        isinstance(entries[0].file, DeleteFile),
+        sequence,
+        min((entry.sequence for entry in entries if entry.live), default=sequence),
+        snapshot_id,
+        (count(Status.EXISTING), count(Status.ADDED), count(Status.DELETED)),
+        (rows(Status.EXISTING), rows(Status.ADDED), rows(Status.DELETED)),
+        (min(numbers), max(numbers)),
+    )
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def encode_manifest(entries: Sequence[ManifestEntry], columns: Columns, schema_id: int, sync_marker: bytes) -> bytes:
+    """A manifest with these entries, at least one, all of data files or all of delete files.
+
+    Args:
+        entries: The entries.
+        columns: The columns of the table.
+        schema_id: The number of its schema.
+        sync_marker: 16 bytes that differ from file to file.
+    """
+    metadata = {
+        "schema": json.dumps(schema_document(columns, schema_id)),
+        "schema-id": str(schema_id),
+        "partition-spec": json.dumps(partition_fields()),
+        "partition-spec-id": "0",
+        "format-version": "2",
+        "content": "deletes" if isinstance(entries[0].file, DeleteFile) else "data",
+    }
+    return _write(_entry_schema(), [_entry_record(entry) for entry in entries], metadata, sync_marker)
+
+
+def encode_manifest_list(
+    manifests: Iterable[Manifest], snapshot_id: int, parent: int | None, sequence: int, sync_marker: bytes
+) -> bytes:
+    """The manifest list of a snapshot.
+
+    Args:
+        manifests: Its manifests.
+        snapshot_id: Its id.
+        parent: The id of the snapshot before it; None: it is the first one.
+        sequence: Its sequence number.
+        sync_marker: 16 bytes that differ from file to file.
+    """
+    metadata = {
+        "snapshot-id": str(snapshot_id),
+        "parent-snapshot-id": "null" if parent is None else str(parent),
+        "sequence-number": str(sequence),
+        "format-version": "2",
+    }
+    return _write(_list_schema(), [_list_record(manifest) for manifest in manifests], metadata, sync_marker)
+
+
+def schema_document(columns: Columns, schema_id: int) -> dict[str, Any]:
+    """A schema as in Iceberg's JSON."""
+    return {"type": "struct", "schema-id": schema_id, "fields": list(columns.fields)}
+
+
+def partition_fields() -> list[dict[str, Any]]:
+    """The fields of the partition spec of all tables."""
+    return [
+        {
+            "name": PARTITION_ID,
+            "transform": "identity",
+            "source-id": PARTITION_FIELD,
+            "field-id": PARTITION_SPEC_FIELD,
+        }
+    ]
+
+
+def _entry_record(entry: ManifestEntry) -> dict[str, Any]:
+    file = entry.file
+    record = {
+        "content": 0,
+        "file_path": file.path,
+        "file_format": "PARQUET",
+        "partition": {PARTITION_ID: file.partition},
+        "record_count": file.rows,
+        "file_size_in_bytes": file.size,
+        "referenced_data_file": None,
+    }
+    if isinstance(file, DeleteFile):
+        bound = [{"key": _FILE_PATH_FIELD, "value": file.data_path.encode()}]
+        record |= {"content": 1, "lower_bounds": bound, "upper_bounds": bound, "referenced_data_file": file.data_path}
+    else:
+        record |= {
+            "lower_bounds": _bounds(file.first, file.oldest * 1000),
+            "upper_bounds": _bounds(file.last, file.newest * 1000),
+        }
+    return {
+        "status": int(entry.status),
+        "snapshot_id": entry.snapshot_id,
+        "sequence_number": entry.sequence,
+        "file_sequence_number": entry.sequence,
+        "data_file": record,
+    }
+
+
+def _bounds(offset: int, microseconds: int) -> list[dict[str, Any]]:
+    values = ((OFFSET_FIELD, offset), (TIMESTAMP_FIELD, microseconds))
+    return [{"key": number, "value": struct.pack("<q", value)} for number, value in values]
+
+
+def _list_record(manifest: Manifest) -> dict[str, Any]:
+    lower, upper = (struct.pack("<i", number) for number in manifest.partitions)
+    existing, added, deleted = manifest.files
+    existing_rows, added_rows, deleted_rows = manifest.rows
+    return {
+        "manifest_path": manifest.path,
+        "manifest_length": manifest.size,
+        "partition_spec_id": 0,
+        "content": int(manifest.deletes),
+        "sequence_number": manifest.sequence,
+        "min_sequence_number": manifest.least_sequence,
+        "added_snapshot_id": manifest.snapshot_id,
+        "added_files_count": added,
+        "existing_files_count": existing,
+        "deleted_files_count": deleted,
+        "added_rows_count": added_rows,
+        "existing_rows_count": existing_rows,
+        "deleted_rows_count": deleted_rows,
+        "partitions": [{"contains_null": False, "contains_nan": False, "lower_bound": lower, "upper_bound": upper}],
+    }
+
+
+def _write(schema: Any, records: list[dict[str, Any]], metadata: dict[str, str], sync_marker: bytes) -> bytes:
+    sink = io.BytesIO()
+    avro().writer(sink, schema, records, codec="deflate", metadata=metadata, sync_marker=sync_marker)
+    return sink.getvalue()
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def decode_manifest(key: str, data: bytes) -> list[ManifestEntry]:
+    """The entries of a manifest that this module has written.
+
+    Raises:
+        CorruptionError: The bytes are damaged; the message names ``key``.
+    """
+    return [_read(key, _entry_of, record) for record in _records(key, data)]
+
+
+def decode_manifest_list(key: str, data: bytes) -> list[Manifest]:
+    """The manifests of a manifest list that this module has written.
+
+    Raises:
+        CorruptionError: The bytes are damaged; the message names ``key``.
+    """
+    return [_read(key, _manifest_of, record) for record in _records(key, data)]
+
+
+def _records(key: str, data: bytes) -> list[Any]:
+    try:
+        return list(avro().reader(io.BytesIO(data)))
+    except Exception as error:
+        # The library raises many kinds of errors for damaged bytes.
+        raise _damaged(key, error) from error
+
+
+def _read(key: str, make: Any, record: Any) -> Any:
+    try:
+        return make(record)
+    except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
+        raise _damaged(key, error) from error
+
+
+def _damaged(key: str, error: Exception) -> CorruptionError:
+    return CorruptionError(f"{key} is no manifest that txnstore has written: {type(error).__name__}: {error}")
+
+
+def _entry_of(record: Any) -> ManifestEntry:
+    described = record["data_file"]
+    path, partition = described["file_path"], described["partition"][PARTITION_ID]
+    rows, size = described["record_count"], described["file_size_in_bytes"]
+    file: DataFile | DeleteFile
+    if described["content"]:
+        file = DeleteFile(path, partition, described["referenced_data_file"], rows, size)
+    else:
+        first, oldest = _bounds_of(described["lower_bounds"])
+        last, newest = _bounds_of(described["upper_bounds"])
+        file = DataFile(path, partition, first, last, rows, size, oldest // 1000, newest // 1000)
+    return ManifestEntry(Status(record["status"]), record["snapshot_id"], record["sequence_number"], file)
+
+
+def _bounds_of(bounds: Any) -> tuple[int, int]:
+    values = {bound["key"]: struct.unpack("<q", bound["value"])[0] for bound in bounds}
+    return values[OFFSET_FIELD], values[TIMESTAMP_FIELD]
+
+
+def _manifest_of(record: Any) -> Manifest:
+    (summary,) = record["partitions"]
+    names = ("existing", "added", "deleted")
+    return Manifest(
+        record["manifest_path"],
+        record["manifest_length"],
+        bool(record["content"]),
+        record["sequence_number"],
+        record["min_sequence_number"],
+        record["added_snapshot_id"],
+        tuple(record[f"{name}_files_count"] for name in names),
+        tuple(record[f"{name}_rows_count"] for name in names),
+        tuple(struct.unpack("<i", summary[name])[0] for name in ("lower_bound", "upper_bound")),
+    )
+
+
+# The schemas of the files ---------------------------------------------------------------------------------------------
+
+
+def avro() -> Any:
+    """The module ``fastavro``.
+
+    Raises:
+        InvalidConfigError: It is not installed.
+    """
+    try:
+        import fastavro
+    except ImportError as error:
+        msg = "tables need fastavro, which is not installed: pip install 'txnstore[tables]'"
+        raise InvalidConfigError(msg) from error
+    return fastavro
+
+
+def _required(name: str, number: int, data_type: Any) -> dict[str, Any]:
+    return {"name": name, "type": data_type, "field-id": number}
+
+
+def _optional(name: str, number: int, data_type: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", data_type], "default": None, "field-id": number}
+
+
+def _record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def _bytes_by_id(key: int, value: int) -> dict[str, Any]:
+    """A map from field ids to bytes: an array of pairs, since keys of Avro's maps are text."""
+    pair = _record(f"k{key}_v{value}", _required("key", key, "int"), _required("value", value, "bytes"))
+    return {"type": "array", "items": pair, "logicalType": "map"}
+
+
+@cache
+def _entry_schema() -> Any:
+    partition = _record("r102", _optional(PARTITION_ID, PARTITION_SPEC_FIELD, "int"))
+    file = _record(
+        "r2",
+        _required("content", 134, "int"),
+        _required("file_path", 100, "string"),
+        _required("file_format", 101, "string"),
+        _required("partition", 102, partition),
+        _required("record_count", 103, "long"),
+        _required("file_size_in_bytes", 104, "long"),
+        _optional("lower_bounds", 125, _bytes_by_id(126, 127)),
+        _optional("upper_bounds", 128, _bytes_by_id(129, 130)),
+        _optional("referenced_data_file", 143, "string"),
+    )
+    return avro().parse_schema(
+        _record(
+            "manifest_entry",
+            _required("status", 0, "int"),
+            _optional("snapshot_id", 1, "long"),
+            _optional("sequence_number", 3, "long"),
+            _optional("file_sequence_number", 4, "long"),
+            _required("data_file", 2, file),
+        )
+    )
+
+
+@cache
+def _list_schema() -> Any:
+    summary = _record(
+        "r508",
+        _required("contains_null", 509, "boolean"),
+        _optional("contains_nan", 518, "boolean"),
+        _optional("lower_bound", 510, "bytes"),
+        _optional("upper_bound", 511, "bytes"),
+    )
+    return avro().parse_schema(
+        _record(
+            "manifest_file",
+            _required("manifest_path", 500, "string"),
+            _required("manifest_length", 501, "long"),
+            _required("partition_spec_id", 502, "int"),
+            _required("content", 517, "int"),
+            _required("sequence_number", 515, "long"),
+            _required("min_sequence_number", 516, "long"),
+            _required("added_snapshot_id", 503, "long"),
+            _required("added_files_count", 504, "int"),
+            _required("existing_files_count", 505, "int"),
+            _required("deleted_files_count", 506, "int"),
+            _required("added_rows_count", 512, "long"),
+            _required("existing_rows_count", 513, "long"),
+            _required("deleted_rows_count", 514, "long"),
+            _optional("partitions", 507, {"type": "array", "items": summary, "element-id": 508}),
+        )
+    )

@@ -1,0 +1,202 @@
+"""The metadata of a table, Iceberg v2: schemas, snapshots, properties.
+
+Source: the Iceberg table specification, "Table Metadata".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from txnstore.catalog.iceberg.columns import Columns
+from txnstore.catalog.iceberg.manifest import PARTITION_SPEC_FIELD, partition_fields, schema_document
+from txnstore.errors import CorruptionError
+
+#: The members of a snapshot's summary that txnstore adds: the last entry of each chain, and the time of each.
+HEADS, TIMES = "txnstore.heads", "txnstore.times"
+#: And of each partition the offsets below which rows are deleted, and have been cleaned by key.
+LOG_STARTS, CLEANED = "txnstore.log-starts", "txnstore.cleaned-until"
+#: The most earlier metadata files that the metadata names.
+_EARLIER = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A snapshot of a table.
+
+    Attributes:
+        snapshot_id: Its id.
+        parent: The id of the snapshot before it, which may be removed; None: it is the first one.
+        sequence: Its sequence number.
+        timestamp: Its time in milliseconds since the epoch.
+        manifest_list: The location of its manifest list.
+        schema_id: The number of its schema.
+        summary: What it did: ``operation``, counts, and the members of txnstore.
+    """
+
+    snapshot_id: int
+    parent: int | None
+    sequence: int
+    timestamp: int
+    manifest_list: str
+    schema_id: int
+    summary: Mapping[str, str]
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """A member of the summary that is a list of numbers."""
+        return tuple(map(int, self.summary[name].split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """The metadata of a table.
+
+    Attributes:
+        uuid: The id of its topic.
+        location: Where its metadata and its own data files are.
+        topic: The name of its topic.
+        schemas: Its schemas; the place is the number. The last one is the current one.
+        snapshots: Those that are retained, oldest first; the last one is the current one.
+        cuts: The time and the id of each of them that was a current one.
+        sequence: The last sequence number.
+        updated: The time of the last change, in milliseconds since the epoch.
+        earlier: The time and the location of earlier metadata files.
+    """
+
+    uuid: str
+    location: str
+    topic: str
+    schemas: tuple[Columns, ...]
+    snapshots: tuple[TableSnapshot, ...] = ()
+    cuts: tuple[tuple[int, int], ...] = ()
+    sequence: int = 0
+    updated: int = 0
+    earlier: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def columns(self) -> Columns:
+        """The current columns."""
+        return self.schemas[-1]
+
+    @property
+    def schema_id(self) -> int:
+        """The number of the current schema."""
+        return len(self.schemas) - 1
+
+    @property
+    def current(self) -> TableSnapshot | None:
+        """The current snapshot; None without one."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    def with_columns(self, columns: Columns) -> TableMetadata:
+        """With these columns as the current ones."""
+        return self if columns.fields == self.columns.fields else replace(self, schemas=(*self.schemas, columns))
+
+    def with_snapshots(self, added: tuple[TableSnapshot, ...]) -> TableMetadata:
+        """With these snapshots, of which the last one becomes the current one."""
+        if not added:
+            return self
+        last = added[-1]
+        return replace(
+            self,
+            snapshots=(*self.snapshots, *added),
+            cuts=(*self.cuts, (last.timestamp, last.snapshot_id)),
+            sequence=last.sequence,
+        )
+
+    def with_history(self, since: int, most: int) -> TableMetadata:
+        """Without the snapshots before a time, nor more than ``most``; the current one stays."""
+        kept = [each for each in self.snapshots[:-1] if each.timestamp >= since]
+        kept = [*kept[max(0, len(kept) - most + 1) :], *self.snapshots[-1:]]
+        names = {each.snapshot_id for each in kept}
+        cuts = tuple(each for each in self.cuts if each[1] in names)
+        return replace(self, snapshots=tuple(kept), cuts=cuts)
+
+    def after(self, path: str, now: int) -> TableMetadata:
+        """The next version, written ``now``; ``path`` is the location of this one."""
+        return replace(self, updated=max(now, self.updated), earlier=(*self.earlier, (self.updated, path))[-_EARLIER:])
+
+    def encode(self) -> bytes:
+        """The bytes of its JSON document."""
+        current = self.current
+        document: dict[str, Any] = {
+            "format-version": 2,
+            "table-uuid": self.uuid,
+            "location": self.location,
+            "last-sequence-number": self.sequence,
+            "last-updated-ms": self.updated,
+            "last-column-id": self.columns.last_id,
+            "current-schema-id": self.schema_id,
+            "schemas": [schema_document(columns, number) for number, columns in enumerate(self.schemas)],
+            "default-spec-id": 0,
+            "partition-specs": [{"spec-id": 0, "fields": partition_fields()}],
+            "last-partition-id": PARTITION_SPEC_FIELD,
+            "default-sort-order-id": 0,
+            "sort-orders": [{"order-id": 0, "fields": []}],
+            "properties": {
+                "schema.name-mapping.default": self.columns.name_mapping(),
+                # Engines that expire snapshots or remove orphan files refuse to do it: the files are the store's.
+                "gc.enabled": "false",
+                "txnstore.topic": self.topic,
+            },
+            "snapshots": [_snapshot_document(each) for each in self.snapshots],
+            "snapshot-log": [{"timestamp-ms": at, "snapshot-id": number} for at, number in self.cuts],
+            "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in self.earlier],
+        }
+        if current is not None:
+            document["current-snapshot-id"] = current.snapshot_id
+            document["refs"] = {"main": {"snapshot-id": current.snapshot_id, "type": "branch"}}
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_metadata(key: str, data: bytes) -> TableMetadata:
+    """The metadata of a document that this module has written.
+
+    Raises:
+        CorruptionError: The bytes are damaged; the message names ``key``.
+    """
+    try:
+        document = json.loads(data)
+        last_id = document["last-column-id"]
+        return TableMetadata(
+            uuid=document["table-uuid"],
+            location=document["location"],
+            topic=document["properties"]["txnstore.topic"],
+            schemas=tuple(Columns(tuple(schema["fields"]), last_id) for schema in document["schemas"]),
+            snapshots=tuple(map(_snapshot_of, document["snapshots"])),
+            cuts=tuple((each["timestamp-ms"], each["snapshot-id"]) for each in document["snapshot-log"]),
+            sequence=document["last-sequence-number"],
+            updated=document["last-updated-ms"],
+            earlier=tuple((each["timestamp-ms"], each["metadata-file"]) for each in document["metadata-log"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        msg = f"{key} is no metadata of a table that txnstore has written: {type(error).__name__}: {error}"
+        raise CorruptionError(msg) from error
+
+
+def _snapshot_document(snapshot: TableSnapshot) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "snapshot-id": snapshot.snapshot_id,
+        "sequence-number": snapshot.sequence,
+        "timestamp-ms": snapshot.timestamp,
+        "manifest-list": snapshot.manifest_list,
+        "schema-id": snapshot.schema_id,
+        "summary": dict(snapshot.summary),
+    }
+    if snapshot.parent is not None:
+        document["parent-snapshot-id"] = snapshot.parent
+    return document
+
+
+def _snapshot_of(document: Any) -> TableSnapshot:
+    return TableSnapshot(
+        document["snapshot-id"],
+        document.get("parent-snapshot-id"),
+        document["sequence-number"],
+        document["timestamp-ms"],
+        document["manifest-list"],
+        document["schema-id"],
+        dict(document["summary"]),
+    )

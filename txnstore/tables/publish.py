@@ -1,0 +1,334 @@
+"""Publishes tables: all of them at one closed cut of the chains, which the creation of one object decides.
+
+A publication writes everything under new names, then creates ``tables/cuts/<n>.json``, as an entry decides a
+transaction. Then it copies the new versions to the names that engines look for, which any later publisher completes.
+See docs/design/0039-tables.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from txnstore.catalog.iceberg.columns import leading_columns
+from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
+from txnstore.catalog.iceberg.files import TableFiles
+from txnstore.catalog.iceberg.manifest import avro
+from txnstore.catalog.iceberg.metadata import TableMetadata
+from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.chain import keys
+from txnstore.chain.codec import content_hash, encode
+from txnstore.connection import Connection
+from txnstore.core.authorization.rights import CLUSTER_ACTION
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
+from txnstore.phrases import size
+from txnstore.storage.base import Claim
+from txnstore.tables.location import location_of
+from txnstore.tables.published import HINT_EVERY, Published, TableState, read
+from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
+
+_LOG = logging.getLogger(__name__)
+
+#: The most bytes of segments that one publication copies.
+TAIL_BYTES = 1 << 30
+#: A publication that took longer, in ms, begins again: what it has written may be deleted.
+_LONGEST_MS = 3_600_000
+#: A publisher that loses the race for a cut so often in a row gives up.
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a publication has changed in a table.
+
+    Attributes:
+        topic: The topic.
+        version: The number of the new version.
+        snapshot_id: The current snapshot; None: the table was dropped, or has no rows yet.
+        operations: The kinds of its new snapshots, in order.
+        rows: The rows that readers see now.
+        files: The files that they are in.
+        copied_files: Those of them that are copies of rows, which a compaction makes unnecessary.
+        copied_bytes: Their size.
+    """
+
+    topic: str
+    version: int
+    snapshot_id: int | None
+    operations: tuple[str, ...]
+    rows: int
+    files: int
+    copied_files: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """The result of a publication.
+
+    Attributes:
+        cut: The number of the newest cut; 0 without one.
+        heads: The last entry of each chain in it.
+        timestamp: The time of the newest of them, in ms.
+        changes: The tables that were changed, by name.
+        tables: The number of tables.
+        foreign: The versions of tables that others than publishers have written; readers by path may have seen them.
+    """
+
+    cut: int
+    heads: tuple[int, ...]
+    timestamp: int
+    changes: tuple[TableChange, ...]
+    tables: int
+    foreign: tuple[str, ...] = ()
+
+
+class Publisher:
+    """Publishes the tables of a store. Thread-safe; one publication at a time.
+
+    What it has read of the newest cut is kept: a later publication reads only what another publisher has changed.
+
+    Args:
+        connection: The connection to the store.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        avro()
+        self._connection = connection
+        self._location = location_of(connection.objects)
+        #: Held during a publication.
+        self._lock = threading.Lock()
+        #: The newest known cut; None before the first look, or if there is none.
+        self._cut: CutDocument | None = None
+        #: The number of the last cut whose versions are all copied, as far as this publisher knows.
+        self._completed = 0
+        #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
+        self._states: dict[str, TableState] = {}
+        #: The topics whose newest version is hidden by one that others have written, under its name.
+        self._hidden: set[str] = set()
+        #: The keys of versions that others have written, and that no report has named yet.
+        self._foreign: list[str] = []
+
+    def sync(self, *, tail_bytes: int = TAIL_BYTES) -> SyncReport:
+        """Publish what has changed; see :meth:`txnstore.tables.tables.Tables.sync`."""
+        connection = self._connection
+        connection.check_writable("its tables cannot be published")
+        connection.check_rights(CLUSTER_ACTION)
+        connection.check_storage()
+        with self._lock:
+            for attempt in range(1, _ATTEMPTS + 1):
+                report = self._publish(tail_bytes)
+                if report is not None and not self._hidden:
+                    return report
+                connection.runtime.backoff(attempt)
+        msg = f"the tables of {connection.url} were published by others in each of {_ATTEMPTS} attempts"
+        raise TablesChangedError(msg)
+
+    def _publish(self, tail_bytes: int) -> SyncReport | None:
+        """One attempt; None if it has to begin again."""
+        connection, began = self._connection, self._connection.runtime.uptime()
+        published = self._published()
+        cut = self._cut = published.newest(self._cut)
+        if cut is not None and cut.number != self._completed:
+            self._complete(cut)
+        view = connection.unblocked(connection.view())
+        heads = [state.sequence for state in view.states]
+        if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
+            msg = f"{keys.cut(cut.number)} is newer than the chains: they end at {heads}, and the cut at {cut.heads}"
+            raise CorruptionError(msg)
+        before = cut.tables if cut is not None else {}
+        versions = self._versions(published, view, before, tail_bytes)
+        self._hidden.difference_update(versions)
+        if not versions:
+            return self._report(cut, {})
+        document = CutDocument(
+            store_id=connection.store_id,
+            number=cut.number + 1 if cut is not None else 1,
+            publication_id=connection.runtime.new_id(),
+            heads=heads,
+            timestamp=view.timestamp,
+            tables={**before, **{topic: version.table for topic, version in versions.items()}},
+            changed=sorted(versions),
+        )
+        if connection.runtime.uptime() - began > _LONGEST_MS:
+            return None
+        data = encode(document)
+        if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
+            return None
+        self._cut = document
+        self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
+        self._complete(document, {topic: version.data for topic, version in versions.items()})
+        report = self._report(document, versions)
+        changed = {"cut": report.cut, "tables": len(report.changes)}
+        _LOG.info("tables published", extra=changed)
+        return report
+
+    def _published(self) -> Published:
+        connection = self._connection
+        return Published(connection.objects, connection.store_id, connection.pool, self._location)
+
+    def _report(self, cut: CutDocument | None, versions: Mapping[str, Version]) -> SyncReport:
+        foreign, self._foreign = tuple(self._foreign), []
+        if cut is None:
+            return SyncReport(0, (), 0, (), 0, foreign)
+        changes = tuple(_change(topic, versions[topic], self._location.of(keys.TABLES)) for topic in sorted(versions))
+        tables = sum(not table.dropped for table in cut.tables.values())
+        return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables, foreign)
+
+    # Versions ---------------------------------------------------------------------------------------------------------
+
+    def _versions(
+        self, published: Published, view: View, before: Mapping[str, PublishedTable], tail_bytes: int
+    ) -> dict[str, Version]:
+        """The new versions of all tables that have changed; everything that they need is written."""
+        topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
+        _check_names(topics)
+        works = [
+            TableWork(self._connection, view, topic, *self._known(published, topic, before.get(name)))
+            for name, topic in topics.items()
+        ]
+        _check_tails(works, tail_bytes)
+        now = self._connection.runtime.clock()
+        versions: dict[str, Version] = {}
+        for work in works:
+            table = before.get(work.topic.name)
+            overdue = table is not None and table.expires is not None and table.expires < now - HISTORY_MS
+            forced = work.topic.name in self._hidden or overdue
+            if work.changes or forced:
+                number = self._free_number(work.topic.name, table)
+                versions[work.topic.name] = work.write(number, now)
+        for name, table in before.items():
+            if name not in topics and not table.dropped:
+                versions[name] = self._dropped(published, name, table, now)
+        return versions
+
+    def _known(
+        self, published: Published, topic: CatalogTopic, table: PublishedTable | None
+    ) -> tuple[TableState | None, PublishedTable | None]:
+        """What the table of a topic has now; None if it has none, or it is that of a deleted topic of this name."""
+        if table is None or table.dropped or table.topic_id != topic.topic_id:
+            return None, table
+        state = self._states.get(topic.name)
+        if state is None or state.key != table.metadata:
+            state = self._states[topic.name] = published.table(table)
+        return state, table
+
+    def _free_number(self, topic: str, table: PublishedTable | None) -> int:
+        """The number of the next version of a table, after those that others have written."""
+        number = table.number + 1 if table is not None else 1
+        while read(self._connection.objects, keys.table_version(topic, number)) is not None:
+            self._found_foreign(keys.table_version(topic, number))
+            number += 1
+        return number
+
+    def _dropped(self, published: Published, name: str, table: PublishedTable, now: int) -> Version:
+        """The last version of a table, without snapshots: engines that still know it see no rows of it."""
+        try:
+            metadata = published.table(table).metadata
+        except CorruptionError:  # It goes: nothing needs it any more.
+            place = self._location.of(keys.table(name).rstrip("/"))
+            metadata = TableMetadata(table.topic_id, place, name, (leading_columns(),), updated=now)
+        last = replace(metadata, snapshots=(), cuts=()).after(self._location.of(table.metadata), now)
+        key, data = metadata_of(self._connection, name, number := self._free_number(name, table), last)
+        self._connection.objects.put(key, data)
+        entry = PublishedTable(
+            topic_id=table.topic_id, number=number, metadata=key, sha256=content_hash(data), dropped=True
+        )
+        return Version(entry, data, None)
+
+    # Copies -----------------------------------------------------------------------------------------------------------
+
+    def _complete(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
+        """Copy the new versions of a cut to the names that engines look for.
+
+        Costs of each table two PUTs; of one that another publisher has published a GET, if it has completed it.
+
+        Args:
+            cut: The newest cut.
+            written: The metadata by topic, if this publisher has written it.
+        """
+        published = self._published()
+
+        def complete(topic: str) -> None:
+            table = cut.tables[topic]
+            if written is None and read(self._connection.objects, keys.table_hint(topic)) == _hint(table):
+                return
+            data = written[topic] if written is not None else published.metadata(table)
+            self._copy(topic, table, data)
+
+        _concurrently(self._connection.pool, [partial(complete, topic) for topic in cut.changed])
+        if cut.number % HINT_EVERY == 0 or cut.number == 1:
+            hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
+            self._connection.objects.put(keys.LATEST_CUT, encode(hint))
+        self._completed = cut.number
+
+    def _copy(self, topic: str, table: PublishedTable, data: bytes) -> None:
+        connection = self._connection
+        key = keys.table_version(topic, table.number)
+        if Claim(key, data).settle(connection.objects, connection.runtime.backoff) != data:
+            self._found_foreign(key)
+            self._hidden.add(topic)
+        connection.objects.put(keys.table_hint(topic), _hint(table))
+
+    def _found_foreign(self, key: str) -> None:
+        _LOG.warning("a version of a table was not written by a publisher", extra={"key": key})
+        if key not in self._foreign:
+            self._foreign.append(key)
+
+
+def _hint(table: PublishedTable) -> bytes:
+    return str(table.number).encode()
+
+
+def _change(topic: str, version: Version, tables: str) -> TableChange:
+    table, state = version.table, version.state
+    files = state.files if state is not None else TableFiles({}, {})
+    copied = [file for file in files.data.values() if file.path.startswith(tables)]
+    return TableChange(
+        topic,
+        table.number,
+        table.snapshot_id,
+        version.operations,
+        files.rows,
+        len(files.data),
+        len(copied),
+        sum(file.size for file in copied),
+    )
+
+
+def _check_names(topics: Iterable[str]) -> None:
+    """Refuse topics whose names differ in case only: engines take their tables for one."""
+    names: dict[str, str] = {}
+    for name in topics:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            msg = (
+                f"the topics {other!r} and {name!r} cannot both have a table: engines take names that differ in case "
+                f"only for one. `txnstore table disable {name}`"
+            )
+            raise InvalidConfigError(msg)
+
+
+def _check_tails(works: Iterable[TableWork], most: int) -> None:
+    """Refuse to copy more than ``most`` bytes."""
+    sizes = {work.topic.name: work.copied_bytes for work in works}
+    if sum(sizes.values()) > most:
+        largest = max(sizes, key=lambda name: sizes[name])
+        msg = (
+            f"to publish the tables, {size(sum(sizes.values()))} of rows must be copied, which no compaction has "
+            f"written yet, most of them of topic {largest!r}; the limit is {size(most)}. `txnstore compact` makes the "
+            "copies unnecessary; --tail-bytes raises the limit"
+        )
+        raise InvalidConfigError(msg)
+
+
+def _concurrently(pool: Executor, tasks: Iterable[Any]) -> None:
+    for future in [pool.submit(task) for task in tasks]:
+        future.result()

@@ -1,0 +1,181 @@
+"""Reads what was published: the newest cut, and the files of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
+from txnstore.catalog.iceberg.files import TableFiles
+from txnstore.catalog.iceberg.groups import Group, files_of
+from txnstore.catalog.iceberg.manifest import Manifest, decode_manifest, decode_manifest_list
+from txnstore.catalog.iceberg.metadata import TableMetadata, TableSnapshot, decode_metadata
+from txnstore.chain import keys
+from txnstore.chain.codec import content_hash, decode
+from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from txnstore.storage.base import ObjectStore
+from txnstore.tables.location import Location
+
+#: So many cuts are asked for at a time, after the one that the hint names. The hint is written for each of so many.
+HINT_EVERY = 16
+_ANEW = "`txnstore table disable`, then `enable`, publish the table anew"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as one version of its metadata describes it.
+
+    Attributes:
+        key: The key of the metadata.
+        metadata: The metadata.
+        groups: The manifests of the current snapshot.
+        files: Its files.
+    """
+
+    key: str
+    metadata: TableMetadata
+    groups: tuple[Group, ...]
+    files: TableFiles
+
+
+class Published:
+    """What publishers have written to a store. Nothing is kept.
+
+    Args:
+        objects: The objects of the store.
+        store_id: Its id.
+        pool: Runs concurrent requests.
+        location: Where its objects are.
+    """
+
+    def __init__(self, objects: ObjectStore, store_id: str, pool: Executor, location: Location) -> None:
+        self._objects, self._store_id, self._pool, self._location = objects, store_id, pool, location
+
+    def newest(self, known: CutDocument | None = None) -> CutDocument | None:
+        """The newest cut; None if there is none.
+
+        One GET if ``known`` is the newest one. Else one for the hint, and some for the cuts after it; without a hint
+        that fits, a LIST.
+
+        Raises:
+            CorruptionError: A cut is damaged or missing, or it is one of another store.
+        """
+        if known is not None:
+            following = self.cut(known.number + 1)
+            return known if following is None else self._last_from(following)
+        number = self._hinted()
+        found = self.cut(number) if number else None
+        if found is None:
+            numbers = [keys.cut_number(item.key) for item in self._objects.list(keys.CUTS)]
+            number = max((each for each in numbers if each is not None), default=0)
+            if not number:
+                return None
+            found = self.cut(number)
+            if found is None:
+                msg = f"{keys.cut(number)} is listed, and cannot be read"
+                raise CorruptionError(msg)
+        return self._last_from(found)
+
+    def _hinted(self) -> int:
+        """The cut that the hint names; 0 without a hint that can be read."""
+        data = read(self._objects, keys.LATEST_CUT)
+        if data is None:
+            return 0
+        try:
+            hint = decode(LatestCutDocument, keys.LATEST_CUT, data)
+        except (CorruptionError, UnsupportedFormatError):
+            return 0
+        return hint.number if hint.store_id == self._store_id else 0
+
+    def _last_from(self, cut: CutDocument) -> CutDocument:
+        while True:
+            numbers = range(cut.number + 1, cut.number + 1 + HINT_EVERY)
+            after = [each for each in self._pool.map(self.cut, numbers) if each is not None]
+            if not after:
+                return cut
+            cut = after[-1]
+
+    def cut(self, number: int) -> CutDocument | None:
+        """A cut; None if there is none of this number.
+
+        Raises:
+            CorruptionError: It is damaged, or one of another store.
+        """
+        key = keys.cut(number)
+        data = read(self._objects, key)
+        if data is None:
+            return None
+        cut = decode(CutDocument, key, data)
+        if cut.store_id != self._store_id:
+            msg = (
+                f"{key} is of another store, {cut.store_id}: the tables below {keys.TABLES} are what is left of it. "
+                f"Delete all objects below {keys.TABLES}; then the tables of this store can be published"
+            )
+            raise CorruptionError(msg)
+        if cut.number != number:
+            msg = f"{key} says that it is the cut {cut.number}"
+            raise CorruptionError(msg)
+        return cut
+
+    def table(self, table: PublishedTable) -> TableState:
+        """The files of a table of a cut.
+
+        Costs a GET for its metadata, one for the manifest list and one for each manifest.
+
+        Raises:
+            CorruptionError: One of them is damaged or missing.
+        """
+        metadata = decode_metadata(table.metadata, self.metadata(table))
+        current = metadata.current
+        groups = () if current is None else self.groups(current)
+        return TableState(table.metadata, metadata, groups, files_of(groups))
+
+    def metadata(self, table: PublishedTable) -> bytes:
+        """The metadata of a table of a cut.
+
+        Raises:
+            CorruptionError: It is damaged or missing.
+        """
+        data = read_needed(self._objects, table.metadata)
+        if content_hash(data) != table.sha256:
+            msg = f"{table.metadata} is altered: the cut names other bytes. {_ANEW}"
+            raise CorruptionError(msg)
+        return data
+
+    def groups(
+        self, snapshot: TableSnapshot, find: Callable[[str], Group | None] = lambda _: None
+    ) -> tuple[Group, ...]:
+        """The manifests of a snapshot; ``find`` returns those that are known, by location."""
+        key = self._location.key(snapshot.manifest_list)
+        manifests = decode_manifest_list(key, read_needed(self._objects, key))
+
+        def load(manifest: Manifest) -> Group:
+            known = find(manifest.path)
+            if known is not None:
+                return known
+            key = self._location.key(manifest.path)
+            return Group(manifest, tuple(decode_manifest(key, read_needed(self._objects, key))))
+
+        return tuple(self._pool.map(load, manifests))
+
+
+def read(objects: ObjectStore, key: str) -> bytes | None:
+    """The bytes of an object; None if it does not exist."""
+    try:
+        return objects.get(key)
+    except ObjectNotFoundError:
+        return None
+
+
+def read_needed(objects: ObjectStore, key: str) -> bytes:
+    """The bytes of an object of a table.
+
+    Raises:
+        CorruptionError: It does not exist.
+    """
+    data = read(objects, key)
+    if data is None:
+        msg = f"{key} is missing, and the newest cut of the tables needs it. {_ANEW}"
+        raise CorruptionError(msg)
+    return data

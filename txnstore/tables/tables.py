@@ -1,0 +1,222 @@
+"""The tables of a store, as :attr:`txnstore.Store.tables` gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.catalog.topics import alter_topic
+from txnstore.chain import keys
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.errors import InvalidConfigError
+from txnstore.tables.location import Location, location_of
+from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
+from txnstore.tables.published import Published
+from txnstore.validation import check_integer
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table.
+
+    Attributes:
+        topic: Its topic.
+        published: Whether engines can read it: a publication since it was enabled has created it.
+        location: Where its metadata is; ``<location>/metadata/v<version>.metadata.json`` is the newest.
+        version: The number of its newest version; 0: it is not published.
+        snapshot_id: Its current snapshot; None: it has none.
+        cut: The newest cut of all tables; 0 without one.
+        heads: The last entry of each chain in that cut.
+        timestamp: The time of the newest of them, in ms.
+        behind: How many entries the chains have after the cut, as far as this process knows.
+        lag_ms: How much later the newest of them was written, in ms.
+    """
+
+    topic: str
+    published: bool
+    location: str
+    version: int
+    snapshot_id: int | None
+    cut: int
+    heads: tuple[int, ...]
+    timestamp: int
+    behind: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDescription:
+    """A snapshot of a table.
+
+    Attributes:
+        snapshot_id: Its id; of the last one of a publication the number of entries that it shows.
+        timestamp: The time of the newest of them, in ms.
+        operation: ``append``, ``delete``, ``overwrite`` or ``replace``.
+        heads: The last entry of each chain.
+        rows: The rows that readers see.
+        files: The data files that they are in.
+    """
+
+    snapshot_id: int
+    timestamp: int
+    operation: str
+    heads: tuple[int, ...]
+    rows: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetails:
+    """A table with its files.
+
+    Attributes:
+        description: The table.
+        snapshots: Its retained snapshots, oldest first.
+        files: The data files of the current one.
+        bytes: Their size.
+        copied_files: Those of them that are copies of rows, which a compaction makes unnecessary.
+        copied_bytes: Their size.
+        rows: The rows that readers see.
+        deleted_rows: The rows in files that readers do not see.
+    """
+
+    description: TableDescription
+    snapshots: tuple[SnapshotDescription, ...]
+    files: int
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    rows: int
+    deleted_rows: int
+
+
+class Tables:
+    """Topics as Apache Iceberg tables (docs/tables.md).
+
+    Args:
+        connection: The connection to the store.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def enable(self, topic: str) -> None:
+        """Give a topic a table: ``table.format=iceberg``. The next :meth:`sync` publishes it.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+            InvalidConfigError: The topic cannot have a table, nor any topic of this store.
+        """
+        location_of(self._connection.objects)
+        alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: "iceberg"})
+
+    def disable(self, topic: str) -> None:
+        """Take the table of a topic away. The next :meth:`sync` publishes a last version, without rows.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: None})
+
+    def sync(self, *, tail_bytes: int = TAIL_BYTES) -> SyncReport:
+        """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
+
+        Engines see either all tables of the new cut or all of the one before. Segments that a compaction has written
+        are used where they are; the other new rows are copied into a file for each partition. A table that has not
+        changed costs nothing, a changed one five PUTs and one for each partition with rows to copy, and all together
+        one for the cut. Any number of processes may do it at the same time.
+
+        Args:
+            tail_bytes: The most bytes of segments that are copied.
+
+        Raises:
+            InvalidConfigError: Engines cannot read there, or more would be copied.
+            CorruptionError: A segment, or an object of a table, is missing or damaged.
+            TablesChangedError: Other publishers were faster in each attempt.
+        """
+        most = check_integer("tail_bytes", tail_bytes, 0)
+        publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
+        return publisher.sync(tail_bytes=most)
+
+    def list(self) -> list[TableDescription]:
+        """The tables by topic, also those that are not published yet."""
+        connection = self._connection
+        cut, topics = self._published().newest(), self._topics()
+        tables = cut.tables if cut is not None else {}
+        named = {*topics, *(name for name, table in tables.items() if not table.dropped)}
+        location = location_of(connection.objects)
+        return [self._describe(location, name, topics.get(name), tables.get(name), cut) for name in sorted(named)]
+
+    def show(self, topic: str) -> TableDetails:
+        """A table with its snapshots and files.
+
+        Raises:
+            InvalidConfigError: The topic has no table, or it is not published yet.
+        """
+        found = {description.topic: description for description in self.list()}.get(topic)
+        if found is None:
+            msg = f"topic {topic!r} has no table: `txnstore table enable {topic}` gives it one"
+            raise InvalidConfigError(msg)
+        published = self._published()
+        cut = published.newest()
+        if not found.published or cut is None:
+            msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
+            raise InvalidConfigError(msg)
+        state = published.table(cut.tables[topic])
+        files, tables = state.files, location_of(self._connection.objects).of(keys.TABLES)
+        copied = [file for file in files.data.values() if file.path.startswith(tables)]
+        return TableDetails(
+            found,
+            tuple(
+                SnapshotDescription(
+                    each.snapshot_id,
+                    each.timestamp,
+                    each.summary["operation"],
+                    each.numbers("txnstore.heads"),
+                    int(each.summary["total-records"]) - int(each.summary["total-position-deletes"]),
+                    int(each.summary["total-data-files"]),
+                )
+                for each in state.metadata.snapshots
+            ),
+            files=len(files.data),
+            bytes=sum(file.size for file in files.data.values()),
+            copied_files=len(copied),
+            copied_bytes=sum(file.size for file in copied),
+            rows=files.rows,
+            deleted_rows=sum(file.rows for file in files.deletes.values()),
+        )
+
+    def _published(self) -> Published:
+        connection = self._connection
+        location = location_of(connection.objects)
+        return Published(connection.objects, connection.store_id, connection.pool, location)
+
+    def _topics(self) -> dict[str, CatalogTopic]:
+        topics = self._connection.view().sorted_topics()
+        return {topic.name: topic for topic in topics if topic.config.get(TABLE_FORMAT) == "iceberg"}
+
+    def _describe(
+        self,
+        location: Location,
+        name: str,
+        topic: CatalogTopic | None,
+        table: PublishedTable | None,
+        cut: CutDocument | None,
+    ) -> TableDescription:
+        published = table is not None and not table.dropped and (topic is None or table.topic_id == topic.topic_id)
+        view = self._connection.view(refresh=False)
+        heads = tuple(cut.heads) if cut is not None else ()
+        return TableDescription(
+            name,
+            published,
+            location.of(keys.table(name).rstrip("/")),
+            table.number if table is not None and published else 0,
+            table.snapshot_id if table is not None and published else None,
+            cut.number if cut is not None else 0,
+            heads,
+            cut.timestamp if cut is not None else 0,
+            view.sequence - sum(heads),
+            max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
+        )

@@ -1,0 +1,112 @@
+"""Writes the data files of tables that are no segments: tails, and position deletes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txnstore.catalog.iceberg.files import DataFile, DeleteFile
+from txnstore.catalog.writing import topic_writer
+from txnstore.chain import keys
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.segment.codec import SegmentWriter
+from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.tables.location import Location
+from txnstore.tables.plan import Tail, Trim
+
+#: The columns of position deletes, with Iceberg's reserved field ids.
+_POSITIONS = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
+    ]
+)
+
+
+class FileWriter:
+    """Writes the files of one table.
+
+    Args:
+        connection: The connection to the store.
+        location: Where its objects are.
+        topic: The topic.
+        partitions: How many partitions of it are read together.
+    """
+
+    def __init__(self, connection: Connection, location: Location, topic: CatalogTopic, partitions: int) -> None:
+        self._connection, self._location, self._topic = connection, location, topic
+        self._objects = connection.objects.with_neighbours({topic.name: partitions})
+        self._stored = Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        self._offsets = Projection(topic, [OFFSET_FIELD.name])
+
+    def tail(self, tail: Tail) -> DataFile | None:
+        """Copy rows into a file of the table; None if there are none.
+
+        Costs a GET for each segment that is not in memory, and one PUT. Memory holds a row group.
+
+        Raises:
+            CorruptionError: A segment is missing or damaged.
+        """
+        bounds: list[tuple[int, int, int, int]] = []
+        with SegmentWriter(self._stored.schema, "parquet", topic_writer(self._topic).compression) as writer:
+            for table in read_ahead(self._objects, self._connection.pool, tail.slices, self._stored, together=True):
+                if table.num_rows:
+                    offsets = table.column(OFFSET_FIELD.name)
+                    bounds.append((offsets[0].as_py(), offsets[-1].as_py(), *_range(table)))
+                    writer.append(table)
+            if not bounds:
+                return None
+            encoded = writer.finish()
+        key = self._put(encoded.data)
+        firsts, lasts, oldest, newest = zip(*bounds, strict=True)
+        path = self._location.of(key)
+        return DataFile(
+            path, tail.partition, firsts[0], lasts[-1], encoded.rows, encoded.size, min(oldest), max(newest)
+        )
+
+    def deletes(self, trim: Trim) -> DeleteFile | None:
+        """Write the positions of the rows of a file below the log start; None if there are none.
+
+        Costs a PUT; and GETs of the offsets, if rows are missing between those that the file has.
+
+        Raises:
+            CorruptionError: The file is missing or damaged.
+        """
+        rows = self._rows_below(trim)
+        if rows == 0:
+            return None
+        paths = pa.repeat(pa.scalar(trim.file.path), rows)
+        table = pa.table([paths, pa.array(range(rows), pa.int64())], schema=_POSITIONS)
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            table,
+            sink,
+            compression="zstd",
+            column_encoding={"pos": "DELTA_BINARY_PACKED"},
+            use_dictionary=["file_path"],
+        )
+        data = sink.getvalue().to_pybytes()
+        return DeleteFile(self._location.of(self._put(data)), trim.file.partition, trim.file.path, rows, len(data))
+
+    def _rows_below(self, trim: Trim) -> int:
+        file, below = trim.file, trim.below
+        if file.rows == file.last + 1 - file.first:
+            return below.limit - file.first
+        tables = read_ahead(self._objects, self._connection.pool, [below], self._offsets)
+        return sum(table.num_rows for table in tables)
+
+    def _put(self, data: Any) -> str:
+        key = keys.table_data(self._topic.name, self._connection.runtime.new_id())
+        self._connection.objects.put(key, data)
+        return key
+
+
+def _range(table: pa.Table) -> tuple[int, int]:
+    """The smallest and the largest time of rows, in ms."""
+    times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
+    return int(times.min()), int(times.max())
