@@ -752,6 +752,7 @@ class Store:
         expire: bool = True,
         force: bool = False,
         foreign: Collection[str] = (),
+        tables: bool = True,
     ) -> VacuumReport:
         """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.
 
@@ -762,6 +763,7 @@ class Store:
             expire: Also do what :meth:`expire` does.
             force: Also vacuum a store that is not sound.
             foreign: The ids of other stores below this root: delete their chains, and nothing else.
+            tables: Publish the tables first, if there are any.
 
         Raises:
             UnsoundStoreError: The store is not sound, or there are chains of another one; nothing was deleted.
@@ -771,7 +773,7 @@ class Store:
 
         return vacuum(
             self._connection, older_than,
-            history=history, dry_run=dry_run, expire=expire, force=force, foreign=foreign,
+            history=history, dry_run=dry_run, expire=expire, force=force, foreign=foreign, tables=tables,
         )  # fmt: skip
 
     def recover(self) -> RecoveryReport:

@@ -138,6 +138,7 @@ def _compact(
     help="Delete the chains of another store below this URL, and nothing else; may be repeated. Look at them first: "
     "`txnstore recover --dry-run`.",
 )  # fmt: skip
+@click.option("--no-tables", is_flag=True, help="Do not publish the tables first, which ends their oldest snapshots.")
 @_NO_EXPIRE
 @yes_option
 @shared_options()
@@ -149,6 +150,7 @@ def vacuum(
     dry_run: bool,
     force: bool,
     foreign: tuple[str, ...],
+    no_tables: bool,
     no_expire: bool,
     yes: bool,
 ) -> None:
@@ -171,7 +173,12 @@ def vacuum(
                 ask(_question(plan))
         with app.progress("vacuuming"):
             report = store.vacuum(
-                older_than=older_than, history=history, dry_run=dry_run, expire=not no_expire, force=force
+                older_than=older_than,
+                history=history,
+                dry_run=dry_run,
+                expire=not no_expire,
+                force=force,
+                tables=not no_tables,
             )
     _show_vacuum(app, report)
 
@@ -203,6 +210,8 @@ def _show_vacuum(app: App, report: VacuumReport) -> None:
         f"{report.referenced:,} in use",
         **asdict(report),
     )
+    if report.tables:
+        app.out.warning(report.tables)
     if report.announced:
         app.out.note(
             f"{'Would announce' if dry_run else 'Announced'} {counted(report.announced, 'entry', 'entries')} of the "

@@ -35,7 +35,7 @@ def check_watch(options: Mapping[str, object], *, watch: bool) -> None:
 def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
     """Print a line for each round with work or an error, and for the first of several idle ones. Ends by a signal."""
     was_idle = False
-    with app.open() as store, _terminable():
+    with app.open() as store, terminable():
         for round_ in store.compact_rounds(topic, **limits):
             if app.out.as_json:
                 app.out.record(_values(round_))
@@ -77,7 +77,7 @@ def _values(round_: Round) -> dict[str, object]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """End by SIGTERM as by an interrupt, but with status 0: a service manager sends it, and the lease is released."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

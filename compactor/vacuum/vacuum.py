@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
@@ -25,10 +26,20 @@ from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, StorageFullError, StoreNotFoundError
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    StorageFullError,
+    StoreNotFoundError,
+    TxnStoreError,
+)
 from txnstore.phrases import counted
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
+from txnstore.tables.location import Location
+from txnstore.tables.published import Published
+from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unneeded
+from txnstore.tables.tables import Tables
 from txnstore.validation import check_milliseconds, check_writable
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +88,7 @@ class VacuumReport:
         referenced: The number of objects with segments in use.
         swept: The number of deleted temporary files of crashed local writers.
         announced: The number of entries that this vacuum has announced: one in 24 hours or later deletes them.
+        tables: Why objects of tables, or segments that they name, were kept that could be deleted; empty if none were.
         dry_run: Whether nothing was deleted.
         objects: The number of deleted objects.
         kinds: The deleted objects by kind.
@@ -91,6 +103,7 @@ class VacuumReport:
     objects: int = 0
     kinds: tuple[Deleted, ...] = field(default=(), repr=False)
     announced: int = 0
+    tables: str = ""
 
 
 class _Tally:
@@ -117,7 +130,7 @@ class _Tally:
             self.listed += len(page)
             self.delete(page)
 
-    def report(self, *, swept: int, announced: int, dry_run: bool) -> VacuumReport:
+    def report(self, *, swept: int, announced: int, dry_run: bool, tables: str = "") -> VacuumReport:
         """The report of all that was counted."""
         kinds = tuple(self._kinds[kind] for kind in sorted(self._kinds))
         objects = sum(kind.objects for kind in kinds)
@@ -131,6 +144,7 @@ class _Tally:
             objects=objects,
             kinds=kinds,
             announced=announced,
+            tables=tables,
         )
 
 
@@ -143,6 +157,7 @@ def vacuum(
     expire: bool = True,
     force: bool = False,
     foreign: Collection[str] = (),
+    tables: bool = True,
 ) -> VacuumReport:
     """Delete unreferenced segments, old checkpoints and leftovers of probes and compactors after a grace period.
 
@@ -171,6 +186,9 @@ def vacuum(
     exists: besides a page it has the keys of the segments in use, which the state has anyway, and two objects for each
     checkpoint. The keys of deleted segments are a part of the state until a later vacuum removes them.
 
+    Tables are published first, which ends their oldest snapshots. What the newest cut names, and what engines may have
+    loaded within the grace period, stays (docs/tables.md).
+
     In a store with several chains, a vacuum first tells chains that do not know it yet that a topic was deleted; its
     segments are unreferenced only then.
 
@@ -184,6 +202,7 @@ def vacuum(
         force: Also vacuum a store that is not sound; never one that has chains of another store.
         foreign: The ids of other stores whose chains are below this root: delete these chains and their hints, whatever
             their age, and nothing else. Their segments are unreferenced then.
+        tables: Publish the tables first, if there are any.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -191,7 +210,7 @@ def vacuum(
             of ``foreign``, or it is this one.
         UnsoundStoreError: The store is not sound, or there are chains of another one; nothing is deleted.
         UnsupportedFormatError: The store requires a feature that this release cannot write; nothing is deleted.
-        CorruptionError: The store does not open; nothing is deleted.
+        CorruptionError: The store does not open, or a cut of its tables is damaged; nothing is deleted.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
         StorageFullError: The disk is full, also after what needs no entry was deleted; the message says what was.
         StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
@@ -202,7 +221,7 @@ def vacuum(
         check_writable(connection.read_only, connection.url, _CONSEQUENCE)
     if foreign:
         return _vacuum_foreign(connection, foreign, dry_run=dry_run)
-    return _Vacuum(connection, grace_ms, dry_run=dry_run).run(history_ms, expire=expire, force=force)
+    return _Vacuum(connection, grace_ms, dry_run=dry_run).run(history_ms, expire=expire, force=force, tables=tables)
 
 
 class _Vacuum:
@@ -210,7 +229,7 @@ class _Vacuum:
 
     The order of its steps matters:
 
-    1. The clock of the storage is read, so that ages are rather too small.
+    1. The clock of the storage is read, so that ages are rather too small; and what of the tables is in use.
     2. Objects are listed, then the states are read: a segment that was registered in between is known to be in use.
     3. What no entry has to announce is deleted: on a full disk, that frees the space for the entries.
     4. Segments are announced and deleted, page by page.
@@ -228,15 +247,18 @@ class _Vacuum:
         self._connection, self._grace_ms, self._dry_run = connection, grace_ms, dry_run
         self._now = connection.objects.now_ms()
         self._tally = _Tally()
+        self._in_use = NO_TABLES
 
-    def run(self, history_ms: int, *, expire: bool, force: bool) -> VacuumReport:
-        """Vacuum the store; ``history_ms``: how long entries are kept."""
+    def run(self, history_ms: int, *, expire: bool, force: bool, tables: bool) -> VacuumReport:
+        """Vacuum the store; ``history_ms``: how long entries are kept; ``tables``: publish them first."""
         connection, dry_run, tally = self._connection, self._dry_run, self._tally
         if not dry_run:
             connection.check_rights(CLUSTER_ACTION)
         _check(connection, force=force)
         if not dry_run:
             connection.chains.save_if_overdue()
+        kept_tables = self._publish(tables=tables)
+        self._in_use = tables_in_use(connection, self._published(), self._now, self._grace_ms)
         segments = _pages(connection.objects)
         first_page = next(segments)
         past = histories(connection, self._now, history_ms)
@@ -265,10 +287,40 @@ class _Vacuum:
                 tally.delete_pages(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
                 announced += announce(connection, chain, candidate, dry_run=dry_run)
             tally.delete_pages(delete_payloads(connection, payloads.old, dry_run=dry_run))
-        report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
+            kept_tables = self._sweep_tables() or kept_tables
+        report = tally.report(swept=swept, announced=announced, dry_run=dry_run, tables=kept_tables)
         if not dry_run:
             _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
         return report
+
+    def _published(self) -> Published:
+        connection = self._connection
+        root = Location(connection.objects.url.rstrip("/"))
+        return Published(connection.objects, connection.store_id, connection.pool, root)
+
+    def _publish(self, *, tables: bool) -> str:
+        """Publish the tables, if there are any; returns why that failed."""
+        topics = self._connection.view().topics.values()
+        if self._dry_run or not tables or not any(topic.config.get(TABLE_FORMAT) for topic in topics):
+            return ""
+        try:
+            Tables(self._connection).sync()
+        except TxnStoreError as error:
+            _LOG.warning("tables not published: %s", error, extra={"error": str(error)})
+            return f"the tables could not be published, so all that their newest cut names is kept: {error}"
+        return ""
+
+    def _sweep_tables(self) -> str:
+        """Delete the objects of tables that nobody needs; returns why that failed."""
+        connection = self._connection
+        try:
+            for page in unneeded(connection, self._published(), self._in_use, self._now, self._grace_ms):
+                self._tally.delete_pages([page])
+                if not self._dry_run:
+                    delete(connection.objects, page)
+        except (CorruptionError, InvalidConfigError) as error:
+            return f"the objects of the tables are kept: {error}"
+        return ""
 
     def _delete_unannounced(self, checkpoints: OldCheckpoints, past: Sequence[ChainHistory]) -> tuple[View, int]:
         """Delete old checkpoints, probes, leases and temporary files; returns the view, and the number of the last."""
@@ -295,7 +347,7 @@ class _Vacuum:
         for number, page in enumerate(pages):
             if number:  # The first page was listed before the view.
                 named.refresh(_view_after_lists(self._connection))
-            garbage = _choose(self._connection, named, page, self._now, self._grace_ms, self._tally)
+            garbage = _choose(self._connection, named, page, self._now, self._grace_ms, self._in_use, self._tally)
             self._tally.delete(garbage if self._dry_run else _delete_announced(self._connection, garbage))
         return named
 
@@ -458,9 +510,18 @@ def named_keys(view: View) -> set[str]:
 
 
 def _choose(
-    connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
+    connection: Connection,
+    named: _Named,
+    page: Sequence[ObjectInfo],
+    now: int,
+    grace_ms: int,
+    in_use: TablesInUse,
+    tally: _Tally,
 ) -> list[ObjectInfo]:
-    """The unreferenced objects that were written, and released, before the grace period by the storage's clock."""
+    """The unreferenced objects that were written, and released, before the grace period by the storage's clock.
+
+    Those that tables may name are left out.
+    """
     named.long_removed.difference_update(item.key for item in page)
     unnamed = [item for item in page if item.key.casefold() not in named.keys]
     tally.listed += len(page)
@@ -468,7 +529,14 @@ def _choose(
     old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
     removed = {item.key for item in old if item.key in named.removals}
     young = removed - _removed_before(connection, named.view, removed, grace_ms)
+    young |= {key for key in removed if _in_tables(named.view, in_use, key)}
     return [item for item in old if item.key not in young]
+
+
+def _in_tables(view: View, in_use: TablesInUse, key: str) -> bool:
+    """Whether an object that a chain has dropped or released may be part of a table."""
+    times = ((state.chain, max(state.released.get(key, -1), state.dropped.get(key, -1))) for state in view.states)
+    return any(at >= 0 and in_use.protects(key, chain, at) for chain, at in times)
 
 
 def _removed_before(connection: Connection, view: View, keys: Collection[str], age_ms: int) -> set[str]:

@@ -131,6 +131,23 @@ class Published:
         groups = () if current is None else self.groups(current)
         return TableState(table.metadata, metadata, groups, files_of(groups))
 
+    def paths(self, table: PublishedTable) -> set[str]:
+        """The locations of all manifest lists, manifests and files that the retained snapshots of a table name.
+
+        Raises:
+            CorruptionError: One of the lists or manifests is damaged or missing.
+        """
+        known: dict[str, Group] = {}
+        paths = set[str]()
+        for snapshot in decode_metadata(table.metadata, self.metadata(table)).snapshots:
+            paths.add(snapshot.manifest_list)
+            for group in self.groups(snapshot, known.get):
+                if group.manifest is not None:
+                    known[group.manifest.path] = group
+                    paths.add(group.manifest.path)
+                paths.update(entry.file.path for entry in group.entries if entry.live)
+        return paths
+
     def metadata(self, table: PublishedTable) -> bytes:
         """The metadata of a table of a cut.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
@@ -10,11 +11,12 @@ from txnstore.catalog.topics import alter_topic
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, ReadOnlyError, StoreNotFoundError, TxnStoreError
+from txnstore.tables.check import CheckReport, check_tables
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
 from txnstore.tables.published import Published
-from txnstore.validation import check_integer
+from txnstore.validation import check_integer, check_milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,41 @@ class Tables:
         most = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
         return publisher.sync(tail_bytes=most)
+
+    def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
+        """Publish round after round, with a pause between two of them; endless.
+
+        An error of a round is returned, and the next round tries again.
+
+        Args:
+            interval: The pause in seconds.
+            tail_bytes: As of :meth:`sync`.
+        """
+        check_milliseconds("interval", interval)
+        while True:
+            try:
+                report: SyncReport | TxnStoreError = self.sync(tail_bytes=tail_bytes)
+            except (StoreNotFoundError, ReadOnlyError, InvalidConfigError):
+                raise  # No later round succeeds.
+            except TxnStoreError as error:
+                report = error
+            yield report
+            self._connection.runtime.sleep(interval)
+
+    def check(self, *, deep: bool = False) -> CheckReport:
+        """Check that the newest cut shows what readers of committed records see at it.
+
+        The manifests are compared with the chains at the cut, and each file is looked for. Two GETs and a HEAD for each
+        table and its names, and one HEAD for each file.
+
+        Args:
+            deep: Also read all copies of rows, and compare them with the topic. Segments that are used where they are
+                are read by :meth:`txnstore.Store.verify`.
+
+        Raises:
+            CorruptionError: A cut, or a segment, is missing or damaged.
+        """
+        return check_tables(self._connection, deep=deep)
 
     def list(self) -> list[TableDescription]:
         """The tables by topic, also those that are not published yet."""

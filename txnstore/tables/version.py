@@ -15,10 +15,11 @@ from txnstore.chain import keys
 from txnstore.chain.codec import content_hash
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.tables.location import location_of
+from txnstore.tables.location import Location, location_of
 from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
 from txnstore.tables.published import TableState
 from txnstore.tables.writing import FileWriter
@@ -46,6 +47,38 @@ class Version:
     operations: tuple[str, ...] = ()
 
 
+def plan_table(view: View, topic: CatalogTopic, state: TableState | None, location: Location) -> list[PartitionPlan]:
+    """What changes in each partition of a topic's table, so that it shows a view.
+
+    Args:
+        view: The view.
+        topic: The topic.
+        state: What the table has now; None: nothing of this topic.
+        location: Where the objects of the store are.
+    """
+    shown: dict[int, list[DataFile]] = {}
+    for file in state.files.data.values() if state is not None else ():
+        shown.setdefault(file.partition, []).append(file)
+    current = state.metadata.current if state is not None else None
+    before = _bounds_of(current) if current is not None else {}
+    return [
+        plan_partition(
+            tp.partition,
+            shown.get(tp.partition, ()),
+            visible(tp, log, Isolation.READ_COMMITTED),
+            bounds_of_log(log),
+            before.get(tp.partition, Bounds()),
+            location.of,
+        )
+        for tp, log in view.partitions_of(topic.name)
+    ]
+
+
+def bounds_of_log(log: Partition) -> Bounds:
+    """The bounds of a partition."""
+    return Bounds(log.log_start, log.clean_until)
+
+
 class TableWork:
     """What one publication does for one table.
 
@@ -71,27 +104,8 @@ class TableWork:
         self._metadata = state.metadata if state is not None else None
         self._groups = state.groups if state is not None else ()
         self._files = state.files if state is not None else TableFiles({}, {})
-        logs = [log for _, log in view.partitions_of(topic.name)]
-        self._bounds = [Bounds(log.log_start, log.clean_until) for log in logs]
-        self.plans = self._plan()
-
-    def _plan(self) -> list[PartitionPlan]:
-        shown: dict[int, list[DataFile]] = {}
-        for file in self._files.data.values():
-            shown.setdefault(file.partition, []).append(file)
-        current = self._metadata.current if self._metadata is not None else None
-        before = _bounds_of(current) if current is not None else {}
-        return [
-            plan_partition(
-                tp.partition,
-                shown.get(tp.partition, ()),
-                visible(tp, log, Isolation.READ_COMMITTED),
-                bounds,
-                before.get(tp.partition, Bounds()),
-                self._location.of,
-            )
-            for (tp, log), bounds in zip(self._view.partitions_of(self.topic.name), self._bounds, strict=True)
-        ]
+        self._bounds = [bounds_of_log(log) for _, log in view.partitions_of(topic.name)]
+        self.plans = plan_table(view, topic, state, self._location)
 
     @property
     def changes(self) -> bool:

@@ -1,0 +1,204 @@
+"""``table``: topics as Apache Iceberg tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.commands.watch import terminable
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import instant
+from txnstore.cli.values import Duration, Size
+from txnstore.phrases import counted, duration, size
+
+if TYPE_CHECKING:
+    from txnstore.tables.publish import SyncReport, TableChange
+    from txnstore.tables.tables import TableDescription
+
+_LIST_COLUMNS = ["topic", "published", "version", "snapshot", "cut", "time", "behind", "location"]
+
+
+@click.group()
+@shared_options()
+def table() -> None:
+    """Publish topics as Apache Iceberg tables, which Spark, DuckDB, ClickHouse and others read."""
+
+
+@table.command()
+@click.argument("topic")
+@shared_options()
+@pass_app
+def enable(app: App, topic: str) -> None:
+    """Give TOPIC a table (table.format=iceberg). `txnstore table sync` publishes it."""
+    with app.open() as store:
+        store.tables.enable(topic)
+    app.out.result(f"{topic} has a table; `txnstore table sync` publishes it", topic=topic, enabled=True)
+
+
+@table.command()
+@click.argument("topic")
+@shared_options()
+@pass_app
+def disable(app: App, topic: str) -> None:
+    """Take the table of TOPIC away; its records stay. The next `txnstore table sync` empties the table."""
+    with app.open() as store:
+        store.tables.disable(topic)
+    app.out.result(f"{topic} has no table from the next `txnstore table sync` on", topic=topic, enabled=False)
+
+
+@table.command()
+@click.option("--watch", is_flag=True, help="Publish round after round until interrupted.")
+@click.option(
+    "--interval", type=Duration(), default="5s", show_default=True, help="With --watch: the pause between two rounds."
+)
+@click.option("--compact", is_flag=True, help="Compact before each publication, so that nothing has to be copied.")
+@click.option(
+    "--tail-bytes", type=Size(), default="1GiB", show_default=True,
+    help="Refuse to copy more than this of rows that no compaction has written yet.",
+)  # fmt: skip
+@shared_options()
+@pass_app
+def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int) -> int:
+    """Publish all tables at one moment: what a read_committed reader sees now.
+
+    Any number of processes may do it at the same time. Nothing is written if nothing has changed.
+    """
+    context = click.get_current_context()
+    if not watch and context.get_parameter_source("interval") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--interval needs --watch")
+    if watch and compact:
+        raise click.UsageError("--watch cannot be combined with --compact: run `txnstore compact --watch` beside it")
+    with app.open() as store:
+        if not watch:
+            if compact:
+                with app.out.progress("compacting"):
+                    store.compact()
+            with app.progress("publishing"):
+                report = store.tables.sync(tail_bytes=tail_bytes)
+            _show(app, report)
+            return 0
+        with terminable():
+            for outcome in store.tables.rounds(interval, tail_bytes=tail_bytes):
+                if isinstance(outcome, Exception):
+                    app.out.warning(str(outcome))
+                elif outcome.changes or outcome.foreign:
+                    _show(app, outcome)
+                app.out.flush()
+    return 0
+
+
+def _show(app: App, report: SyncReport) -> None:
+    if app.out.as_json:
+        app.out.record(asdict(report))
+    elif report.cut == 0:
+        app.out.note("No topic has a table; `txnstore table enable TOPIC` gives it one")
+    elif not report.changes:
+        app.out.line(f"cut {report.cut}: {counted(report.tables, 'table')}, nothing has changed")
+    else:
+        for change in report.changes:
+            app.out.line(f"cut {report.cut}: {_line(change)}")
+    for key in report.foreign:
+        app.out.warning(
+            f"{key} was not written by txnstore: an engine wrote to the table. Its rows are not in the store, and "
+            "readers no longer see them; docs/tables.md says how to keep engines from writing"
+        )
+
+
+def _line(change: TableChange) -> str:
+    if change.snapshot_id is None and not change.operations and change.files == 0:
+        return f"{change.topic} version {change.version}, no rows"
+    did = ", ".join(change.operations) or "no new snapshot"
+    copies = f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
+    return (
+        f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({did}): "
+        f"{counted(change.rows, 'row')} in {counted(change.files, 'file')}{copies if change.copied_files else ''}"
+    )
+
+
+@table.command("list")
+@shared_options()
+@pass_app
+def list_tables(app: App) -> None:
+    """List the tables, and how far they are behind."""
+    with app.open(read_only=True) as store:
+        rows = [_row(description) for description in store.tables.list()]
+    app.out.rows(rows, _LIST_COLUMNS, empty="No topic has a table; `txnstore table enable TOPIC` gives it one")
+
+
+def _row(each: TableDescription) -> dict[str, Any]:
+    return {
+        "topic": each.topic,
+        "published": each.published,
+        "version": each.version,
+        "snapshot": each.snapshot_id,
+        "cut": each.cut,
+        "heads": each.heads,
+        "time": instant(each.timestamp) if each.cut else None,
+        "behind": counted(each.behind, "entry", "entries") if each.behind else None,
+        "entries_behind": each.behind,
+        "lag_ms": each.lag_ms,
+        "location": each.location,
+    }
+
+
+@table.command()
+@click.argument("topic")
+@shared_options()
+@pass_app
+def show(app: App, topic: str) -> None:
+    """Show the table of TOPIC: its paths, snapshots and files."""
+    with app.open(read_only=True) as store:
+        details = store.tables.show(topic)
+    found = details.description
+    if app.out.as_json:
+        app.out.record(asdict(details))
+        return
+    app.out.record(
+        {
+            "topic": topic,
+            "location": found.location,
+            "metadata": f"{found.location}/metadata/v{found.version}.metadata.json",
+            "snapshot": found.snapshot_id,
+            "time": instant(found.timestamp),
+            "behind": f"{counted(found.behind, 'entry', 'entries')}, {duration(found.lag_ms)}",
+            "rows": details.rows,
+            "files": f"{details.files:,} ({size(details.bytes)})",
+            "copies": f"{details.copied_files:,} ({size(details.copied_bytes)})",
+            "deleted_rows": details.deleted_rows,
+        }
+    )
+    rows = [
+        {
+            "snapshot": each.snapshot_id,
+            "time": instant(each.timestamp),
+            "operation": each.operation,
+            "entry": each.heads,
+            "rows": each.rows,
+            "files": each.files,
+        }
+        for each in details.snapshots
+    ]
+    app.out.rows(rows, ["snapshot", "time", "operation", "entry", "rows", "files"], empty="It has no rows yet")
+
+
+@table.command()
+@click.option("--deep", is_flag=True, help="Also read all copies of rows, and compare them with the topics.")
+@shared_options()
+@pass_app
+def check(app: App, deep: bool) -> int:
+    """Check that the tables show what a read_committed reader sees at the same moment; exit status 1 if not."""
+    with app.open(read_only=True) as store, app.progress("checking"):
+        report = store.tables.check(deep=deep)
+    found = counted(len(report.problems), "problem") if report.problems else "no problem"
+    app.out.result(
+        f"cut {report.cut}: {counted(report.tables, 'table')}, {counted(report.files, 'file')}, "
+        f"{counted(report.rows, 'row')}; {found}",
+        **{**asdict(report), "ok": report.ok},
+    )
+    if report.skipped:
+        app.out.warning(f"the rows were not compared with the chains: {report.skipped}")
+    if not app.out.as_json:
+        app.out.rows([asdict(each) for each in report.problems], ["topic", "message"])
+    return 0 if report.ok and not report.skipped else 1

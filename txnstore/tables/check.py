@@ -1,0 +1,209 @@
+"""Checks tables: what the newest cut says of each is what readers of committed records see at it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txnstore.catalog.iceberg.columns import table_columns
+from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
+from txnstore.catalog.writing import topic_writer
+from txnstore.chain import keys
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.log.sums import add_up
+from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, ObjectNotFoundError, SnapshotExpiredError
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.sums import sums_of
+from txnstore.tables.location import Location, location_of
+from txnstore.tables.published import Published, read
+from txnstore.tables.version import plan_table
+
+#: What mends a table.
+_ANEW = "`txnstore table disable`, then `enable`, publish it anew"
+
+
+@dataclass(frozen=True, slots=True)
+class TableProblem:
+    """What is wrong with a table.
+
+    Attributes:
+        topic: Its topic.
+        message: What is wrong, with the command that mends it.
+    """
+
+    topic: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of a check.
+
+    Attributes:
+        cut: The number of the cut; 0 without one.
+        tables: The number of tables.
+        files: The number of their data files and delete files.
+        rows: The rows that readers see.
+        problems: What is wrong.
+        skipped: Why the rows of the chains at the cut could not be compared; empty if they were.
+    """
+
+    cut: int
+    tables: int
+    files: int
+    rows: int
+    problems: tuple[TableProblem, ...]
+    skipped: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
+    """Check the newest cut; see :meth:`txnstore.tables.tables.Tables.check`."""
+    location = location_of(connection.objects)
+    published = Published(connection.objects, connection.store_id, connection.pool, location)
+    cut = published.newest()
+    if cut is None:
+        return CheckReport(0, 0, 0, 0, ())
+    view, skipped = _view_at(connection, cut)
+    check = _Check(connection, published, location, view, deep=deep)
+    for topic, table in sorted(cut.tables.items()):
+        check.names(topic, table)
+        if not table.dropped:
+            check.table(topic, table)
+    return CheckReport(cut.number, check.tables, check.files, check.rows, tuple(check.problems), skipped)
+
+
+def _view_at(connection: Connection, cut: CutDocument) -> tuple[View | None, str]:
+    """The view that a cut shows; or None, and why it cannot be read."""
+    heads = cut.heads if len(cut.heads) > 1 else cut.heads[0]
+    try:
+        return connection.chains.past_view(heads, None), ""
+    except SnapshotExpiredError as error:
+        return None, str(error)
+
+
+class _Check:
+    """One check; collects what is wrong.
+
+    Args:
+        connection: The connection to the store.
+        published: Reads what was published.
+        location: Where the objects of the store are.
+        view: What the cut shows; None: its history was deleted.
+        deep: Also read the rows of copies.
+    """
+
+    def __init__(
+        self, connection: Connection, published: Published, location: Location, view: View | None, *, deep: bool
+    ) -> None:
+        self._connection, self._published, self._location = connection, published, location
+        self._view, self._deep = view, deep
+        self.tables = self.files = self.rows = 0
+        self.problems: list[TableProblem] = []
+
+    def names(self, topic: str, table: PublishedTable) -> None:
+        """Check what engines find by name: the version, the hint to it, and that no other one follows."""
+        objects = self._connection.objects
+        key = keys.table_version(topic, table.number)
+        data, metadata = read(objects, key), read(objects, table.metadata)
+        if metadata is not None and data is None:
+            self._add(topic, f"{key} is missing: `txnstore table sync` creates it")
+        elif metadata is not None and data != metadata:
+            self._add(topic, f"{key} was not written by a publisher: the next `txnstore table sync` goes on after it")
+        if read(objects, keys.table_hint(topic)) != str(table.number).encode():
+            self._add(topic, f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync`")
+        following = keys.table_version(topic, table.number + 1)
+        if read(objects, following) is not None:
+            message = f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` goes on after it"
+            self._add(topic, message)
+
+    def table(self, topic: str, table: PublishedTable) -> None:
+        """Check the files of a table."""
+        self.tables += 1
+        try:
+            state = self._published.table(table)
+        except CorruptionError as error:
+            self._add(topic, str(error))
+            return
+        files = state.files
+        self.files += len(files.data) + len(files.deletes)
+        self.rows += files.rows
+        self._objects(topic, files)
+        described = self._view.topics.get(topic) if self._view is not None else None
+        if self._view is None:
+            return
+        if described is None or described.topic_id != table.topic_id:
+            self._add(topic, "the table is that of a topic that did not exist at the cut")
+            return
+        if table_columns(described, state.metadata.columns).fields != state.metadata.columns.fields:
+            self._add(topic, "the columns of the table are not those of the topic at the cut")
+        plans = plan_table(self._view, described, state, self._location)
+        for number, plan in enumerate(plans):
+            if plan.changes:
+                message = f"partition {number} of the table does not have the rows of the topic at the cut. {_ANEW}"
+                self._add(topic, message)
+        if self._deep:
+            self._copies(self._view, described, files)
+
+    def _objects(self, topic: str, files: TableFiles) -> None:
+        """Check that the objects of all files exist with the size that the manifests say."""
+        everything: list[DataFile | DeleteFile] = [*files.data.values(), *files.deletes.values()]
+        for file, found in zip(everything, self._connection.pool.map(self._size, everything), strict=True):
+            if found != file.size:
+                has = "is missing" if found is None else f"has {found} bytes, not {file.size}"
+                self._add(topic, f"{self._location.key(file.path)} {has}. {_ANEW}")
+
+    def _size(self, file: DataFile | DeleteFile) -> int | None:
+        try:
+            return self._connection.objects.stat(self._location.key(file.path)).size
+        except ObjectNotFoundError:
+            return None
+
+    def _copies(self, view: View, topic: CatalogTopic, files: TableFiles) -> None:
+        """Compare the rows of each copy with those of the topic in the same range of offsets."""
+        own = self._location.of(keys.TABLES)
+        projection = Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        for file in files.data.values():
+            if not file.path.startswith(own):
+                continue
+            tp = TopicPartition(topic.name, file.partition)
+            log = view.find_partition(tp)
+            slices = visible(tp, log, Isolation.READ_COMMITTED, file.first, file.last + 1)
+            if not self._same(file, slices, projection):
+                self._add(topic.name, f"{self._location.key(file.path)} does not have the rows of {tp}. {_ANEW}")
+
+    def _same(self, file: DataFile, slices: Sequence[Slice], projection: Projection) -> bool:
+        data = read(self._connection.objects, self._location.key(file.path))
+        if data is None:
+            return True  # It was reported as missing.
+        tables = read_ahead(self._connection.objects, self._connection.pool, slices, projection, together=True)
+        try:
+            copy = pq.read_table(io.BytesIO(data))
+        except (pa.ArrowException, OSError):
+            return False
+        missing = [field for field in projection.schema if field.name not in copy.column_names]
+        for field in missing:  # The topic has gained them since the rows were copied.
+            copy = copy.append_column(field, pa.nulls(copy.num_rows, field.type))
+        try:
+            stored = sums_of(copy.select(projection.schema.names).cast(projection.schema))
+        except pa.ArrowException:
+            return False
+        return stored == add_up(map(sums_of, tables))
+
+    def _add(self, topic: str, message: str) -> None:
+        self.problems.append(TableProblem(topic, message))
