@@ -131,7 +131,8 @@ def plan_partition(
     end = max((file.last + 1 for file in shown), default=0)
     known = {file.path for file in kept}
     new = [each for path, each in direct.items() if path not in known]
-    tails = _tails(partition, loose, [*kept, *(file for file, _ in new)], end)
+    outdated = [file for file in left if file.path not in known]
+    tails = _tails(partition, loose, [*kept, *(file for file, _ in new)], outdated, end)
     straddling = [
         Tail(partition, (Slice(part.tp, part.batch, max(end, part.start), part.limit),))
         for file, part in new
@@ -148,7 +149,7 @@ def plan_partition(
         deleted=tuple(deleted),
         trims=tuple(trimmed),
         appended=(*fresh, *(tail for tail in tails if tail.slices[0].start >= end), *straddling),
-        outdated=(*(file for file in left if file.path not in known), *straddling),
+        outdated=(*outdated, *straddling),
         replacing=(*older, *(tail for tail in tails if tail.slices[0].start < end)),
     )
 
@@ -175,16 +176,37 @@ def _overlaps(ranges: Sequence[tuple[int, int]], first: int, last: int) -> bool:
     return at >= 0 and ranges[at][1] >= first
 
 
-def _tails(partition: int, loose: Iterable[Slice], files: Iterable[DataFile], end: int) -> list[Tail]:
-    """The loose slices that no file has, joined where no file is between them, old and new rows apart."""
+def _tails(
+    partition: int, loose: Iterable[Slice], files: Iterable[DataFile], outdated: Iterable[DataFile], end: int
+) -> list[Tail]:
+    """The loose slices that no file has, joined where no file is between them, old and new rows apart.
+
+    All rows below ``end`` are in shown files. So between those that are kept there are none: only markers.
+    """
     ranges = sorted((file.first, file.last) for file in files)
     starts = [first for first, _ in ranges]
+    gone = sorted((file.first, file.last) for file in outdated)
 
     def place(part: Slice) -> tuple[int, bool]:
         return bisect_left(starts, part.start), part.start >= end
 
-    pieces = (piece for part in loose for whole in _without(part, ranges) for piece in _split(whole, end))
-    return [Tail(partition, tuple(group)) for _, group in groupby(pieces, key=place)]
+    def pieces() -> Iterator[Slice]:
+        for part in loose:
+            for whole in _without(part, ranges):
+                for piece in _split(whole, end):
+                    yield from [piece] if piece.start >= end else _within(piece, gone)
+
+    return [Tail(partition, tuple(group)) for _, group in groupby(pieces(), key=place)]
+
+
+def _within(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+    """What of a slice is inside of ascending ranges of offsets."""
+    at = max(0, bisect_right(ranges, part.start, key=lambda each: each[0]) - 1)
+    for first, last in ranges[at:]:
+        if first >= part.limit:
+            break
+        if last >= part.start:
+            yield Slice(part.tp, part.batch, max(first, part.start), min(last + 1, part.limit))
 
 
 def _without(part: Slice, ranges: Sequence[tuple[int, int]]) -> Iterator[Slice]:

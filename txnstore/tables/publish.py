@@ -189,7 +189,6 @@ class Publisher:
     ) -> dict[str, Version]:
         """The new versions of all tables that have changed; everything that they need is written."""
         topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
-        _check_names(topics)
         works = [
             TableWork(self._connection, view, topic, *self._known(published, topic, before.get(name)))
             for name, topic in topics.items()
@@ -301,19 +300,6 @@ def _change(topic: str, version: Version, tables: str) -> TableChange:
         len(copied),
         sum(file.size for file in copied),
     )
-
-
-def _check_names(topics: Iterable[str]) -> None:
-    """Refuse topics whose names differ in case only: engines take their tables for one."""
-    names: dict[str, str] = {}
-    for name in topics:
-        other = names.setdefault(name.lower(), name)
-        if other != name:
-            msg = (
-                f"the topics {other!r} and {name!r} cannot both have a table: engines take names that differ in case "
-                f"only for one. `txnstore table disable {name}`"
-            )
-            raise InvalidConfigError(msg)
 
 
 def _check_tails(works: Iterable[TableWork], most: int) -> None:

@@ -1,0 +1,394 @@
+"""A publication shows in each table what a scan of committed records sees at the same cut."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.compaction import HOUR_MS, abort, commit, new_store
+from tests.helpers.connections import connection_of
+from tests.helpers.shell import ONE_CHAIN
+from tests.helpers.tables import EngineObjects, another, newest, rows_of, scanned, state_of, table_rows
+from txnstore.chain import keys
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.store import Store
+from txnstore.tables.published import HINT_EVERY
+from txnstore.testing import ManualClock
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> EngineObjects:
+    return EngineObjects(clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: EngineObjects, chains: int) -> Store:
+    store = new_store(clock, objects, chains=chains)
+    store.create_topic("t", partitions=2)
+    store.tables.enable("t")
+    return store
+
+
+def _operations(store: Store, topic: str = "t") -> list[str]:
+    return [snapshot.summary["operation"] for snapshot in state_of(store, topic).metadata.snapshots]
+
+
+def _sync(store: Store, topic: str = "t") -> tuple[str, ...]:
+    """Publish, and compare; returns the kinds of new snapshots."""
+    report = store.tables.sync()
+    assert table_rows(store, topic) == scanned(store, topic, newest(store))
+    checked = store.tables.check(deep=True)
+    assert (checked.problems, checked.skipped) == ((), "")
+    return next((change.operations for change in report.changes if change.topic == topic), ())
+
+
+def test_a_table_without_rows_can_be_read(store: Store) -> None:
+    assert _sync(store) == ()
+    assert table_rows(store, "t") == []
+    assert state_of(store, "t").metadata.current is None
+
+
+def test_committed_rows_are_shown_and_aborted_or_open_ones_are_not(store: Store) -> None:
+    commit(store, [b"a", b"b"])
+    abort(store, [b"never"])
+    with store.producer("open") as producer:
+        producer.begin_transaction()
+        producer.send("t", value=b"later", partition=1)
+        producer.flush()
+        commit(store, [b"behind it"], partition=1)
+        assert _sync(store) == ("append",)
+        assert [row[2][1] for row in table_rows(store, "t")] == [b"a", b"b"]
+        producer.commit_transaction()
+    assert _sync(store) == ("append",)
+    assert [row[2][1] for row in table_rows(store, "t")] == [b"a", b"b", b"later", b"behind it"]
+
+
+def test_an_expired_transaction_does_not_hold_a_table_back(store: Store, clock: ManualClock) -> None:
+    producer = store.producer("lost", transaction_timeout=10)
+    producer.begin_transaction()
+    producer.send("t", value=b"never", partition=0)
+    producer.flush()
+    commit(store, [b"behind it"])
+    clock.advance(HOUR_MS)
+    _sync(store)
+    assert [row[2][1] for row in table_rows(store, "t")] == [b"behind it"]
+
+
+def test_a_compaction_replaces_the_copies(store: Store) -> None:
+    for number in range(5):
+        commit(store, [b"%d" % number], partition=number % 2)
+        assert _sync(store) == ("append",)
+    store.compact()
+    assert _sync(store) == ("replace",)
+    details = store.tables.show("t")
+    assert (details.rows, details.files, details.copied_files) == (5, 2, 0)
+
+
+def test_rows_that_a_compaction_wrote_before_they_were_shown_are_appended_first(store: Store) -> None:
+    commit(store, [b"shown"])
+    _sync(store)
+    commit(store, [b"new"])
+    store.compact()
+    assert _sync(store) == ("append", "replace")
+    commit(store, [b"alone"], partition=1)
+    commit(store, [b"too"], partition=1)
+    store.compact()
+    assert _sync(store) == ("append",)
+    assert store.tables.show("t").copied_files == 0
+
+
+def test_delete_records_in_the_middle_of_a_segment_deletes_positions(store: Store) -> None:
+    for number in range(4):
+        commit(store, [b"%d" % number, b"x"])
+    store.compact()
+    _sync(store)
+    store.delete_records({TopicPartition("t", 0): 4})
+    assert _sync(store) == ("delete",)
+    assert store.tables.show("t").deleted_rows > 0
+    store.delete_records({TopicPartition("t", 0): 7})
+    assert _sync(store) == ("delete",)
+    assert len(state_of(store, "t").files.deletes) == 1
+    store.delete_records({TopicPartition("t", 0): -1})
+    assert _sync(store) == ("delete",)
+    assert state_of(store, "t").files.data == {}
+    assert state_of(store, "t").files.deletes == {}
+
+
+def test_delete_records_in_the_middle_of_a_copy_writes_the_rest_again(store: Store) -> None:
+    commit(store, [b"a", b"b", b"c"])
+    _sync(store)
+    store.delete_records({TopicPartition("t", 0): 2})
+    assert _sync(store) == ("overwrite",)
+    assert [row[2][1] for row in table_rows(store, "t")] == [b"c"]
+
+
+def test_a_clean_overwrites(store: Store, clock: ManualClock) -> None:
+    store.create_topic("keyed", config={"cleanup.policy": "compact", "table.format": "iceberg"})
+    for number in range(3):
+        with store.producer("writer") as producer, producer.transaction():
+            producer.send("keyed", key=b"k", value=b"%d" % number)
+            producer.send("keyed", key=b"only %d" % number, value=b"x")
+    assert _sync(store, "keyed") == ("append",)
+    clock.advance(1)
+    store.compact(force=True)
+    assert _sync(store, "keyed") == ("overwrite",)
+    assert [row[2][:2] for row in table_rows(store, "keyed")] == [
+        (b"only 0", b"x"),
+        (b"only 1", b"x"),
+        (b"k", b"2"),
+        (b"only 2", b"x"),
+    ]
+
+
+def test_small_commits_that_are_settled_are_not_copied_again(store: Store) -> None:
+    for number in range(300):
+        commit(store, [b"%d" % number], partition=number % 2)
+        if number % 100 == 7:
+            _sync(store)
+    assert set(_sync(store)) <= {"append", "replace"}
+    version = newest(store).tables["t"].number
+    assert _sync(store) == ()
+    assert newest(store).tables["t"].number == version
+
+
+def test_columns_that_a_topic_gains_keep_the_ids_of_the_others(store: Store) -> None:
+    schema = pa.schema([("id", pa.int32()), ("tags", pa.map_(pa.string(), pa.list_(pa.int8())))])
+    store.create_topic("typed", schema=schema, config={"table.format": "iceberg"})
+    with store.producer("writer") as producer, producer.transaction():
+        producer.send_table("typed", [{"id": 1, "tags": [("a", [1])]}])
+    _sync(store, "typed")
+    before = state_of(store, "typed").metadata.columns
+    inner = pa.struct([("x", pa.float32()), ("y", pa.date32())])
+    wider = pa.schema([("extra", inner), ("tags", schema.field("tags").type), ("id", pa.int64())])
+    store.alter_topic("typed", schema=wider)
+    assert _sync(store, "typed") == ()
+    after = state_of(store, "typed").metadata
+    ids = {field["name"]: field["id"] for field in after.columns.fields}
+    assert {field["name"]: field["id"] for field in before.fields}.items() <= ids.items()
+    assert after.columns.last_id == before.last_id + 3
+    assert after.schema_id == 1
+    with store.producer("writer") as producer, producer.transaction():
+        producer.send_table("typed", [{"id": 2**40, "tags": None, "extra": {"x": 0.5, "y": None}}])
+    assert _sync(store, "typed") == ("append",)
+    store.compact()
+    assert _sync(store, "typed") == ("replace",)
+
+
+def test_a_topic_gains_partitions(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    store.alter_topic("t", partitions=3)
+    commit(store, [b"b"], partition=2)
+    assert _sync(store) == ("append",)
+
+
+def test_a_topic_that_is_created_again_has_another_table(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    first = state_of(store, "t").metadata
+    store.delete_topic("t")
+    store.create_topic("t", config={"table.format": "iceberg"})
+    commit(store, [b"b"])
+    assert _sync(store) == ("append",)
+    second = state_of(store, "t").metadata
+    assert second.uuid != first.uuid
+    assert len(second.snapshots) == 1
+    assert newest(store).tables["t"].number == 2
+
+
+def test_the_table_of_a_deleted_topic_ends_without_rows(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    store.delete_topic("t")
+    report = store.tables.sync()
+    assert (report.tables, [change.rows for change in report.changes]) == (0, [0])
+    table = newest(store).tables["t"]
+    assert table.dropped
+    assert connection_of(store).objects.get(keys.table_version("t", table.number)) == connection_of(store).objects.get(
+        table.metadata
+    )
+    assert store.tables.list() == []
+    assert store.tables.sync().changes == ()
+
+
+def test_a_table_is_disabled_and_enabled_again(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    store.tables.disable("t")
+    store.tables.sync()
+    assert state_of(store, "t").files.data == {}
+    store.tables.enable("t")
+    assert _sync(store) == ("append",)
+    assert newest(store).tables["t"].number == 3
+
+
+def test_a_damaged_table_is_published_anew_when_it_was_disabled(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    connection_of(store).objects.delete([newest(store).tables["t"].metadata])
+    commit(store, [b"b"])
+    fresh = another(store, _clock_of(store))
+    with pytest.raises(CorruptionError, match="`txnstore table disable`, then `enable`"):
+        fresh.tables.sync()
+    fresh.tables.disable("t")
+    fresh.tables.sync()
+    fresh.tables.enable("t")
+    assert _sync(fresh) == ("append",)
+
+
+def _clock_of(store: Store) -> ManualClock:
+    clock = connection_of(store).runtime.clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def test_all_tables_change_at_the_same_cut(store: Store) -> None:
+    store.create_topic("u", config={"table.format": "iceberg"})
+    for number in range(3):
+        with store.producer("both") as producer, producer.transaction():
+            producer.send("t", value=b"%d" % number)
+            producer.send("u", value=b"%d" % number)
+        store.tables.sync()
+        cut = newest(store)
+        assert len(table_rows(store, "t")) == len(table_rows(store, "u")) == number + 1
+        assert cut.tables["t"].snapshot_id == cut.tables["u"].snapshot_id == sum(cut.heads)
+
+
+def test_each_appended_row_is_appended_once(store: Store) -> None:
+    """Readers of the increments see each row once, whatever compactions and retention do."""
+    for number in range(12):
+        commit(store, [b"%d" % number, b"more"], partition=number % 2)
+        if number % 3 == 1:
+            store.compact()
+        if number % 4 == 3:
+            store.delete_records({TopicPartition("t", 1): max(0, number // 2 - 1)})
+        if number % 2:
+            _sync(store)
+    everything = store.scan("t", isolation="read_uncommitted").to_table().num_rows
+    _sync(store)
+    metadata = state_of(store, "t").metadata
+    seen: list[tuple[int, int]] = []
+    from tests.helpers.tables import published
+    from txnstore.catalog.iceberg.files import TableFiles
+    from txnstore.catalog.iceberg.manifest import Status
+
+    for snapshot in metadata.snapshots:
+        if snapshot.summary["operation"] != "append":
+            continue
+        groups = published(store).groups(snapshot)
+        added = {
+            entry.file.path: entry.file
+            for group in groups
+            for entry in group.entries
+            if entry.status is Status.ADDED and entry.snapshot_id == snapshot.snapshot_id and not group.deletes
+        }
+        seen += [row[:2] for row in rows_of(store, "t", TableFiles(added, {}))]
+    assert len(seen) == len(set(seen))
+    assert len(seen) >= everything
+    assert {row[:2] for row in table_rows(store, "t")} <= set(seen)
+
+
+# Costs ----------------------------------------------------------------------------------------------------------------
+
+
+@ONE_CHAIN
+def test_what_has_not_changed_costs_no_write_and_no_list(store: Store) -> None:
+    commit(store, [b"a"])
+    store.tables.sync()
+    counts = connection_of(store).counts
+    before = counts.snapshot()
+    assert store.tables.sync().changes == ()
+    spent = counts.snapshot() - before
+    assert (spent.puts, spent.list, spent.delete) == (0, 0, 0)
+    assert spent.get <= 3
+
+
+@ONE_CHAIN
+def test_a_changed_table_costs_five_puts_a_copy_and_one_for_the_cut(store: Store) -> None:
+    commit(store, [b"a"], partition=0)
+    store.tables.sync()
+    commit(store, [b"b"], partition=0)
+    commit(store, [b"b"], partition=1)
+    counts = connection_of(store).counts
+    before = counts.snapshot()
+    store.tables.sync()
+    spent = counts.snapshot() - before
+    assert (spent.puts, spent.list) == (5 + 2 + 1, 0)
+
+
+@ONE_CHAIN
+def test_another_publisher_finds_the_newest_cut_without_a_list(store: Store, clock: ManualClock) -> None:
+    for number in range(HINT_EVERY + 3):
+        commit(store, [b"%d" % number])
+        store.tables.sync()
+    other = another(store, clock)
+    counts = connection_of(other).counts
+    before = counts.snapshot()
+    assert other.tables.sync().cut == HINT_EVERY + 3
+    spent = counts.snapshot() - before
+    assert (spent.puts, spent.list) == (0, 0)
+
+
+def test_many_snapshots_are_removed_and_their_manifests_joined(store: Store, clock: ManualClock) -> None:
+    for number in range(110):
+        commit(store, [b"%d" % number])
+        clock.advance(1000)
+        store.tables.sync()
+    state = state_of(store, "t")
+    assert len(state.metadata.snapshots) == 100
+    assert len(state.groups) < 40
+    assert table_rows(store, "t") == scanned(store, "t")
+    clock.advance(13 * HOUR_MS)
+    assert [change.operations for change in store.tables.sync().changes] == [()]
+    assert len(state_of(store, "t").metadata.snapshots) == 1
+    assert store.tables.sync().changes == ()
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def test_more_than_the_limit_is_not_copied(store: Store) -> None:
+    commit(store, [b"a" * 5000])
+    with pytest.raises(InvalidConfigError, match=r"must be copied.*`txnstore compact`"):
+        store.tables.sync(tail_bytes=100)
+    assert store.tables.list()[0].published is False
+    _sync(store)
+
+
+@pytest.mark.parametrize("name", ["_file", "_POS", "_row_id"])
+def test_reserved_columns_are_refused(store: Store, name: str) -> None:
+    store.create_topic("u", schema=pa.schema([(name, pa.int32())]))
+    with pytest.raises(InvalidConfigError, match=f"Iceberg reserves the name of its column '{name}'"):
+        store.tables.enable("u")
+    with pytest.raises(InvalidConfigError, match="Iceberg reserves"):
+        store.create_topic("v", schema=pa.schema([(name, pa.int32())]), config={"table.format": "iceberg"})
+    store.create_topic("w", schema=pa.schema([("a", pa.int32())]), config={"table.format": "iceberg"})
+    with pytest.raises(InvalidConfigError, match="Iceberg reserves"):
+        store.alter_topic("w", schema=pa.schema([("a", pa.int32()), (name, pa.int32())]))
+
+
+def test_arrow_segments_are_refused(store: Store) -> None:
+    store.create_topic("u", config={"segment.format": "arrow"})
+    with pytest.raises(InvalidConfigError, match="needs segment.format=parquet"):
+        store.tables.enable("u")
+
+
+def test_a_store_in_memory_has_no_tables(clock: ManualClock) -> None:
+    store = new_store(clock)
+    store.create_topic("t")
+    with pytest.raises(InvalidConfigError, match="cannot have tables: other processes cannot read"):
+        store.tables.enable("t")
+
+
+def test_cuts_of_another_store_are_refused(clock: ManualClock, objects: EngineObjects) -> None:
+    from txnstore.store import create_on
+
+    first = create_on(objects)
+    first.create_topic("t", config={"table.format": "iceberg"})
+    first.tables.sync()
+    objects.delete([item.key for item in objects.list("") if not item.key.startswith(keys.TABLES)])
+    second = create_on(objects)
+    second.create_topic("t", config={"table.format": "iceberg"})
+    with pytest.raises(CorruptionError, match="of another store.*Delete all objects below tables/"):
+        second.tables.sync()
