@@ -107,6 +107,8 @@ class Publisher:
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
         self._cut: CutDocument | None = None
+        #: When it was looked for, in ms of the uptime.
+        self._looked_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
         self._completed = 0
         #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
@@ -126,7 +128,8 @@ class Publisher:
             for attempt in range(1, _ATTEMPTS + 1):
                 report = self._publish(tail_bytes)
                 if report is not None and not self._hidden:
-                    return report
+                    foreign, self._foreign = tuple(self._foreign), []
+                    return replace(report, foreign=foreign)
                 connection.runtime.backoff(attempt)
         msg = f"the tables of {connection.url} were published by others in each of {_ATTEMPTS} attempts"
         raise TablesChangedError(msg)
@@ -135,7 +138,10 @@ class Publisher:
         """One attempt; None if it has to begin again."""
         connection, began = self._connection, self._connection.runtime.uptime()
         published = self._published()
-        cut = self._cut = published.newest(self._cut)
+        # Of a publisher that slept, the cuts after the one that it knows may be deleted.
+        known = self._cut if began - self._looked_at < _LONGEST_MS else None
+        cut = self._cut = published.newest(known)
+        self._looked_at = began
         if cut is not None and cut.number != self._completed:
             self._complete(cut)
         view = connection.unblocked(connection.view())
@@ -175,12 +181,11 @@ class Publisher:
         return Published(connection.objects, connection.store_id, connection.pool, self._location)
 
     def _report(self, cut: CutDocument | None, versions: Mapping[str, Version]) -> SyncReport:
-        foreign, self._foreign = tuple(self._foreign), []
         if cut is None:
-            return SyncReport(0, (), 0, (), 0, foreign)
+            return SyncReport(0, (), 0, (), 0)
         changes = tuple(_change(topic, versions[topic], self._location.of(keys.TABLES)) for topic in sorted(versions))
         tables = sum(not table.dropped for table in cut.tables.values())
-        return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables, foreign)
+        return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables)
 
     # Versions ---------------------------------------------------------------------------------------------------------
 
@@ -263,7 +268,7 @@ class Publisher:
             self._copy(topic, table, data)
 
         _concurrently(self._connection.pool, [partial(complete, topic) for topic in cut.changed])
-        if cut.number % HINT_EVERY == 0 or cut.number == 1:
+        if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
         self._completed = cut.number

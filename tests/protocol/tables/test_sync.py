@@ -361,16 +361,16 @@ def test_reserved_columns_are_refused(store: Store, name: str) -> None:
     store.create_topic("u", schema=pa.schema([(name, pa.int32())]))
     with pytest.raises(InvalidConfigError, match=f"Iceberg reserves the name of its column '{name}'"):
         store.tables.enable("u")
-    with pytest.raises(InvalidConfigError, match="Iceberg reserves"):
+    with pytest.raises(InvalidConfigError, match=r"Iceberg reserves"):
         store.create_topic("v", schema=pa.schema([(name, pa.int32())]), config={"table.format": "iceberg"})
     store.create_topic("w", schema=pa.schema([("a", pa.int32())]), config={"table.format": "iceberg"})
-    with pytest.raises(InvalidConfigError, match="Iceberg reserves"):
+    with pytest.raises(InvalidConfigError, match=r"Iceberg reserves"):
         store.alter_topic("w", schema=pa.schema([("a", pa.int32()), (name, pa.int32())]))
 
 
 def test_arrow_segments_are_refused(store: Store) -> None:
     store.create_topic("u", config={"segment.format": "arrow"})
-    with pytest.raises(InvalidConfigError, match="needs segment.format=parquet"):
+    with pytest.raises(InvalidConfigError, match=r"needs segment.format=parquet"):
         store.tables.enable("u")
 
 
@@ -390,5 +390,5 @@ def test_cuts_of_another_store_are_refused(clock: ManualClock, objects: EngineOb
     objects.delete([item.key for item in objects.list("") if not item.key.startswith(keys.TABLES)])
     second = create_on(objects)
     second.create_topic("t", config={"table.format": "iceberg"})
-    with pytest.raises(CorruptionError, match="of another store.*Delete all objects below tables/"):
+    with pytest.raises(CorruptionError, match=r"of another store.*Delete all objects below tables/"):
         second.tables.sync()

@@ -1,0 +1,277 @@
+"""Publishers that crash, sleep, race, or find what others have written; storage that loses answers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.helpers.compaction import HOUR_MS, commit, new_store
+from tests.helpers.connections import connection_of
+from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
+from txnstore.chain import keys
+from txnstore.core.model import TopicPartition
+from txnstore.errors import StorageError
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, script
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> EngineObjects:
+    return EngineObjects(clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: EngineObjects) -> Store:
+    return _new(clock, objects)
+
+
+def _new(clock: ManualClock, objects: EngineObjects) -> Store:
+    """A store with two tables in a cut, and changes of all four kinds after it."""
+    store = new_store(clock, objects)
+    for topic in ("t", "u"):
+        store.create_topic(topic, partitions=2)
+        store.tables.enable(topic)
+        for number in range(3):
+            commit(store, [b"%d" % number, b"x"], topic, writer=topic)
+    store.compact("t")
+    store.tables.sync()
+    store.delete_records({TopicPartition("t", 0): 2})
+    with store.producer("both") as producer, producer.transaction():
+        for topic in ("t", "u"):
+            producer.send(topic, value=b"both", partition=1)
+            producer.send(topic, value=b"both", partition=0)
+    store.compact("u")
+    return store
+
+
+def _check_readable(store: Store) -> None:
+    """What readers find, by the cut and by path, is a whole cut or the one before it."""
+    cut = newest(store)
+    for topic, table in cut.tables.items():
+        assert table_rows(store, topic, table) == scanned(store, topic, cut)
+        hint = int(connection_of(store).objects.get(keys.table_hint(topic)))
+        assert connection_of(store).objects.get(keys.table_version(topic, hint))
+        assert hint <= table.number
+
+
+def _requests(clock: ManualClock) -> int:
+    objects = EngineObjects(clock)
+    store = _new(clock, objects)
+    counting = FaultStore(objects)
+    other = another(store, clock, counting)
+    before = len(counting.requests)
+    other.tables.sync()
+    return len(counting.requests) - before
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_publisher_crashes_at_each_request(clock: ManualClock, after: bool) -> None:
+    count = _requests(clock)
+    crashes = 0
+    for number in range(1, count + 1):
+        objects = EngineObjects(clock)
+        store = _new(clock, objects)
+        faulty = FaultStore(objects)
+        other = another(store, clock, faulty)
+        faulty.plan = crash_at(len(faulty.requests) + number, after=after)
+        with suppress(SimulatedCrash):  # None after a request that fails anyhow, for an object that does not exist.
+            other.tables.sync()
+        crashes += faulty.crashed
+        _check_readable(store)
+        store.tables.sync()
+        _check_readable(store)
+        report = store.tables.check(deep=True)
+        assert (number, report.problems) == (number, ())
+        assert newest(store).number == 2
+    assert crashes > 30
+
+
+@pytest.mark.parametrize("fault", PASSING_FAULTS)
+def test_each_request_of_a_publication_fails_once(clock: ManualClock, fault: Fault) -> None:
+    count = _requests(clock)
+    for number in range(1, count + 1):
+        objects = EngineObjects(clock)
+        store = _new(clock, objects)
+        faulty = FaultStore(objects, sleep=clock.sleep)
+        other = another(store, clock, faulty)
+        faulty.plan = script({len(faulty.requests) + number: fault})
+        with suppress(StorageError):
+            other.tables.sync()
+        faulty.release()
+        _check_readable(store)
+        other.tables.sync()
+        _check_readable(store)
+        report = store.tables.check(deep=True)
+        assert (number, report.problems) == (number, ())
+        assert newest(store).number == 2
+
+
+def test_of_two_publishers_one_decides_and_the_other_begins_again(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    other = another(store, clock)
+    races = itertools.count()
+
+    def race(key: str) -> None:
+        if key == keys.cut(2) and next(races) == 0:
+            commit(store, [b"meanwhile"])
+            assert other.tables.sync().cut == 2
+
+    objects.before_create = race
+    assert store.tables.sync().cut == 2  # What it has found is what the other one has published.
+    _check_readable(store)
+    assert len(table_rows(store, "t")) == len(scanned(store, "t"))
+
+
+def test_a_publisher_that_slept_too_long_begins_again(store: Store, clock: ManualClock, objects: EngineObjects) -> None:
+    sleeps: Iterator[int] = iter([2 * HOUR_MS])
+    put = objects.put
+    written: list[str] = []
+
+    def slow(key: str, data: bytes) -> None:
+        if key.startswith(keys.TABLES):
+            written.append(key)
+            clock.advance(next(sleeps, 0))
+        put(key, data)
+
+    objects.put = slow  # type: ignore[method-assign]
+    store.tables.sync()
+    named = set(_all_names(store))
+    assert written[0] not in named  # What it wrote before it slept may have been deleted.
+    _check_readable(store)
+
+
+def _all_names(store: Store) -> Iterator[str]:
+    for topic, table in newest(store).tables.items():
+        yield from (table.metadata, keys.table_version(topic, table.number), keys.table_hint(topic))
+        yield from (path.removeprefix("s3://bucket/store/") for path in published(store).paths(table))
+
+
+def test_a_publisher_that_slept_for_days_does_not_believe_its_memory(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """Cuts that followed the last one that it knew may be deleted: their numbers are free, and not the newest."""
+    store.tables.sync()
+    other = another(store, clock)
+    for number in range(20):
+        commit(other, [b"%d" % number])
+        other.tables.sync()
+    newest_number = newest(other).number
+    clock.advance(10 * 24 * HOUR_MS)
+    other.vacuum(tables=False)
+    assert [item.key for item in objects.list(keys.CUTS) if keys.cut_number(item.key)] == [keys.cut(newest_number)]
+    commit(other, [b"last"])
+    assert store.tables.sync().cut == newest_number + 1
+    _check_readable(store)
+
+
+def test_a_version_of_an_engine_is_reported_and_passed(
+    store: Store, objects: EngineObjects, clock: ManualClock
+) -> None:
+    objects.put(keys.table_version("t", 2), b"{}")
+    objects.put(keys.table_version("t", 3), b"{}")
+    problems = [each.message for each in store.tables.check().problems]
+    assert any("v2.metadata.json is in no cut: an engine wrote it" in message for message in problems)
+    report = store.tables.sync()
+    assert report.foreign == (keys.table_version("t", 2), keys.table_version("t", 3))
+    assert newest(store).tables["t"].number == 4
+    assert newest(store).tables["u"].number == 2
+    _check_readable(store)
+    assert store.tables.sync().foreign == ()
+    assert store.tables.check().ok
+
+
+def test_a_version_that_an_engine_creates_at_the_same_moment_is_passed(store: Store, objects: EngineObjects) -> None:
+    def insert(key: str) -> None:
+        if key == keys.table_version("t", 2):
+            objects.put(key, b"{}")
+
+    objects.before_create = insert
+    report = store.tables.sync()
+    assert report.foreign == (keys.table_version("t", 2),)
+    assert newest(store).tables["t"].number == 3
+    _check_readable(store)
+    assert store.tables.check().ok
+
+
+def test_a_lost_hint_to_the_cuts_costs_a_list(store: Store, objects: EngineObjects, clock: ManualClock) -> None:
+    store.tables.sync()
+    objects.delete([keys.LATEST_CUT])
+    assert another(store, clock).tables.sync().cut == 2
+    objects.put(keys.LATEST_CUT, b"garbage")
+    assert another(store, clock).tables.sync().cut == 2
+
+
+def test_a_lost_hint_to_a_version_is_written_again(store: Store, objects: EngineObjects, clock: ManualClock) -> None:
+    store.tables.sync()
+    objects.delete([keys.table_hint("t"), keys.table_version("t", 2)])
+    assert not store.tables.check().ok
+    another(store, clock).tables.sync()
+    assert store.tables.check().ok
+
+
+# Vacuum ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_keeps_what_an_engine_may_have_loaded(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    cut = newest(store)
+    loaded = {topic: (published(store).table(table), scanned(store, topic, cut)) for topic, table in cut.tables.items()}
+    store.compact(target_bytes=10_000_000)
+    clock.advance(30 * HOUR_MS)
+    store.vacuum()
+    for topic, (state, rows) in loaded.items():
+        assert rows_of(store, topic, state.files) == rows
+    assert newest(store).number == 2
+
+
+def test_a_vacuum_deletes_what_no_cut_of_the_grace_period_names(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    for number in range(5):
+        commit(store, [b"%d" % number])
+        store.tables.sync()
+        clock.advance(HOUR_MS)
+    store.compact()
+    store.tables.sync()
+    before = {item.key for item in objects.list("")}
+    assert store.vacuum().tables == ""
+    assert {item.key for item in objects.list(keys.TABLES)} >= {key for key in before if key.startswith(keys.TABLES)}
+    clock.advance(40 * HOUR_MS)
+    store.vacuum()  # Publishes, which ends the old snapshots.
+    clock.advance(40 * HOUR_MS)
+    store.vacuum()
+    _check_readable(store)
+    assert store.tables.check(deep=True).ok
+    left = {item.key for item in objects.list(keys.TABLES)}
+    cuts = {key for key in left if keys.cut_number(key) is not None}
+    assert left - cuts - {keys.LATEST_CUT} == {name for name in _all_names(store) if name.startswith(keys.TABLES)}
+    clock.advance(10 * 24 * HOUR_MS)
+    store.vacuum()
+    remaining = {item.key for item in objects.list(keys.CUTS)}
+    assert remaining & cuts == {keys.cut(newest(store).number)}
+
+
+def test_segments_of_an_unpublished_compaction_are_kept_with_no_tables(store: Store, clock: ManualClock) -> None:
+    """A vacuum that does not publish keeps all that the newest cut names, however old."""
+    state = state_of(store, "t")
+    rows = table_rows(store, "t")
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    store.compact(target_bytes=10_000_000)
+    for _ in range(3):
+        clock.advance(100 * HOUR_MS)
+        store.vacuum(tables=False)
+    assert rows_of(store, "t", state.files) == rows
+
+
+def test_a_vacuum_that_cannot_publish_says_so(store: Store, clock: ManualClock, objects: EngineObjects) -> None:
+    objects.delete([newest(store).tables["t"].metadata])
+    clock.advance(100 * HOUR_MS)
+    report = another(store, clock).vacuum()
+    assert "are kept" in report.tables
