@@ -58,9 +58,14 @@ def disable(app: App, topic: str) -> None:
     "--tail-bytes", type=Size(), default="1GiB", show_default=True,
     help="Refuse to copy more than this of rows that no compaction has written yet.",
 )  # fmt: skip
+@click.option(
+    "--anew", metavar="TOPIC", multiple=True,
+    help="Publish the table of this topic without anything of before, since `txnstore table check` found it damaged; "
+    "may be repeated.",
+)  # fmt: skip
 @shared_options()
 @pass_app
-def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int) -> int:
+def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int, anew: tuple[str, ...]) -> int:
     """Publish all tables at one moment: what a read_committed reader sees now.
 
     Any number of processes may do it at the same time. Nothing is written if nothing has changed.
@@ -68,6 +73,8 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int)
     context = click.get_current_context()
     if not watch and context.get_parameter_source("interval") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--interval needs --watch")
+    if watch and anew:
+        raise click.UsageError("--watch cannot be combined with --anew")
     if watch and compact:
         raise click.UsageError("--watch cannot be combined with --compact: run `txnstore compact --watch` beside it")
     with app.open() as store:
@@ -76,7 +83,7 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int)
                 with app.out.progress("compacting"):
                     store.compact()
             with app.progress("publishing"):
-                report = store.tables.sync(tail_bytes=tail_bytes)
+                report = store.tables.sync(tail_bytes=tail_bytes, anew=anew)
             _show(app, report)
             return 0
         with terminable():

@@ -30,7 +30,7 @@ from txnstore.tables.published import Published, read
 from txnstore.tables.version import plan_table
 
 #: What mends a table.
-_ANEW = "`txnstore table disable`, then `enable`, publish it anew"
+_ANEW = "`txnstore table sync --anew TOPIC` publishes the table anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +206,4 @@ class _Check:
         return stored == add_up(map(sums_of, tables))
 
     def _add(self, topic: str, message: str) -> None:
-        self.problems.append(TableProblem(topic, message))
+        self.problems.append(TableProblem(topic, message.replace("--anew TOPIC", f"--anew {topic}")))

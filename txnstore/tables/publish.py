@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +52,7 @@ class TableChange:
         topic: The topic.
         version: The number of the new version.
         snapshot_id: The current snapshot; None: the table was dropped, or has no rows yet.
+        anew: Whether the table has lost its earlier snapshots: it is new, was damaged, or ``sync`` was asked to.
         operations: The kinds of its new snapshots, in order.
         rows: The rows that readers see now.
         files: The files that they are in.
@@ -62,6 +63,7 @@ class TableChange:
     topic: str
     version: int
     snapshot_id: int | None
+    anew: bool
     operations: tuple[str, ...]
     rows: int
     files: int
@@ -118,7 +120,7 @@ class Publisher:
         #: The keys of versions that others have written, and that no report has named yet.
         self._foreign: list[str] = []
 
-    def sync(self, *, tail_bytes: int = TAIL_BYTES) -> SyncReport:
+    def sync(self, *, tail_bytes: int = TAIL_BYTES, anew: Collection[str] = ()) -> SyncReport:
         """Publish what has changed; see :meth:`txnstore.tables.tables.Tables.sync`."""
         connection = self._connection
         connection.check_writable("its tables cannot be published")
@@ -126,7 +128,7 @@ class Publisher:
         connection.check_storage()
         with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
-                report = self._publish(tail_bytes)
+                report = self._publish(tail_bytes, anew)
                 if report is not None and not self._hidden:
                     foreign, self._foreign = tuple(self._foreign), []
                     return replace(report, foreign=foreign)
@@ -134,7 +136,7 @@ class Publisher:
         msg = f"the tables of {connection.url} were published by others in each of {_ATTEMPTS} attempts"
         raise TablesChangedError(msg)
 
-    def _publish(self, tail_bytes: int) -> SyncReport | None:
+    def _publish(self, tail_bytes: int, anew: Collection[str]) -> SyncReport | None:
         """One attempt; None if it has to begin again."""
         connection, began = self._connection, self._connection.runtime.uptime()
         published = self._published()
@@ -150,7 +152,7 @@ class Publisher:
             msg = f"{keys.cut(cut.number)} is newer than the chains: they end at {heads}, and the cut at {cut.heads}"
             raise CorruptionError(msg)
         before = cut.tables if cut is not None else {}
-        versions = self._versions(published, view, before, tail_bytes)
+        versions = self._versions(published, view, before, tail_bytes, anew)
         self._hidden.difference_update(versions)
         if not versions:
             return self._report(cut, {})
@@ -190,12 +192,27 @@ class Publisher:
     # Versions ---------------------------------------------------------------------------------------------------------
 
     def _versions(
-        self, published: Published, view: View, before: Mapping[str, PublishedTable], tail_bytes: int
+        self,
+        published: Published,
+        view: View,
+        before: Mapping[str, PublishedTable],
+        tail_bytes: int,
+        anew: Collection[str],
     ) -> dict[str, Version]:
         """The new versions of all tables that have changed; everything that they need is written."""
         topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
+        for name in anew:
+            if name not in topics:
+                msg = f"topic {name!r} has no table that could be published anew"
+                raise InvalidConfigError(msg)
         works = [
-            TableWork(self._connection, view, topic, *self._known(published, topic, before.get(name)))
+            TableWork(
+                self._connection,
+                view,
+                topic,
+                self._known(published, topic, before.get(name)) if name not in anew else None,
+                before.get(name),
+            )
             for name, topic in topics.items()
         ]
         _check_tails(works, tail_bytes)
@@ -213,16 +230,22 @@ class Publisher:
                 versions[name] = self._dropped(published, name, table, now)
         return versions
 
-    def _known(
-        self, published: Published, topic: CatalogTopic, table: PublishedTable | None
-    ) -> tuple[TableState | None, PublishedTable | None]:
-        """What the table of a topic has now; None if it has none, or it is that of a deleted topic of this name."""
+    def _known(self, published: Published, topic: CatalogTopic, table: PublishedTable | None) -> TableState | None:
+        """What the table of a topic has now; None if it has none, or it is that of a deleted topic of this name.
+
+        Nor is a damaged one of any use: it is published anew.
+        """
         if table is None or table.dropped or table.topic_id != topic.topic_id:
-            return None, table
+            return None
         state = self._states.get(topic.name)
         if state is None or state.key != table.metadata:
-            state = self._states[topic.name] = published.table(table)
-        return state, table
+            try:
+                state = self._states[topic.name] = published.table(table)
+            except CorruptionError as error:
+                extra = {"topic": topic.name, "error": str(error)}
+                _LOG.warning("table is damaged, and is published anew: %s", error, extra=extra)
+                return None
+        return state
 
     def _free_number(self, topic: str, table: PublishedTable | None) -> int:
         """The number of the next version of a table, after those that others have written."""
@@ -299,6 +322,7 @@ def _change(topic: str, version: Version, tables: str) -> TableChange:
         topic,
         table.number,
         table.snapshot_id,
+        state is not None and not state.metadata.earlier,
         version.operations,
         files.rows,
         len(files.data),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
@@ -19,7 +20,7 @@ from txnstore.tables.location import Location
 
 #: So many cuts are asked for at a time, after the one that the hint names. The hint is written for each of so many.
 HINT_EVERY = 16
-_ANEW = "`txnstore table disable`, then `enable`, publish the table anew"
+_ANEW = "The next `txnstore table sync` publishes the table anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,17 @@ class Published:
         """
         metadata = decode_metadata(table.metadata, self.metadata(table))
         current = metadata.current
-        groups = () if current is None else self.groups(current)
-        return TableState(table.metadata, metadata, groups, files_of(groups))
+        if current is None:
+            return TableState(table.metadata, metadata, (), TableFiles({}, {}))
+        groups = self.groups(current)
+        files = files_of(groups)
+        counts = {"total-data-files": len(files.data), "total-delete-files": len(files.deletes)}
+        for name, count in counts.items():
+            described = current.summary.get(name)
+            if described != str(count):
+                msg = f"{current.manifest_list} is altered: it has {count} files, not {described}. {_ANEW}"
+                raise CorruptionError(msg)
+        return TableState(table.metadata, metadata, groups, files)
 
     def paths(self, table: PublishedTable) -> set[str]:
         """The locations of all manifest lists, manifests and files that the retained snapshots of a table name.
@@ -165,16 +175,32 @@ class Published:
     ) -> tuple[Group, ...]:
         """The manifests of a snapshot; ``find`` returns those that are known, by location."""
         key = self._location.key(snapshot.manifest_list)
-        manifests = decode_manifest_list(key, read_needed(self._objects, key))
+        with _naming_the_remedy():
+            manifests = decode_manifest_list(key, read_needed(self._objects, key))
 
         def load(manifest: Manifest) -> Group:
             known = find(manifest.path)
             if known is not None:
                 return known
             key = self._location.key(manifest.path)
-            return Group(manifest, tuple(decode_manifest(key, read_needed(self._objects, key))))
+            data = read_needed(self._objects, key)
+            if len(data) != manifest.size:
+                msg = f"{key} is altered: it has {len(data)} bytes, not {manifest.size}. {_ANEW}"
+                raise CorruptionError(msg)
+            with _naming_the_remedy():
+                return Group(manifest, tuple(decode_manifest(key, data)))
 
         return tuple(self._pool.map(load, manifests))
+
+
+@contextmanager
+def _naming_the_remedy() -> Iterator[None]:
+    """Add to the error of damaged bytes what mends the table."""
+    try:
+        yield
+    except CorruptionError as error:
+        text = str(error)
+        raise CorruptionError(text if _ANEW in text else f"{text}. {_ANEW}") from error
 
 
 def read(objects: ObjectStore, key: str) -> bytes | None:

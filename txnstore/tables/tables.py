@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
@@ -16,7 +16,7 @@ from txnstore.tables.check import CheckReport, check_tables
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
 from txnstore.tables.published import Published
-from txnstore.validation import check_integer, check_milliseconds
+from txnstore.validation import check_integer, check_milliseconds, check_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Tables:
         """
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: None})
 
-    def sync(self, *, tail_bytes: int = TAIL_BYTES) -> SyncReport:
+    def sync(self, *, tail_bytes: int = TAIL_BYTES, anew: Collection[str] = ()) -> SyncReport:
         """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
 
         Engines see either all tables of the new cut or all of the one before. Segments that a compaction has written
@@ -132,15 +132,17 @@ class Tables:
 
         Args:
             tail_bytes: The most bytes of segments that are copied.
+            anew: Topics whose tables are published without anything of before: their files are lost or altered. So
+                are tables whose metadata or manifests are damaged.
 
         Raises:
-            InvalidConfigError: Engines cannot read there, or more would be copied.
-            CorruptionError: A segment, or an object of a table, is missing or damaged.
+            InvalidConfigError: Engines cannot read there, more would be copied, or a topic has no table.
+            CorruptionError: A segment, or a cut, is missing or damaged.
             TablesChangedError: Other publishers were faster in each attempt.
         """
         most = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
-        return publisher.sync(tail_bytes=most)
+        return publisher.sync(tail_bytes=most, anew=check_names("anew", anew))
 
     def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
         """Publish round after round, with a pause between two of them; endless.

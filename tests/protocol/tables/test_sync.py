@@ -8,11 +8,14 @@ import pytest
 from tests.helpers.compaction import HOUR_MS, abort, commit, new_store
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
-from tests.helpers.tables import EngineObjects, another, newest, rows_of, scanned, state_of, table_rows
+from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
+from txnstore.catalog.iceberg.files import DataFile, TableFiles
+from txnstore.catalog.iceberg.manifest import Status
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, InvalidConfigError
-from txnstore.store import Store
+from txnstore.store import Store, create_on
+from txnstore.tables.location import location_of
 from txnstore.tables.published import HINT_EVERY
 from txnstore.testing import ManualClock
 
@@ -223,24 +226,57 @@ def test_a_table_is_disabled_and_enabled_again(store: Store) -> None:
     assert newest(store).tables["t"].number == 3
 
 
-def test_a_damaged_table_is_published_anew_when_it_was_disabled(store: Store) -> None:
+@pytest.mark.parametrize("part", ["metadata", "list", "manifest"])
+@pytest.mark.parametrize("damage", ["lost", "altered"])
+def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, part: str, damage: str) -> None:
     commit(store, [b"a"])
     _sync(store)
-    connection_of(store).objects.delete([newest(store).tables["t"].metadata])
+    state, objects = state_of(store, "t"), connection_of(store).objects
+    current, manifest = state.metadata.current, state.groups[0].manifest
+    assert current is not None
+    assert manifest is not None
+    paths = {"metadata": state.key, "list": current.manifest_list, "manifest": manifest.path}
+    key = location_of(objects).key(paths[part])
+    if damage == "lost":
+        objects.delete([key])
+    else:
+        objects.put(key, objects.get(key)[:-20])
     commit(store, [b"b"])
-    fresh = another(store, _clock_of(store))
-    with pytest.raises(CorruptionError, match="`txnstore table disable`, then `enable`"):
-        fresh.tables.sync()
-    fresh.tables.disable("t")
-    fresh.tables.sync()
-    fresh.tables.enable("t")
-    assert _sync(fresh) == ("append",)
+    fresh = another(store, clock)
+    assert any(
+        "`txnstore table sync` publishes the table anew" in each.message for each in fresh.tables.check().problems
+    )
+    (change,) = fresh.tables.sync().changes
+    assert (change.anew, change.operations, change.rows) == (True, ("append",), 2)
+    assert fresh.tables.check(deep=True).ok
 
 
-def _clock_of(store: Store) -> ManualClock:
-    clock = connection_of(store).runtime.clock
-    assert isinstance(clock, ManualClock)
-    return clock
+def test_a_table_that_has_lost_a_file_is_published_anew_on_demand(store: Store) -> None:
+    commit(store, [b"a"])
+    _sync(store)
+    (file,) = state_of(store, "t").files.data.values()
+    objects = connection_of(store).objects
+    objects.delete([location_of(objects).key(file.path)])
+    (problem,) = store.tables.check().problems
+    assert "is missing. `txnstore table sync --anew t` publishes the table anew" in problem.message
+    assert store.tables.sync().changes == ()
+    (change,) = store.tables.sync(anew=["t"]).changes
+    assert (change.anew, change.rows) == (True, 1)
+    assert store.tables.check(deep=True).ok
+    with pytest.raises(InvalidConfigError, match="topic 'nope' has no table"):
+        store.tables.sync(anew=["nope"])
+
+
+def test_an_altered_copy_is_found_by_a_deep_check(store: Store) -> None:
+    commit(store, [b"a"])
+    commit(store, [b"b"], partition=1)
+    _sync(store)
+    first, second = (file.path for file in state_of(store, "t").files.data.values())
+    objects = connection_of(store).objects
+    keys_of = location_of(objects).key
+    objects.put(keys_of(first), objects.get(keys_of(second)))
+    assert store.tables.check().ok
+    assert "does not have the rows of t-" in store.tables.check(deep=True).problems[0].message
 
 
 def test_all_tables_change_at_the_same_cut(store: Store) -> None:
@@ -269,10 +305,6 @@ def test_each_appended_row_is_appended_once(store: Store) -> None:
     _sync(store)
     metadata = state_of(store, "t").metadata
     seen: list[tuple[int, int]] = []
-    from tests.helpers.tables import published
-    from txnstore.catalog.iceberg.files import TableFiles
-    from txnstore.catalog.iceberg.manifest import Status
-
     for snapshot in metadata.snapshots:
         if snapshot.summary["operation"] != "append":
             continue
@@ -281,7 +313,9 @@ def test_each_appended_row_is_appended_once(store: Store) -> None:
             entry.file.path: entry.file
             for group in groups
             for entry in group.entries
-            if entry.status is Status.ADDED and entry.snapshot_id == snapshot.snapshot_id and not group.deletes
+            if entry.status is Status.ADDED
+            and entry.snapshot_id == snapshot.snapshot_id
+            and isinstance(entry.file, DataFile)
         }
         seen += [row[:2] for row in rows_of(store, "t", TableFiles(added, {}))]
     assert len(seen) == len(set(seen))
@@ -382,8 +416,6 @@ def test_a_store_in_memory_has_no_tables(clock: ManualClock) -> None:
 
 
 def test_cuts_of_another_store_are_refused(clock: ManualClock, objects: EngineObjects) -> None:
-    from txnstore.store import create_on
-
     first = create_on(objects)
     first.create_topic("t", config={"table.format": "iceberg"})
     first.tables.sync()
