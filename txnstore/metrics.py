@@ -149,6 +149,27 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A table of a topic in the newest cut.
+
+    Attributes:
+        topic: Its topic.
+        version: The number of its version; 0: it is not published yet.
+        rows: The rows that readers see.
+        copied_bytes: The size of the files that are copies of rows, which a compaction makes unnecessary.
+        behind: How many entries the chains have after the cut.
+        lag: How much later the newest of them was written, in seconds.
+    """
+
+    topic: str
+    version: int
+    rows: int
+    copied_bytes: int
+    behind: int
+    lag: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStatus:
     """The state of a store at one moment, whichever processes use it.
 
@@ -158,6 +179,7 @@ class StoreStatus:
         transactions: Its open transactions, by transactional id.
         groups: Its consumer groups, by name.
         lags: The partitions in which a group has committed, or has members.
+        tables: Its tables, by topic.
     """
 
     chains: tuple[ChainStatus, ...]
@@ -165,6 +187,7 @@ class StoreStatus:
     transactions: tuple[TransactionStatus, ...]
     groups: tuple[GroupStatus, ...]
     lags: tuple[GroupLag, ...]
+    tables: tuple[TableStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

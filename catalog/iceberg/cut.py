@@ -19,6 +19,9 @@ class PublishedTable(BaseModel):
         oldest: The time of the last entry of each chain, in ms, at the oldest snapshot that is retained; None: there is
             none. What the chain dropped later is in use.
         expires: The time of the oldest snapshot that is not the current one, in ms; None: there is none.
+        rows: The rows that readers see.
+        bytes: The size of its files.
+        copied_bytes: The size of those of them that are copies of rows.
         dropped: The topic was deleted, or has no table any more.
     """
 
@@ -31,6 +34,9 @@ class PublishedTable(BaseModel):
     snapshot_id: Int64 | None = None
     oldest: list[Int64] | None = None
     expires: Int64 | None = None
+    rows: Int64 = 0
+    bytes: Int64 = 0
+    copied_bytes: Int64 = 0
     dropped: bool = False
 
 

@@ -8,6 +8,7 @@ from txnstore.compactor.doctor.authorization import authorization_findings
 from txnstore.compactor.doctor.debt import chain_findings, group_findings, segment_findings, transaction_findings
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.doctor.storage import storage_findings
+from txnstore.compactor.doctor.tables import table_findings
 from txnstore.compactor.foreign import foreign_stores
 from txnstore.compactor.repair.identity import recover_command
 from txnstore.compactor.vacuum.soundness import about, unsound
@@ -40,6 +41,7 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
+    - tables, if topics have them: how far they are behind, versions that engines have written, copies of rows.
     - garbage: what a vacuum would delete now.
 
     It costs the lists of a vacuum, about five requests for each chain, and those that read the checkpoints of its
@@ -79,6 +81,7 @@ def _of_the_store(connection: Connection) -> Iterator[Finding]:
     yield from segment_findings(connection, view)
     yield from transaction_findings(connection, view)
     yield from group_findings(connection, view)
+    yield from table_findings(connection, view)
     if not any(item.severity is Severity.BAD for item in before):
         yield from _garbage(connection)
 

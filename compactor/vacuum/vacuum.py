@@ -36,8 +36,7 @@ from txnstore.errors import (
 from txnstore.phrases import counted
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
-from txnstore.tables.location import Location
-from txnstore.tables.published import Published
+from txnstore.tables.published import published_of
 from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unneeded
 from txnstore.tables.tables import Tables
 from txnstore.validation import check_milliseconds, check_writable
@@ -258,7 +257,7 @@ class _Vacuum:
         if not dry_run:
             connection.chains.save_if_overdue()
         kept_tables = self._publish(tables=tables)
-        self._in_use = tables_in_use(connection, self._published(), self._now, self._grace_ms)
+        self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         segments = _pages(connection.objects)
         first_page = next(segments)
         past = histories(connection, self._now, history_ms)
@@ -293,11 +292,6 @@ class _Vacuum:
             _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
         return report
 
-    def _published(self) -> Published:
-        connection = self._connection
-        root = Location(connection.objects.url.rstrip("/"))
-        return Published(connection.objects, connection.store_id, connection.pool, root)
-
     def _publish(self, *, tables: bool) -> str:
         """Publish the tables, if there are any; returns why that failed."""
         topics = self._connection.view().topics.values()
@@ -314,7 +308,7 @@ class _Vacuum:
         """Delete the objects of tables that nobody needs; returns why that failed."""
         connection = self._connection
         try:
-            for page in unneeded(connection, self._published(), self._in_use, self._now, self._grace_ms):
+            for page in unneeded(connection, published_of(self._connection), self._in_use, self._now, self._grace_ms):
                 self._tally.delete_pages([page])
                 if not self._dry_run:
                     delete(connection.objects, page)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from txnstore.admin.groups import list_groups
+from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
@@ -22,8 +23,10 @@ from txnstore.metrics import (
     PartitionStatus,
     StoreMetrics,
     StoreStatus,
+    TableStatus,
     TransactionStatus,
 )
+from txnstore.tables.published import published_of
 
 
 def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
@@ -33,7 +36,10 @@ def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
 
 
 def store_status(connection: Connection) -> StoreStatus:
-    """The state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint."""
+    """The state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint.
+
+    In a store with tables also those that find the newest cut.
+    """
     groups = list_groups(connection)
     view = connection.view(refresh=False)
     blocked = {part.tp: part.records for part in blocked_partitions(view)}
@@ -48,6 +54,7 @@ def store_status(connection: Connection) -> StoreStatus:
             for group in groups
             for position in group.positions
         ),
+        tables=_tables(connection, view),
     )
 
 
@@ -74,6 +81,20 @@ def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionSta
         blocked=blocked,
         segments=len({batch.segment.key for batch in log.batches}),
         bytes=sum(batch.size for batch in log.batches),
+    )
+
+
+def _tables(connection: Connection, view: View) -> tuple[TableStatus, ...]:
+    names = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
+    cut = published_of(connection).newest() if names else None
+    if cut is None:
+        return tuple(TableStatus(name, 0, 0, 0, view.sequence, 0.0) for name in names)
+    behind, lag = max(0, view.sequence - sum(cut.heads)), max(0, view.timestamp - cut.timestamp) / 1000
+    return tuple(
+        TableStatus(name, table.number, table.rows, table.copied_bytes, behind, lag)
+        if (table := cut.tables.get(name)) is not None and not table.dropped
+        else TableStatus(name, 0, 0, 0, behind, lag)
+        for name in names
     )
 
 

@@ -79,6 +79,10 @@ def _transactions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
     )
 
 
+def _tables(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _status(lambda status: [((row.topic,), getattr(row, name)) for row in status.tables])
+
+
 _PARTITION = ("topic", "partition")
 _TRANSACTION = ("transactional_id", "state", "prepared")
 
@@ -205,5 +209,26 @@ STATUS: tuple[Metric, ...] = (
         ("group", *_PARTITION),
         _status(lambda status: [((row.group, row.topic, str(row.partition)), row.lag) for row in status.lags]),
         "gauge",
+    ),
+    Metric("table_version", "Version of a table; 0: it is not published.", ("topic",), _tables("version"), "gauge"),
+    Metric("table_rows", "Rows that readers of a table see.", ("topic",), _tables("rows"), "gauge"),
+    Metric(
+        "table_copied_bytes",
+        "Size of copies of rows, which a compaction makes unnecessary.",
+        ("topic",),
+        _tables("copied_bytes"),
+        "gauge",
+        "By",
+    ),
+    Metric(
+        "table_behind_entries", "Entries of the chains after the newest cut.", ("topic",), _tables("behind"), "gauge"
+    ),
+    Metric(
+        "table_lag_seconds",
+        "How much newer the newest entry is than the newest cut.",
+        ("topic",),
+        _tables("lag"),
+        "gauge",
+        "s",
     ),
 )

@@ -25,8 +25,9 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
+from txnstore.storage.base import ObjectStore
 from txnstore.tables.location import Location, location_of
-from txnstore.tables.published import Published, read
+from txnstore.tables.published import Published, published_of, read
 from txnstore.tables.version import plan_table
 
 #: What mends a table.
@@ -74,15 +75,14 @@ class CheckReport:
 
 def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
     """Check the newest cut; see :meth:`txnstore.tables.tables.Tables.check`."""
-    location = location_of(connection.objects)
-    published = Published(connection.objects, connection.store_id, connection.pool, location)
+    location, published = location_of(connection.objects), published_of(connection)
     cut = published.newest()
     if cut is None:
         return CheckReport(0, 0, 0, 0, ())
     view, skipped = _view_at(connection, cut)
     check = _Check(connection, published, location, view, deep=deep)
     for topic, table in sorted(cut.tables.items()):
-        check.names(topic, table)
+        check.problems += name_problems(connection.objects, topic, table)
         if not table.dropped:
             check.table(topic, table)
     return CheckReport(cut.number, check.tables, check.files, check.rows, tuple(check.problems), skipped)
@@ -95,6 +95,29 @@ def _view_at(connection: Connection, cut: CutDocument) -> tuple[View | None, str
         return connection.chains.past_view(heads, None), ""
     except SnapshotExpiredError as error:
         return None, str(error)
+
+
+def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> list[TableProblem]:
+    """What is wrong with what engines find by name: the version, the hint to it, and that no other one follows.
+
+    Four GETs.
+    """
+    key, following = (keys.table_version(topic, number) for number in (table.number, table.number + 1))
+    data, metadata = read(objects, key), read(objects, table.metadata)
+    problems: list[str] = []
+    if metadata is not None and data is None:
+        problems.append(f"{key} is missing: `txnstore table sync --anew {topic}` publishes the table anew")
+    elif metadata is not None and data != metadata:
+        problems.append(
+            f"{key} was not written by a publisher: `txnstore table sync --anew {topic}` publishes the table anew"
+        )
+    if read(objects, keys.table_hint(topic)) != str(table.number).encode():
+        problems.append(f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync` does it")
+    if read(objects, following) is not None:
+        problems.append(
+            f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` goes on after it"
+        )
+    return [TableProblem(topic, message) for message in problems]
 
 
 class _Check:
@@ -115,22 +138,6 @@ class _Check:
         self._view, self._deep = view, deep
         self.tables = self.files = self.rows = 0
         self.problems: list[TableProblem] = []
-
-    def names(self, topic: str, table: PublishedTable) -> None:
-        """Check what engines find by name: the version, the hint to it, and that no other one follows."""
-        objects = self._connection.objects
-        key = keys.table_version(topic, table.number)
-        data, metadata = read(objects, key), read(objects, table.metadata)
-        if metadata is not None and data is None:
-            self._add(topic, f"{key} is missing: `txnstore table sync` creates it")
-        elif metadata is not None and data != metadata:
-            self._add(topic, f"{key} was not written by a publisher: the next `txnstore table sync` goes on after it")
-        if read(objects, keys.table_hint(topic)) != str(table.number).encode():
-            self._add(topic, f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync`")
-        following = keys.table_version(topic, table.number + 1)
-        if read(objects, following) is not None:
-            message = f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` goes on after it"
-            self._add(topic, message)
 
     def table(self, topic: str, table: PublishedTable) -> None:
         """Check the files of a table."""

@@ -30,8 +30,8 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
 from txnstore.phrases import size
 from txnstore.storage.base import Claim
-from txnstore.tables.location import location_of
-from txnstore.tables.published import HINT_EVERY, Published, TableState, read
+from txnstore.tables.location import Location, location_of
+from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
 
 _LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Publisher:
     def _publish(self, tail_bytes: int, anew: Collection[str]) -> SyncReport | None:
         """One attempt; None if it has to begin again."""
         connection, began = self._connection, self._connection.runtime.uptime()
-        published = self._published()
+        published = published_of(self._connection)
         # Of a publisher that slept, the cuts after the one that it knows may be deleted.
         known = self._cut if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
@@ -178,14 +178,10 @@ class Publisher:
         _LOG.info("tables published", extra=changed)
         return report
 
-    def _published(self) -> Published:
-        connection = self._connection
-        return Published(connection.objects, connection.store_id, connection.pool, self._location)
-
     def _report(self, cut: CutDocument | None, versions: Mapping[str, Version]) -> SyncReport:
         if cut is None:
             return SyncReport(0, (), 0, (), 0)
-        changes = tuple(_change(topic, versions[topic], self._location.of(keys.TABLES)) for topic in sorted(versions))
+        changes = tuple(_change(topic, versions[topic], self._location) for topic in sorted(versions))
         tables = sum(not table.dropped for table in cut.tables.values())
         return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables)
 
@@ -275,13 +271,14 @@ class Publisher:
     def _complete(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
         """Copy the new versions of a cut to the names that engines look for.
 
-        Costs of each table two PUTs; of one that another publisher has published a GET, if it has completed it.
+        Costs of each changed table two PUTs; of a cut of another publisher, or an earlier process, a GET of the hint of
+        each table, and these PUTs if it names another version.
 
         Args:
             cut: The newest cut.
             written: The metadata by topic, if this publisher has written it.
         """
-        published = self._published()
+        published = published_of(self._connection)
 
         def complete(topic: str) -> None:
             table = cut.tables[topic]
@@ -290,7 +287,8 @@ class Publisher:
             data = written[topic] if written is not None else published.metadata(table)
             self._copy(topic, table, data)
 
-        _concurrently(self._connection.pool, [partial(complete, topic) for topic in cut.changed])
+        topics = cut.changed if written is not None else sorted(cut.tables)
+        _concurrently(self._connection.pool, [partial(complete, topic) for topic in topics])
         if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
@@ -314,20 +312,20 @@ def _hint(table: PublishedTable) -> bytes:
     return str(table.number).encode()
 
 
-def _change(topic: str, version: Version, tables: str) -> TableChange:
+def _change(topic: str, version: Version, location: Location) -> TableChange:
     table, state = version.table, version.state
     files = state.files if state is not None else TableFiles({}, {})
-    copied = [file for file in files.data.values() if file.path.startswith(tables)]
+    copied = state.copies(location) if state is not None else []
     return TableChange(
         topic,
         table.number,
         table.snapshot_id,
         state is not None and not state.metadata.earlier,
         version.operations,
-        files.rows,
+        table.rows,
         len(files.data),
         len(copied),
-        sum(file.size for file in copied),
+        table.copied_bytes,
     )
 
 

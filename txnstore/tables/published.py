@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
-from txnstore.catalog.iceberg.files import TableFiles
+from txnstore.catalog.iceberg.files import DataFile, TableFiles
 from txnstore.catalog.iceberg.groups import Group, files_of
 from txnstore.catalog.iceberg.manifest import Manifest, decode_manifest, decode_manifest_list
 from txnstore.catalog.iceberg.metadata import TableMetadata, TableSnapshot, decode_metadata
 from txnstore.chain import keys
 from txnstore.chain.codec import content_hash, decode
+from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 from txnstore.tables.location import Location
@@ -38,6 +39,11 @@ class TableState:
     metadata: TableMetadata
     groups: tuple[Group, ...]
     files: TableFiles
+
+    def copies(self, location: Location) -> list[DataFile]:
+        """The data files that are copies of rows."""
+        own = location.of(keys.TABLES)
+        return [file for file in self.files.data.values() if file.path.startswith(own)]
 
 
 class Published:
@@ -191,6 +197,12 @@ class Published:
                 return Group(manifest, tuple(decode_manifest(key, data)))
 
         return tuple(self._pool.map(load, manifests))
+
+
+def published_of(connection: Connection) -> Published:
+    """What publishers have written to a store, wherever it is."""
+    root = Location(connection.objects.url.rstrip("/"))
+    return Published(connection.objects, connection.store_id, connection.pool, root)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from txnstore.errors import InvalidConfigError, ReadOnlyError, StoreNotFoundErro
 from txnstore.tables.check import CheckReport, check_tables
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
-from txnstore.tables.published import Published
+from txnstore.tables.published import published_of
 from txnstore.validation import check_integer, check_milliseconds, check_names
 
 
@@ -32,6 +32,8 @@ class TableDescription:
         cut: The newest cut of all tables; 0 without one.
         heads: The last entry of each chain in that cut.
         timestamp: The time of the newest of them, in ms.
+        rows: The rows that readers see.
+        copied_bytes: The size of the files that are copies of rows, which a compaction makes unnecessary.
         behind: How many entries the chains have after the cut, as far as this process knows.
         lag_ms: How much later the newest of them was written, in ms.
     """
@@ -44,6 +46,8 @@ class TableDescription:
     cut: int
     heads: tuple[int, ...]
     timestamp: int
+    rows: int
+    copied_bytes: int
     behind: int
     lag_ms: int
 
@@ -182,7 +186,7 @@ class Tables:
     def list(self) -> list[TableDescription]:
         """The tables by topic, also those that are not published yet."""
         connection = self._connection
-        cut, topics = self._published().newest(), self._topics()
+        cut, topics = published_of(self._connection).newest(), self._topics()
         tables = cut.tables if cut is not None else {}
         named = {*topics, *(name for name, table in tables.items() if not table.dropped)}
         location = location_of(connection.objects)
@@ -198,14 +202,13 @@ class Tables:
         if found is None:
             msg = f"topic {topic!r} has no table: `txnstore table enable {topic}` gives it one"
             raise InvalidConfigError(msg)
-        published = self._published()
+        published = published_of(self._connection)
         cut = published.newest()
         if not found.published or cut is None:
             msg = f"the table of topic {topic!r} is not published yet: `txnstore table sync` does it"
             raise InvalidConfigError(msg)
         state = published.table(cut.tables[topic])
-        files, tables = state.files, location_of(self._connection.objects).of(keys.TABLES)
-        copied = [file for file in files.data.values() if file.path.startswith(tables)]
+        files, copied = state.files, state.copies(location_of(self._connection.objects))
         return TableDetails(
             found,
             tuple(
@@ -226,11 +229,6 @@ class Tables:
             rows=files.rows,
             deleted_rows=sum(file.rows for file in files.deletes.values()),
         )
-
-    def _published(self) -> Published:
-        connection = self._connection
-        location = location_of(connection.objects)
-        return Published(connection.objects, connection.store_id, connection.pool, location)
 
     def _topics(self) -> dict[str, CatalogTopic]:
         topics = self._connection.view().sorted_topics()
@@ -256,6 +254,8 @@ class Tables:
             cut.number if cut is not None else 0,
             heads,
             cut.timestamp if cut is not None else 0,
+            table.rows if table is not None and published else 0,
+            table.copied_bytes if table is not None and published else 0,
             view.sequence - sum(heads),
             max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
         )

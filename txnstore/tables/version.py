@@ -143,6 +143,7 @@ class TableWork:
         key, data = metadata_of(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)
         oldest = metadata.snapshots[0] if metadata.snapshots else None
+        state = TableState(key, metadata, groups, files_of(groups))
         table = PublishedTable(
             topic_id=self.topic.topic_id,
             number=number,
@@ -151,8 +152,10 @@ class TableWork:
             snapshot_id=metadata.current.snapshot_id if metadata.current is not None else None,
             oldest=list(oldest.numbers(TIMES)) if oldest is not None else None,
             expires=metadata.snapshots[0].timestamp if len(metadata.snapshots) > 1 else None,
+            rows=state.files.rows,
+            bytes=state.files.size,
+            copied_bytes=sum(file.size for file in state.copies(self._location)),
         )
-        state = TableState(key, metadata, groups, files_of(groups))
         return Version(table, data, state, tuple(step.operation for step in changes))
 
     def _write_files(self) -> Written:

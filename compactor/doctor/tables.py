@@ -1,0 +1,52 @@
+"""Looks at the tables of a store: whether they are published, how far they are behind, and what was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txnstore.catalog.settings import TABLE_FORMAT
+from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.connection import Connection
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, UnsupportedFormatError
+from txnstore.phrases import counted, duration, size, some
+from txnstore.tables.check import name_problems
+from txnstore.tables.published import published_of
+
+#: Tables that are this much behind the store give a warning, in ms; and copies of so many bytes a note.
+_LATE_MS, _MANY_BYTES = 3_600_000, 256 << 20
+
+
+def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
+    """What there is to do about the tables; nothing for a store whose topics have none.
+
+    Costs the requests that find the newest cut, and four GETs for each table.
+    """
+    topics = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
+    if not topics:
+        return
+    sync = "txnstore table sync"
+    try:
+        cut = published_of(connection).newest()
+    except (CorruptionError, UnsupportedFormatError) as error:
+        yield Finding("tables", "published", Severity.BAD, f"the tables cannot be published: {error}", sync)
+        return
+    tables = {name: table for name, table in cut.tables.items() if not table.dropped} if cut is not None else {}
+    missing = [name for name in topics if name not in tables]
+    if missing:
+        message = f"the tables of {some(missing)} are not published yet"
+        yield Finding("tables", "published", Severity.NOTE, message, sync)
+    if cut is None:
+        return
+    behind, lag = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
+    severity = Severity.WARN if lag > _LATE_MS else Severity.OK
+    where = f"{counted(behind, 'entry', 'entries')} and {duration(lag)} behind" if behind > 0 else "up to date"
+    message = f"{counted(len(tables), 'table')} in cut {cut.number}, {where}"
+    yield Finding("tables", "lag", severity, message, sync if severity is Severity.WARN else "")
+    for name, table in sorted(tables.items()):
+        for problem in name_problems(connection.objects, name, table):
+            yield Finding("tables", "names", Severity.WARN, f"{name}: {problem.message}", sync)
+    copied = sum(table.copied_bytes for table in tables.values())
+    if copied > _MANY_BYTES:
+        message = f"{size(copied)} of the tables are copies of rows that no compaction has written yet"
+        yield Finding("tables", "copies", Severity.NOTE, message, "txnstore compact")
