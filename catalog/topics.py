@@ -193,8 +193,8 @@ def altered_topic(
     return _check_table(altered, TopicConfig.from_stored(altered.config))
 
 
-def _check_table(topic: CatalogTopic, settings: TopicConfig) -> CatalogTopic:
-    if settings.has_table:
+def _check_table(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
+    if config.has_table:
         check_columns(topic)
     return topic
 

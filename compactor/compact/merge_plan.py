@@ -17,6 +17,7 @@ from txnstore.compactor.compact.ages import period
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition
+from txnstore.tables.plan import is_direct
 
 #: A first segment this many times as large as all others of its run is left out, so that repeated compactions do not
 #: rewrite the largest segment each time for a few new records.
@@ -118,7 +119,8 @@ def _runs(
 ) -> Iterator[list[Batch]]:
     """Runs of stable batches with at most ``target_bytes`` of committed data.
 
-    A large batch is in no run, or if its object has others, in a run of its own, since it may have to move.
+    A large batch is in no run, or if its object has others, or a table cannot use it, in a run of its own, since it may
+    have to move.
     """
     run: list[Batch] = []
     size = latest = 0
@@ -141,7 +143,7 @@ def _runs(
         if not large:
             run.append(batch)
             size += weight
-        elif not batch.alone or batch.segment.is_range:
+        elif not batch.alone or batch.segment.is_range or (config.has_table and not is_direct(batch)):
             yield [batch]
     if run:
         yield run
@@ -172,7 +174,12 @@ def _unmerged(
 
 
 def _moves(batch: Batch, config: TopicConfig, released: Callable[[Segment], bool]) -> bool:
-    """Whether a batch is in an object with others, and is to be written to an object of its own."""
+    """Whether a batch is written to an object of its own, though it is merged with no other one.
+
+    It is in an object with others, or a table cannot use its segment.
+    """
+    if config.has_table and not is_direct(batch):
+        return True
     limit = config.inline_bytes if batch.segment.inlined else config.segment_own_bytes
     in_company = batch.segment.is_range or not batch.alone
     return in_company and ((batch.shared and limit == 0) or released(batch.segment))

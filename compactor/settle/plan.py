@@ -154,6 +154,8 @@ def _to_merge(tails: Mapping[TopicPartition, list[Batch]], config: TopicConfig, 
     for tp, tail in tails.items():
         for batch in tail:
             key = batch.segment.object
+            if config.has_table and batch.alone:
+                continue  # The table of the topic uses it where it is.
             if _is_settled(batch) and key not in damaged:
                 groups.setdefault((tp, period(batch, config)) if batch.alone else None, set()).add(key)
                 if key not in newest or batch.appended_at > newest[key][0]:

@@ -30,10 +30,11 @@ def cycles(index: Index) -> Iterator[Anomaly]:
             for component in _components(edges + more):
                 if reported.isdisjoint(component):
                     yield _cycle(index, f"{kind}-{suffix}", component)
-    for component in _components(ww + wr):
-        members = set(component)
-        if any(one in members and two in members for one, two in wr):
-            yield _cycle(index, "PL-2-cycle", component)
+    both = list(_components(ww + wr))
+    place = {node: number for number, component in enumerate(both) for node in component}
+    read = {place[one] for one, two in wr if one in place and place[one] == place.get(two)}
+    for number in sorted(read):
+        yield _cycle(index, "PL-2-cycle", both[number])
 
 
 def _cycle(index: Index, kind: str, component: list[int]) -> Anomaly:

@@ -101,6 +101,20 @@ def test_rows_that_a_compaction_wrote_before_they_were_shown_are_appended_first(
     assert store.tables.show("t").copied_files == 0
 
 
+@pytest.mark.parametrize("size", [1, 70_000, 300_000])
+def test_a_compaction_makes_each_segment_of_a_table_one_that_it_can_use(store: Store, size: int) -> None:
+    """Also a single one: in an entry, in an object with others, and in an object of its own without offsets."""
+    with store.producer("writer") as producer, producer.transaction():
+        producer.send("t", value=b"a" * size, partition=0)
+        producer.send("t", value=b"b" * size, partition=1)
+    _sync(store)
+    assert store.tables.show("t").copied_files == 2
+    store.compact()
+    assert _sync(store) == ("replace",)
+    assert store.tables.show("t").copied_files == 0
+    assert store.compact(dry_run=True).partitions == ()
+
+
 def test_delete_records_in_the_middle_of_a_segment_deletes_positions(store: Store) -> None:
     for number in range(4):
         commit(store, [b"%d" % number, b"x"])

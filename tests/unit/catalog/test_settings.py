@@ -17,7 +17,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
 
-#: Kafka's defaults, and our four.
+#: Kafka's defaults, and our five.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -32,6 +32,7 @@ DEFAULTS = {
     "inline.bytes": "65536",
     "segment.own.bytes": "262144",
     "segment.format": "parquet",
+    "table.format": "none",
     "compression.type": "zstd",
 }
 
@@ -167,7 +168,12 @@ def test_compression_for_the_codec(given: str, codec: str) -> None:
 
 def test_every_setting_takes_effect() -> None:
     """No setting is accepted that does nothing: each is used somewhere, itself or as the property derived from it."""
-    derived = {"cleanup_policy": "deletes", "message_timestamp_type": "append_time", "compression_type": "compression"}
+    derived = {
+        "cleanup_policy": "deletes",
+        "message_timestamp_type": "append_time",
+        "compression_type": "compression",
+        "table_format": "has_table",
+    }
     package = Path(next(iter(txnstore.__path__)))
     files = [Path(at, name) for at, _, names in os.walk(package, followlinks=True) for name in names]
     code = "\n".join(file.read_text() for file in files if file.suffix == ".py")

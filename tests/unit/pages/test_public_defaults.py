@@ -65,7 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Store.scan": {"isolation": "read_committed"},
     "Store.sql": {"isolation": "read_committed", "sandbox": False, "checksums": True},
     "Store.transaction_history": {"limit": 10_000},
-    "Store.vacuum": {"dry_run": False, "expire": True, "force": False, "foreign": ()},
+    "Store.vacuum": {"dry_run": False, "expire": True, "force": False, "foreign": (), "tables": True},
     "Store.verify": {"deep": False, "engine": "duckdb"},
     "Consumer.committed": {"metadata": False, "require_stable": True, "strict": False, "timeout": 60.0},
     "Consumer.poll": {"timeout": 0.0},

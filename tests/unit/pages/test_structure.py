@@ -234,6 +234,7 @@ CHANGING = {
     "Uploaded",
     "Work",
     "_Buffer",
+    "_Changes",
     "_ContentSummary",
     "_Live",
     "_Mark",
