@@ -44,6 +44,15 @@ def test_every_example_is_in_the_readme_and_runs_in_a_test() -> None:
     [
         ("quickstart.py", ["aborted: there are no pears", "read_committed: [{'_partition':", "read_uncommitted: ["]),
         ("sql.py", ["before the refresh: 30 orders", "after the refresh: 31 orders"]),
+        (
+            "tables.py",
+            [
+                "cut 1: 100 orders, 70 changes",
+                "cut 2: 200 orders, 140 changes",
+                "cut 3, after a compaction: 0 copies left",
+                "pyiceberg: ",
+            ],
+        ),
         ("consume_transform_produce.py", ["first run: 1000 readings", "second run: 0 readings", "99 alarms"]),
     ],
 )

@@ -1,0 +1,106 @@
+"""Topics as Iceberg tables: orders and their totals in one transaction, read by DuckDB, pyiceberg and ClickHouse.
+
+The pipeline writes each order to one topic, and the changed total of its customer to another one, in one transaction.
+After each publication both tables are of the same moment: the totals add up to the orders, in whichever engine.
+Run it with ``python examples/tables.py [URL]``; without a URL it uses a temporary folder. It needs
+``txnstore[tables]``, and uses those of ``duckdb`` (after an ``INSTALL iceberg`` in it), ``pyiceberg[pyarrow]`` and
+``chdb`` that are installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+import txnstore
+
+ORDERS = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.int64())])
+CHANGES = pa.schema([("customer", pa.string()), ("added", pa.int64())])
+
+
+def take(store: txnstore.Store, first: int) -> None:
+    """Take a hundred orders, in transactions of ten."""
+    with store.producer("shop") as producer:
+        for start in range(first, first + 100, 10):
+            orders = [{"id": n, "customer": f"c{n % 7}", "amount": n % 50 + 1} for n in range(start, start + 10)]
+            added: Counter[str] = Counter()
+            for order in orders:
+                added[str(order["customer"])] += int(str(order["amount"]))
+            with producer.transaction():
+                producer.send_table("orders", orders)
+                producer.send_table("changes", [{"customer": name, "added": sum_} for name, sum_ in added.items()])
+
+
+def with_duckdb(table: str, column: str) -> int:
+    """The sum of a column, by DuckDB."""
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.execute("LOAD iceberg")
+    row = connection.execute(f"SELECT sum({column}) FROM iceberg_scan('{table}')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def with_pyiceberg(table: str, column: str) -> int:
+    """The sum of a column, by pyiceberg."""
+    from pyiceberg.table import StaticTable
+
+    rows = StaticTable.from_metadata(table).scan(selected_fields=(column,)).to_arrow()
+    return sum(rows.column(column).to_pylist())
+
+
+def with_clickhouse(table: str, column: str) -> int:
+    """The sum of a column, by ClickHouse in this process."""
+    import chdb
+
+    path = table.removeprefix("file://")
+    return int(str(chdb.query(f"SELECT sum({column}) FROM icebergLocal('{path}')", "CSV")))
+
+
+def compare(store: txnstore.Store) -> None:
+    """Print what each engine that is installed finds in both tables."""
+    engines: dict[str, Callable[[str, str], int]] = {
+        "DuckDB": with_duckdb,
+        "pyiceberg": with_pyiceberg,
+        "ClickHouse": with_clickhouse,
+    }
+    places = {table.topic: table.location for table in store.tables.list()}
+    for name, sum_of in engines.items():
+        try:
+            orders, changes = sum_of(places["orders"], "amount"), sum_of(places["changes"], "added")
+        except Exception as error:  # Not installed, or an extension that cannot be fetched.
+            print(f"{name}: not used ({type(error).__name__})")
+            continue
+        print(f"{name}: orders {orders}, changes {changes}")
+
+
+def main(url: str) -> None:
+    """Run the pipeline twice, before and after a compaction."""
+    with txnstore.create(url) as store:
+        for topic, schema in (("orders", ORDERS), ("changes", CHANGES)):
+            store.create_topic(topic, partitions=2, schema=schema, key="customer", config={"table.format": "iceberg"})
+        for first in (0, 100):
+            take(store, first)
+            report = store.tables.sync()
+            rows = {change.topic: change.rows for change in report.changes}
+            print(f"cut {report.cut}: {rows['orders']} orders, {rows['changes']} changes")
+            compare(store)
+        store.compact()
+        report = store.tables.sync()
+        copies = sum(change.copied_files for change in report.changes)
+        print(f"cut {report.cut}, after a compaction: {copies} copies left")
+        compare(store)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder, "store").as_uri())
