@@ -28,6 +28,7 @@ from txnstore.cli.commands.recover import recover
 from txnstore.cli.commands.retention import delete_records, retain
 from txnstore.cli.commands.sql import sql
 from txnstore.cli.commands.store import info, init
+from txnstore.cli.commands.table import table
 from txnstore.cli.commands.topic import topic
 from txnstore.cli.commands.txn import txn
 from txnstore.cli.context import App, CommandError, shared_options
@@ -77,7 +78,7 @@ def root() -> None:
 
 for command in (
     init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
-    recover, checkpoint, log, metrics, acl, gateway,
+    recover, checkpoint, log, metrics, acl, gateway, table,
 ):  # fmt: skip
     root.add_command(command)
 
