@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: CatalogServer
     protocol_version = "HTTP/1.1"
-    #: Before a request line is read: errors in it are answered with headers.
+    #: That of a request line without one; responses to HTTP/0.9 have no headers.
     default_request_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self.close_connection = True
-        self.command = ""
+        self.command, self.path, self.request_version = "", "", self.default_request_version
         try:
             response = self._response()
             if response is not None:
@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD" and response.body:
             self.wfile.write(response.body)
-        extra = {"method": self.command, "target": getattr(self, "path", ""), "status": response.status}
+        extra = {"method": self.command, "target": self.path, "status": response.status}
         _LOG.debug("request answered", extra=extra)
 
     def finish(self) -> None:
