@@ -181,6 +181,32 @@ def test_a_publication_that_fails_leaves_the_older_cut(store: Store) -> None:
     assert len(rows_of(document(answer)["metadata"])) > 0
 
 
+def test_requests_to_the_storage(store: Store) -> None:
+    """Each is a GET: the cut, or the one after the newest, and the metadata. See docs/tables-serve.md."""
+    store.tables.sync()
+    connection = connection_of(store)
+    location = location_of(connection.objects)
+    router = Router(StoredCuts(connection, location), location)
+    load = "/namespaces/tables/tables/debits"
+    ask(router, f"/v1/live{load}")  # What is the newest one?
+    targets = {
+        "/v1/config": 0,
+        "/v1/config?warehouse=pinned": 1,
+        "/v1/config?warehouse=1": 1,
+        "/v1/live/namespaces/tables": 1,
+        f"/v1/live{load}": 2,
+        f"/v1/cut-1{load}": 2,
+        f"/v1/live{load}/metrics": 0,
+        "/v1/cut-1/namespaces/other": 0,
+        "/v1/health": 0,
+    }
+    for target, expected in targets.items():
+        before = connection.counts.snapshot()
+        ask(router, target)
+        counts = connection.counts.snapshot() - before
+        assert (counts.requests, counts.get) == (expected, expected), target
+
+
 def test_disabled_tables_disappear_from_later_cuts_only(store: Store) -> None:
     store.tables.sync()
     router = router_of(store)

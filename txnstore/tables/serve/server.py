@@ -278,11 +278,7 @@ class CatalogServer(ThreadingHTTPServer):
             return RefusedError(500, "ServiceFailureException", "the server has an error: see its log").response
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._changed:
-            is_full = len(self._open) >= self.limits.connections
-            if not is_full:
-                self._open.add(request)
-        if is_full:
+        if not self._admitted(request):
             self._refuse(request)
             return
         try:
@@ -297,24 +293,32 @@ class CatalogServer(ThreadingHTTPServer):
         finally:
             self._ended(request)
 
-    def _ended(self, request: Any) -> None:
+    def _admitted(self, connection: Any) -> bool:
+        """Count a connection among the open ones; False if there are too many."""
         with self._changed:
-            self._open.discard(request)
+            if len(self._open) >= self.limits.connections:
+                return False
+            self._open.add(connection)
+            return True
+
+    def _ended(self, connection: Any) -> None:
+        with self._changed:
+            self._open.discard(connection)
             self._changed.notify_all()
 
-    def _refuse(self, request: Any) -> None:
+    def _refuse(self, connection: Any) -> None:
         """Refuse a connection, without a wait for its client."""
         body = RefusedError(503, "ServiceUnavailableException", "too many connections are open").response.body
         head = (
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
             f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        request.setblocking(False)
+        connection.setblocking(False)
         with suppress(OSError):
-            request.send(head.encode("ascii") + body)
-            request.shutdown(socket.SHUT_WR)
-            request.recv(_CHUNK)
-        self.shutdown_request(request)
+            connection.send(head.encode("ascii") + body)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(_CHUNK)
+        self.shutdown_request(connection)
         _LOG.debug("a connection was refused: too many are open")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
