@@ -135,7 +135,7 @@ class Publisher:
         """One attempt; None if it has to begin again."""
         connection, began = self._connection, self._connection.runtime.uptime()
         published = self._published()
-        cut = self._cut = published.newest(self._cut)
+        cut = self._cut = published.newest(self._remembered(published))
         if cut is not None and cut.number != self._completed:
             self._complete(cut)
         view = connection.unblocked(connection.view())
@@ -169,6 +169,21 @@ class Publisher:
         changed = {"cut": report.cut, "tables": len(report.changes)}
         _LOG.info("tables published", extra=changed)
         return report
+
+    def _remembered(self, published: Published) -> CutDocument | None:
+        """The newest known cut; None if it does not exist: the tables were deleted, and are published anew.
+
+        Costs a GET. Without it a publisher would go on after the deletion from tables that no longer exist.
+        """
+        if self._cut is None:
+            return None
+        stored = published.cut(self._cut.number)
+        if stored is not None and stored.publication_id == self._cut.publication_id:
+            return self._cut
+        self._completed = 0
+        self._states.clear()
+        self._hidden.clear()
+        return None
 
     def _published(self) -> Published:
         connection = self._connection
