@@ -219,6 +219,32 @@ def test_too_many_connections_are_refused_until_others_have_ended(cuts: WrittenC
         assert catalog.ask("/v1/config").status == 200
 
 
+@pytest.mark.parametrize(
+    ("error", "level", "message"),
+    [
+        (ConnectionResetError(104, "reset"), "DEBUG", "a connection ended"),
+        (ZeroDivisionError("no"), "ERROR", "a connection failed"),
+    ],
+)
+def test_what_fails_outside_of_a_request_is_in_the_log(
+    catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, level: str, message: str,
+) -> None:  # fmt: skip
+    """A client that resets its connection at once is no error of the server, and fills no log."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("txnstore.tables.serve.server._Handler.setup", fail)
+    with caplog.at_level("DEBUG", "txnstore"):
+        assert catalog.exchange(b"") == b""
+        server = catalog.server
+        assert server is not None
+        with server._changed:
+            assert server._changed.wait_for(lambda: not server._open, PATIENCE)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, message)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_that_are_damaged_anywhere_do_no_harm(catalog: Catalog, seed: int) -> None:
     """Each gets responses of HTTP or none; the server answers the next one."""

@@ -77,6 +77,7 @@ class Session:
         return len(self.loaded) == len(TOPICS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "chains"), [(0, 1), (1, 1), (2, 3)])
 @pytest.mark.usefixtures("unsettled")
 def test_pinned_sessions_never_see_the_topics_of_a_transaction_apart(

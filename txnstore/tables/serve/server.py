@@ -10,6 +10,7 @@ import io
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -273,7 +274,7 @@ class CatalogServer(ThreadingHTTPServer):
         """The response to a request, also if the server has an error."""
         try:
             return self.router.answer(request)
-        except Exception:  # noqa: BLE001 - A client of any other request must not notice.
+        except Exception:  # noqa: BLE001 - The client gets a response whatever fails.
             _LOG.exception("a request failed", extra={"target": request.target})
             return RefusedError(500, "ServiceFailureException", "the server has an error: see its log").response
 
@@ -322,7 +323,11 @@ class CatalogServer(ThreadingHTTPServer):
         _LOG.debug("a connection was refused: too many are open")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.exception("a connection failed")
+        error = sys.exception()
+        if isinstance(error, OSError):  # The client has ended it, before it was read from.
+            _LOG.debug("a connection ended", extra={"error": error})
+        else:
+            _LOG.error("a connection failed", exc_info=error)
 
     def stop(self) -> None:
         """Accept no connection any more, answer the requests under way, and close all connections.
