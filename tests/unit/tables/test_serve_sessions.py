@@ -183,7 +183,7 @@ def test_a_publication_that_fails_leaves_the_older_cut(store: Store) -> None:
 
 
 def test_requests_to_the_storage(store: Store) -> None:
-    """Each is a GET: the cut, or the one after the newest, and the metadata. See docs/tables-serve.md."""
+    """Each is a GET: the cut, or the one after the newest, and the metadata. See docs/tables.md."""
     store.tables.sync()
     connection = connection_of(store)
     location = location_of(connection.objects)
