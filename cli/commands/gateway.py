@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 
 from txnstore.cli.confirm import is_terminal
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.listening import LOOPBACK, Address, bound
 from txnstore.cli.logs import printed_logs
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
 #: Addresses that stand for all of this machine, to listen on.
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - Compared with.
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-class Address(click.ParamType[tuple[str, int]]):
-    """A host and a port: ``HOST:PORT``; an IPv6 address in brackets."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, separator, port = str(value).rpartition(":")
-        if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9092", param, ctx)
-        return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Addresses(click.ParamType[tuple[tuple[str, int], ...]]):
@@ -135,11 +121,7 @@ def gateway(
         chosen = Properties.from_mapping(dict(properties))
     except InvalidConfigError as error:
         raise click.BadParameter(str(error), param_hint="--property") from None
-    if (
-        not insecure
-        and (security.users is None or security.tls is None)
-        and listen[0] not in {"127.0.0.1", "::1", "localhost"}
-    ):
+    if not insecure and (security.users is None or security.tls is None) and listen[0] not in LOOPBACK:
         msg = f"{listen[0]} can be reached from other machines, and this listener lacks TLS or authentication"
         advice = "Add --tls-cert, --tls-key and --sasl; or listen on 127.0.0.1; or add --insecure where you trust all."
         raise CommandError(msg, advice)
@@ -148,9 +130,9 @@ def gateway(
     with contextlib.ExitStack() as resources:
         if app.debug:
             resources.enter_context(printed_logs(times=True))
-        bound = resources.enter_context(_bound(listen))
-        scraped = None if metrics is None else resources.enter_context(_bound(metrics))
-        host, port = bound.getsockname()[:2]
+        listener = resources.enter_context(bound(listen))
+        scraped = None if metrics is None else resources.enter_context(bound(metrics))
+        host, port = listener.getsockname()[:2]
         own = _own([advertise] if advertise else [(host, port), (listen[0], port)], peers)
         connection = resources.enter_context(app.unloaded(read_only=False))
         with app.progress("opening the store"):
@@ -173,7 +155,7 @@ def gateway(
             resources.enter_context(printed_logs(logging.INFO, times=True))
         resources.enter_context(printed_logs(logging.WARNING, "asyncio", times=True))
         served = None if scraped is None else (scraped, text)
-        asyncio.run(run(connection, chosen, bound, own, peers, security, ready, served))
+        asyncio.run(run(connection, chosen, listener, own, peers, security, ready, served))
 
 
 def _own(names: Sequence[tuple[str, int]], peers: Sequence[tuple[str, int]]) -> tuple[str, int]:
@@ -218,10 +200,3 @@ def _security(tls_cert: Path | None, tls_key: Path | None, sasl: Path | None, *,
     except InvalidConfigError as error:
         raise CommandError(str(error)) from error
     return Security(users, tls, plain=insecure)
-
-
-def _bound(address: tuple[str, int]) -> socket.socket:
-    try:
-        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    except OSError as error:
-        raise CommandError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}") from error

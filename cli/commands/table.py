@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.cli.commands.table_serve import serve
 from txnstore.cli.commands.watch import terminable
-from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration, Size
 from txnstore.phrases import counted, duration, size
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 _LIST_COLUMNS = ["topic", "published", "version", "snapshot", "cut", "time", "behind", "location"]
 
 
-@click.group()
-@shared_options()
+@click.group(cls=NounGroup)
 def table() -> None:
-    """Publish topics as Apache Iceberg tables, which Spark, DuckDB, ClickHouse and others read."""
+    """Publish topics as Apache Iceberg tables, which Spark, DuckDB, ClickHouse and others read (docs/tables.md)."""
+
+
+table.add_command(serve)
 
 
 @table.command()

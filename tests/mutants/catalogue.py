@@ -28,6 +28,7 @@ from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_serving import SERVING
 from tests.mutants.of_sessions import SESSIONS, SIMULATED_SESSIONS
 from tests.mutants.of_settling import SETTLING
 from tests.mutants.of_sharing import SHARING
@@ -377,6 +378,7 @@ MUTANTS = (
         *AUTHORIZATION,
         *CLASSIC,
         *CONSUMER,
+        *SERVING,
         *SESSIONS,
         *SIMULATED_SESSIONS,
         *WIRE,

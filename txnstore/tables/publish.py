@@ -141,7 +141,7 @@ class Publisher:
         connection, began = self._connection, self._connection.runtime.uptime()
         published = published_of(self._connection)
         # Of a publisher that slept, the cuts after the one that it knows may be deleted.
-        known = self._cut if began - self._looked_at < _LONGEST_MS else None
+        known = self._remembered(published) if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
         self._looked_at = began
         if cut is not None and cut.number != self._completed:
@@ -177,6 +177,21 @@ class Publisher:
         changed = {"cut": report.cut, "tables": len(report.changes)}
         _LOG.info("tables published", extra=changed)
         return report
+
+    def _remembered(self, published: Published) -> CutDocument | None:
+        """The newest known cut; None if it does not exist: the tables were deleted, and are published anew.
+
+        Costs a GET. Without it a publisher would go on after the deletion from tables that no longer exist.
+        """
+        if self._cut is None:
+            return None
+        stored = published.cut(self._cut.number)
+        if stored is not None and stored.publication_id == self._cut.publication_id:
+            return self._cut
+        self._completed = 0
+        self._states.clear()
+        self._hidden.clear()
+        return None
 
     def _report(self, cut: CutDocument | None, versions: Mapping[str, Version]) -> SyncReport:
         if cut is None:

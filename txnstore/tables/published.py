@@ -170,8 +170,19 @@ class Published:
         Raises:
             CorruptionError: It is damaged or missing.
         """
-        data = read_needed(self._objects, table.metadata)
-        if content_hash(data) != table.sha256:
+        data = self.find_metadata(table)
+        if data is None:
+            raise _missing(table.metadata)
+        return data
+
+    def find_metadata(self, table: PublishedTable) -> bytes | None:
+        """The metadata of a table of a cut; None if it does not exist, such as that of a cut that is no longer kept.
+
+        Raises:
+            CorruptionError: It is damaged.
+        """
+        data = read(self._objects, table.metadata)
+        if data is not None and content_hash(data) != table.sha256:
             msg = f"{table.metadata} is altered: the cut names other bytes. {_ANEW}"
             raise CorruptionError(msg)
         return data
@@ -231,6 +242,9 @@ def read_needed(objects: ObjectStore, key: str) -> bytes:
     """
     data = read(objects, key)
     if data is None:
-        msg = f"{key} is missing, and the newest cut of the tables needs it. {_ANEW}"
-        raise CorruptionError(msg)
+        raise _missing(key)
     return data
+
+
+def _missing(key: str) -> CorruptionError:
+    return CorruptionError(f"{key} is missing, and the newest cut of the tables needs it. {_ANEW}")

@@ -1,0 +1,1 @@
+"""The tables of a store, and the catalog that serves them."""

@@ -1,0 +1,46 @@
+"""Where commands that serve listen: addresses as options, and their sockets."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import click
+
+from txnstore.cli.context import CommandError
+
+#: Addresses that only this machine reaches.
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """A host and a port: ``HOST:PORT``; an IPv6 address in brackets.
+
+    Args:
+        example: An address that messages show.
+    """
+
+    name = "address"
+
+    def __init__(self, example: str = "127.0.0.1:9092") -> None:
+        self._example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, separator, port = str(value).rpartition(":")
+        if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+            self.fail(f"{value!r} is not HOST:PORT, such as {self._example}", param, ctx)
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def bound(address: tuple[str, int]) -> socket.socket:
+    """A socket that listens at a host and a port.
+
+    Raises:
+        CommandError: It cannot.
+    """
+    try:
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    except OSError as error:
+        raise CommandError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}") from error

@@ -1,0 +1,87 @@
+"""Finds the cuts that are served, and publishes a newer one if the newest is too old."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.connection import Connection
+from txnstore.tables.location import Location
+from txnstore.tables.published import Published
+from txnstore.tables.serve.routes import Newest
+
+_LOG = logging.getLogger(__name__)
+
+
+class Freshness:
+    """Publishes the tables for those who ask, unless that was done a short time ago. Thread-safe; one at a time.
+
+    Args:
+        sync: Publishes what has changed.
+        clock: Returns the time in milliseconds since some time in the past.
+        fresh_ms: How long after the start of a publication no other one is needed.
+    """
+
+    def __init__(self, sync: Callable[[], object], clock: Callable[[], int], fresh_ms: int) -> None:
+        self._sync, self._clock, self._fresh_ms = sync, clock, fresh_ms
+        #: Held during a publication; guards the two fields below.
+        self._lock = threading.Lock()
+        #: When the last publication began, whatever came of it; None before the first one.
+        self._began: int | None = None
+        #: The kind of the error that it ended with; None without one.
+        self._error: str | None = None
+
+    def ensure(self) -> str | None:
+        """Publish, if the last publication began too long ago; who finds one under way waits for it.
+
+        Returns:
+            The kind of the error for which the newest cut may be too old; None if it is not.
+        """
+        asked = self._clock()
+        with self._lock:
+            if self._began is None or self._began <= asked - self._fresh_ms:
+                self._began, self._error = self._clock(), None
+                try:
+                    self._sync()
+                except Exception as error:  # noqa: BLE001 - An older cut is a better answer than any error.
+                    _LOG.warning("the tables could not be published", extra={"error": error})
+                    self._error = type(error).__name__
+            return self._error
+
+
+class StoredCuts:
+    """The cuts of a store (:class:`txnstore.tables.serve.routes.Cuts`). Thread-safe.
+
+    The newest one costs a GET, or a few if there is a newer one than before; each other one a GET; metadata a GET.
+
+    Args:
+        connection: The connection to the store.
+        location: Where its objects are.
+        freshness: Publishes a newer cut; None: others do that.
+    """
+
+    def __init__(self, connection: Connection, location: Location, freshness: Freshness | None = None) -> None:
+        self._published = Published(connection.objects, connection.store_id, connection.pool, location)
+        self._freshness = freshness
+        #: Guards the field below, and no request.
+        self._lock = threading.Lock()
+        #: The newest known cut; None before the first look, or if there is none.
+        self._known: CutDocument | None = None
+
+    def newest(self, *, anew: bool = False) -> Newest:
+        stale = self._freshness.ensure() if self._freshness is not None else None
+        with self._lock:
+            known = None if anew else self._known
+        cut = self._published.newest(known)
+        with self._lock:
+            if anew or cut is None or self._known is None or cut.number > self._known.number:
+                self._known = cut
+        return Newest(cut, stale)
+
+    def numbered(self, number: int) -> CutDocument | None:
+        return self._published.cut(number)
+
+    def metadata(self, table: PublishedTable) -> bytes | None:
+        return self._published.find_metadata(table)

@@ -1,0 +1,305 @@
+"""Answers the requests of the Iceberg REST catalog from cuts. No I/O but through :class:`Cuts`.
+
+Each prefix shows the tables of a cut: ``live`` those of the newest one at each request, ``cut-<n>`` always those of the
+cut *n*. Engines get their prefix from ``/v1/config`` when a session begins: so all that a session of
+``warehouse=pinned`` loads is of one cut.
+
+Source: the Iceberg REST catalog specification (rest-catalog-open-api.yaml).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qs, unquote
+
+from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.errors import TxnStoreError
+from txnstore.tables.location import Location
+from txnstore.tables.serve.messages import RefusedError, Request, Response, encode
+
+_LOG = logging.getLogger(__name__)
+
+#: The namespace that all tables are in.
+NAMESPACE = "tables"
+#: The header of answers from a cut that is older than it should be; its value is the kind of the error.
+STALE = "X-Txnstore-Stale"
+_LIVE, _PINNED = "live", "pinned"
+_NUMBER, _PREFIX = re.compile("[1-9][0-9]{0,18}"), re.compile("cut-(0|[1-9][0-9]{0,18})")
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+#: The requests that engines may send; they send no others, such as reports of metrics.
+_ENDPOINTS = [
+    f"{method} /v1/{{prefix}}/namespaces{path}"
+    for path, methods in (
+        ("", ("GET",)),
+        ("/{namespace}", ("GET", "HEAD")),
+        ("/{namespace}/tables", ("GET",)),
+        ("/{namespace}/tables/{table}", ("GET", "HEAD")),
+    )
+    for method in methods
+]
+#: The most members that a query has.
+_MAX_QUERY = 20
+_ALLOWED = (
+    "`pinned`: the session stays at the cut that is the newest one when it begins; "
+    "`live`: the newest cut at each load; or the number of a cut"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest cut.
+
+    Attributes:
+        cut: The cut; None: nothing was published yet.
+        stale: The kind of the error for which it is older than it should be; None: it is not.
+    """
+
+    cut: CutDocument | None
+    stale: str | None = None
+
+
+class Cuts(Protocol):
+    """Finds cuts, and what is in them."""
+
+    def newest(self, *, anew: bool = False) -> Newest:
+        """The newest cut; ``anew``: without what is known of earlier looks."""
+
+    def numbered(self, number: int) -> CutDocument | None:
+        """The cut of this number; None if it does not exist."""
+
+    def metadata(self, table: PublishedTable) -> bytes | None:
+        """The metadata of a table; None if it does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a request sees.
+
+    Attributes:
+        number: The number of the cut; 0 before the first one.
+        tables: The tables by name, without dropped ones.
+        properties: The properties of the namespace.
+        headers: Headers of the response.
+    """
+
+    number: int
+    tables: Mapping[str, PublishedTable]
+    properties: Mapping[str, str]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Router:
+    """Answers requests. Thread-safe.
+
+    Args:
+        cuts: Finds cuts.
+        location: Where the objects of the store are.
+        tokens: Who has one of these is answered; empty: everybody is.
+    """
+
+    def __init__(self, cuts: Cuts, location: Location, tokens: Collection[str] = ()) -> None:
+        self._cuts, self._location = cuts, location
+        self._tokens = [_digest(token) for token in tokens]
+
+    def answer(self, request: Request) -> Response:
+        """The response to a request. An error of the store is a response, too."""
+        try:
+            self._check_token(request)
+            return self._answer(request)
+        except RefusedError as refused:
+            return refused.response
+        except TxnStoreError as error:
+            _LOG.warning("a request cannot be answered", extra={"target": request.target, "error": error})
+            if error.retriable:
+                return RefusedError(503, "ServiceUnavailableException", str(error)).response
+            return RefusedError(500, "ServiceFailureException", str(error)).response
+
+    def _check_token(self, request: Request) -> None:
+        if not self._tokens:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        digest = _digest(token.strip())
+        # All are compared, in the same time whatever is equal.
+        matches = [hmac.compare_digest(digest, each) for each in self._tokens]
+        if scheme.lower() != "bearer" or not any(matches):
+            msg = "the header `Authorization: Bearer TOKEN` is missing, or the token is not one of this server"
+            raise RefusedError(401, "NotAuthorizedException", msg, (("WWW-Authenticate", "Bearer"),))
+
+    def _answer(self, request: Request) -> Response:
+        if request.method not in {"GET", "HEAD"} | _WRITES:
+            raise RefusedError(501, "UnsupportedOperationException", "the method of the request is not known")
+        segments, query = _parsed(request.target)
+        if request.method in _WRITES:
+            return _refused_write(request.method, segments)
+        match segments:
+            case ["v1", "config"]:
+                return self._config(query)
+            case ["v1", prefix, "namespaces"]:
+                return self._namespaces(prefix, query)
+            case ["v1", prefix, "namespaces", namespace]:
+                shown = self._shown(prefix, namespace)
+                body = encode({"namespace": [NAMESPACE], "properties": dict(shown.properties)})
+                return _found(request, shown, body)
+            case ["v1", prefix, "namespaces", namespace, "tables"]:
+                shown = self._shown(prefix, namespace)
+                names = [{"namespace": [NAMESPACE], "name": name} for name in sorted(shown.tables)]
+                return Response(200, encode({"identifiers": names}), shown.headers)
+            case ["v1", prefix, "namespaces", namespace, "tables", name]:
+                return self._table(request, prefix, namespace, name)
+        msg = "this catalog has no such route: it serves the configuration, namespaces and tables, and nothing else"
+        raise RefusedError(406, "UnsupportedOperationException", msg)
+
+    # Sessions ---------------------------------------------------------------------------------------------------------
+
+    def _config(self, query: Mapping[str, str]) -> Response:
+        """The beginning of a session: the prefix of all its requests."""
+        warehouse = query.get("warehouse", "") or _LIVE
+        headers: tuple[tuple[str, str], ...] = ()
+        if warehouse == _LIVE:
+            prefix = _LIVE
+        elif warehouse == _PINNED:
+            shown = _shown_newest(self._cuts.newest())
+            prefix, headers = f"cut-{shown.number}", shown.headers
+        elif _NUMBER.fullmatch(warehouse):
+            prefix = f"cut-{self._numbered(int(warehouse)).number}"
+        else:
+            raise RefusedError(400, "BadRequestException", f"there is no warehouse {warehouse!r}: give {_ALLOWED}")
+        document = {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
+        return Response(200, encode(document), headers)
+
+    def _at(self, prefix: str, *, anew: bool = False) -> _Shown:
+        """What the sessions of a prefix see."""
+        if prefix == _LIVE:
+            return _shown_newest(self._cuts.newest(anew=anew))
+        match = _PREFIX.fullmatch(prefix)
+        if match is None:
+            msg = f"there is no prefix {prefix!r}: GET /v1/config?warehouse=NAME returns one, where NAME is {_ALLOWED}"
+            raise RefusedError(400, "BadRequestException", msg)
+        return self._numbered(int(match[1]))
+
+    def _numbered(self, number: int) -> _Shown:
+        cut = self._cuts.numbered(number) if number else None
+        if number and cut is None:
+            raise _deleted(number)
+        return _shown(cut)
+
+    def _shown(self, prefix: str, namespace: str) -> _Shown:
+        if namespace != NAMESPACE:
+            raise _no_namespace(namespace)
+        return self._at(prefix)
+
+    # Namespaces and tables --------------------------------------------------------------------------------------------
+
+    def _namespaces(self, prefix: str, query: Mapping[str, str]) -> Response:
+        shown = self._at(prefix)
+        parent = query.get("parent", "")
+        if parent not in {"", NAMESPACE}:
+            raise _no_namespace(parent)
+        return Response(200, encode({"namespaces": [] if parent else [[NAMESPACE]]}), shown.headers)
+
+    def _table(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
+        shown = self._shown(prefix, namespace)
+        response = self._loaded(request, shown, name)
+        if response is None and prefix == _LIVE:  # All tables were deleted and published again: cuts begin at 1.
+            shown = self._at(prefix, anew=True)
+            response = self._loaded(request, shown, name)
+        if response is None:
+            raise _deleted(shown.number)
+        return response
+
+    def _loaded(self, request: Request, shown: _Shown, name: str) -> Response | None:
+        """The response to a load of a table; None if its metadata was deleted."""
+        table = shown.tables.get(name)
+        if table is None:
+            at = f"at cut {shown.number}" if shown.number else "yet: nothing was published, `txnstore table sync` does"
+            msg = f"there is no table {name!r} in the namespace {NAMESPACE!r} {at}"
+            raise RefusedError(404, "NoSuchTableException", msg)
+        if request.method == "HEAD":
+            return Response(204, headers=shown.headers)
+        tag = f'"{table.sha256}"'
+        headers = (*shown.headers, ("ETag", tag))
+        if tag in _tags(request.headers.get("if-none-match", "")):
+            return Response(304, headers=headers)
+        data = self._cuts.metadata(table)
+        if data is None:
+            return None
+        place = encode(self._location.of(table.metadata))
+        # The bytes that were published: a document that is decoded and encoded again could differ from them.
+        body = b'{"metadata-location":' + place + b',"metadata":' + data + b',"config":{}}'
+        return Response(200, body, headers)
+
+
+def _shown_newest(newest: Newest) -> _Shown:
+    return _shown(newest.cut, () if newest.stale is None else ((STALE, newest.stale),))
+
+
+def _shown(cut: CutDocument | None, headers: tuple[tuple[str, str], ...] = ()) -> _Shown:
+    if cut is None:
+        return _Shown(0, {}, {"txnstore.cut": "0"}, headers)
+    tables = {name: table for name, table in cut.tables.items() if not table.dropped}
+    properties = {
+        "txnstore.cut": str(cut.number),
+        "txnstore.heads": ",".join(map(str, cut.heads)),
+        "txnstore.timestamp-ms": str(cut.timestamp),
+    }
+    return _Shown(cut.number, tables, properties, headers)
+
+
+def _found(request: Request, shown: _Shown, body: bytes) -> Response:
+    """The response with what was asked for; to HEAD one without content."""
+    return Response(204, headers=shown.headers) if request.method == "HEAD" else Response(200, body, shown.headers)
+
+
+def _refused_write(method: str, segments: list[str]) -> Response:
+    """The response to a request that would change something: a refusal, but that reports of metrics are dropped."""
+    match segments:
+        case ["v1", _, "namespaces", _, "tables", _, "metrics"] if method == "POST":
+            return Response(204)
+    msg = (
+        "this catalog is read-only: its tables show topics of txnstore, whose rows producers write. It issues no "
+        "tokens either"
+    )
+    raise RefusedError(403, "ForbiddenException", msg)
+
+
+def _no_namespace(name: str) -> RefusedError:
+    msg = f"there is no namespace {name!r}: all tables are in {NAMESPACE!r}"
+    return RefusedError(404, "NoSuchNamespaceException", msg)
+
+
+def _deleted(number: int) -> RefusedError:
+    msg = f"the cut {number} of the tables does not exist, or no longer: open a new session, which sees a newer one"
+    return RefusedError(404, "NoSuchNamespaceException", msg)
+
+
+def _parsed(target: str) -> tuple[list[str], dict[str, str]]:
+    """The segments of the path and the members of the query, decoded."""
+    path, _, query = re.sub("^https?://[^/?]*", "", target, count=1).partition("?")
+    if not path.startswith("/"):
+        raise RefusedError(400, "BadRequestException", "the target of the request is not a path")
+    try:
+        segments = [unquote(segment, errors="strict") for segment in path[1:].split("/")]
+        members = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY)
+    except ValueError:
+        msg = "the target of the request is not UTF-8, or its query has too many members"
+        raise RefusedError(400, "BadRequestException", msg) from None
+    repeated = [name for name, values in members.items() if len(values) > 1]
+    if repeated:
+        raise RefusedError(400, "BadRequestException", f"the query has {repeated[0]!r} more than once")
+    return segments, {name: values[0] for name, values in members.items()}
+
+
+def _tags(header: str) -> set[str]:
+    """The entity tags of ``If-None-Match``."""
+    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+
+
+def _digest(token: str) -> bytes:
+    """What is compared in place of a token: as long as that of any other."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
