@@ -169,6 +169,7 @@ class Publisher:
         if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
             return None
         self._cut = document
+        self._passed(before, versions)
         self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
         self._complete(document, {topic: version.data for topic, version in versions.items()})
         report = self._report(document, versions)
@@ -225,12 +226,21 @@ class Publisher:
         return state, table
 
     def _free_number(self, topic: str, table: PublishedTable | None) -> int:
-        """The number of the next version of a table, after those that others have written."""
+        """The number of the next version of a table, after those that exist."""
         number = table.number + 1 if table is not None else 1
         while read(self._connection.objects, keys.table_version(topic, number)) is not None:
-            self._found_foreign(keys.table_version(topic, number))
             number += 1
         return number
+
+    def _passed(self, before: Mapping[str, PublishedTable], versions: Mapping[str, Version]) -> None:
+        """Report the versions that a decided publication has passed: no cut has them.
+
+        Not before it is decided: until then they may be those of the publisher that decides before it.
+        """
+        for topic, version in versions.items():
+            last = before[topic].number if topic in before else 0
+            for number in range(last + 1, version.table.number):
+                self._found_foreign(keys.table_version(topic, number))
 
     def _dropped(self, published: Published, name: str, table: PublishedTable, now: int) -> Version:
         """The last version of a table, without snapshots: engines that still know it see no rows of it."""

@@ -127,6 +127,32 @@ def test_of_two_publishers_one_decides_and_the_other_begins_again(
     assert len(table_rows(store, "t")) == len(scanned(store, "t"))
 
 
+def test_versions_of_a_faster_publisher_are_not_reported_as_foreign(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """A publisher may see them before it finds that the other one has decided."""
+    other = another(store, clock)
+    races = itertools.count()
+
+    def race(key: str) -> None:
+        if key == keys.cut(2) and next(races) == 0:
+            commit(store, [b"meanwhile"])
+            other.tables.sync()
+            commit(store, [b"after it"])
+
+    put = objects.put
+
+    def slow(key: str, data: bytes) -> None:
+        put(key, data)
+        if key.startswith(keys.table("t")):
+            race(keys.cut(2))  # Before it looks for a free number of the other table.
+
+    objects.put = slow  # type: ignore[method-assign]
+    report = store.tables.sync()
+    assert (report.cut, report.foreign) == (3, ())
+    _check_readable(store)
+
+
 def test_a_publisher_that_slept_too_long_begins_again(store: Store, clock: ManualClock, objects: EngineObjects) -> None:
     sleeps: Iterator[int] = iter([2 * HOUR_MS])
     put = objects.put
