@@ -207,8 +207,9 @@ class Publisher:
             overdue = table is not None and table.expires is not None and table.expires < now - HISTORY_MS
             forced = work.topic.name in self._hidden or overdue
             if work.changes or forced:
-                number = self._free_number(work.topic.name, table)
-                versions[work.topic.name] = work.write(number, now)
+                version = work.write(self._free_number(work.topic.name, table), now, forced=forced)
+                if version is not None:
+                    versions[work.topic.name] = version
         for name, table in before.items():
             if name not in topics and not table.dropped:
                 versions[name] = self._dropped(published, name, table, now)
