@@ -29,7 +29,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
 from txnstore.phrases import size
-from txnstore.storage.base import Claim
+from txnstore.storage.base import Claim, make_durable
 from txnstore.tables.location import location_of
 from txnstore.tables.published import HINT_EVERY, Published, TableState, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
@@ -111,6 +111,8 @@ class Publisher:
         self._looked_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
         self._completed = 0
+        #: When it was looked at all hints of the newest cut, in ms of the uptime: a slow publisher may set one back.
+        self._completed_at = 0
         #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
         self._states: dict[str, TableState] = {}
         #: The topics whose newest version is hidden by one that others have written, under its name.
@@ -142,8 +144,9 @@ class Publisher:
         known = self._cut if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
         self._looked_at = began
-        if cut is not None and cut.number != self._completed:
+        if cut is not None and (cut.number != self._completed or began - self._completed_at >= _LONGEST_MS):
             self._complete(cut)
+            self._completed_at = began
         view = connection.unblocked(connection.view())
         heads = [state.sequence for state in view.states]
         if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
@@ -163,6 +166,9 @@ class Publisher:
             tables={**before, **{topic: version.table for topic, version in versions.items()}},
             changed=sorted(versions),
         )
+        # What the cut shows must last as long as the cut: another process may have written these entries, and failed to
+        # flush them.
+        make_durable(connection.objects, _newest_entries(connection, view))
         if connection.runtime.uptime() - began > _LONGEST_MS:
             return None
         data = encode(document)
@@ -261,24 +267,27 @@ class Publisher:
     # Copies -----------------------------------------------------------------------------------------------------------
 
     def _complete(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
-        """Copy the new versions of a cut to the names that engines look for.
+        """Copy the versions of a cut to the names that engines look for: the new ones, or all that are not copied.
 
-        Costs of each table two PUTs; of one that another publisher has published a GET, if it has completed it.
+        Costs of each new version two PUTs; of each table of a cut that another publisher has created a GET.
 
         Args:
             cut: The newest cut.
             written: The metadata by topic, if this publisher has written it.
         """
-        published = self._published()
+        published, objects = self._published(), self._connection.objects
+        if written is None:
+            make_durable(objects, [keys.cut(cut.number)])  # Else its number may be taken again after a loss of power.
 
         def complete(topic: str) -> None:
             table = cut.tables[topic]
-            if written is None and read(self._connection.objects, keys.table_hint(topic)) == _hint(table):
+            if written is None and read(objects, keys.table_hint(topic)) == _hint(table):
                 return
             data = written[topic] if written is not None else published.metadata(table)
             self._copy(topic, table, data)
 
-        _concurrently(self._connection.pool, [partial(complete, topic) for topic in cut.changed])
+        topics = sorted(cut.tables) if written is None else cut.changed
+        _concurrently(self._connection.pool, [partial(complete, topic) for topic in topics])
         if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
@@ -296,6 +305,10 @@ class Publisher:
         _LOG.warning("a version of a table was not written by a publisher", extra={"key": key})
         if key not in self._foreign:
             self._foreign.append(key)
+
+
+def _newest_entries(connection: Connection, view: View) -> list[str]:
+    return [connection.keys.entry(state.chain, state.sequence) for state in view.states if state.sequence]
 
 
 def _hint(table: PublishedTable) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -301,3 +301,39 @@ def test_a_vacuum_that_cannot_publish_says_so(store: Store, clock: ManualClock, 
     clock.advance(100 * HOUR_MS)
     report = another(store, clock).vacuum()
     assert "are kept" in report.tables
+
+
+def test_a_hint_that_a_slow_publisher_sets_back_is_mended(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """Also if the table has not changed since, by a publisher that has seen it right."""
+    store.tables.sync()
+    commit(store, [b"only u"], "u")
+    store.tables.sync()
+    objects.put(keys.table_hint("t"), b"1")
+    another(store, clock).tables.sync()
+    assert objects.get(keys.table_hint("t")) == b"2"
+    objects.put(keys.table_hint("t"), b"1")
+    clock.advance(2 * HOUR_MS)
+    store.tables.sync()
+    assert objects.get(keys.table_hint("t")) == b"2"
+    assert store.tables.check().ok
+
+
+def test_a_cut_and_its_entries_last_before_readers_see_them(store: Store, clock: ManualClock) -> None:
+    """On a folder, another process may have written them, and not have lived to flush them."""
+    synced: list[str] = []
+
+    class Folder(FaultStore):
+        def sync(self, names: Sequence[str]) -> None:
+            synced.extend(names)
+
+    inner = connection_of(store).counts.inner
+    folder = Folder(inner)
+    publisher = another(store, clock, folder)
+    publisher.tables.sync()
+    view = connection_of(publisher).view()
+    assert synced == [keys.cut(1), connection_of(store).keys.entry(0, view.sequence)]
+    synced.clear()
+    another(store, clock, folder).tables.sync()
+    assert synced == [keys.cut(2)]
