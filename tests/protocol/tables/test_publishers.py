@@ -16,7 +16,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
 from txnstore.store import Store
 from txnstore.testing import ManualClock
-from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, script
+from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, on, script
 
 
 @pytest.fixture
@@ -337,3 +337,30 @@ def test_a_cut_and_its_entries_last_before_readers_see_them(store: Store, clock:
     synced.clear()
     another(store, clock, folder).tables.sync()
     assert synced == [keys.cut(2)]
+
+
+def test_a_vacuum_keeps_the_version_that_a_hint_named_until_now(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """A publisher died between a cut and the copies of its versions: engines have loaded the one before."""
+    faulty = FaultStore(objects)
+    faulty.plan = on(Fault.CRASH_BEFORE, "put_if_absent", key_contains=keys.table_version("t", 2))
+    with pytest.raises(SimulatedCrash):
+        another(store, clock, faulty).tables.sync()
+    clock.advance(100 * HOUR_MS)
+    loaded = int(objects.get(keys.table_hint("t")))
+    names = {keys.table_version("t", loaded), *_paths_of(store, 1)}
+    for _ in range(2):
+        another(store, clock).vacuum()
+        assert names <= {item.key for item in objects.list("")}
+        clock.advance(HOUR_MS)
+    clock.advance(100 * HOUR_MS)
+    another(store, clock).vacuum()
+    assert not names <= {item.key for item in objects.list("")}
+
+
+def _paths_of(store: Store, number: int) -> set[str]:
+    cut = published(store).cut(number)
+    assert cut is not None
+    paths = published(store).paths(cut.tables["t"])
+    return {path.removeprefix("s3://bucket/store/") for path in paths}
