@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
@@ -50,7 +51,7 @@ class Table:
 
     rows: set[int]
     files: TableFiles = NOTHING
-    bounds: Bounds = Bounds()
+    bounds: Bounds = field(default_factory=Bounds)
     contents: dict[str, list[int]] = field(default_factory=dict)
     written: int = 0
 
@@ -124,7 +125,7 @@ def _batches(rng: Random, table: Table, end: int, before: Iterable[Batch]) -> li
     again = {(each.base_offset, each.limit): each for each in before}
     batches: list[Batch] = []
     cuts = _cuts(rng, end)
-    for start, limit in zip(cuts, cuts[1:], strict=False):
+    for start, limit in pairwise(cuts):
         records = sum(start <= offset < limit for offset in table.rows)
         if not records:
             continue  # Aborted records, and markers.
@@ -161,7 +162,7 @@ def test_each_publication_shows_what_is_visible_and_appends_each_row_once(rng: R
         assert all(file.last < log_start for file in plan.deleted)
         assert before is not table.files or not changes
         again = table.plan(whole(*batches, log_start=log_start), Bounds(log_start))
-        assert not (again.deleted or again.trims or again.outdated or again.replacing)
+        assert (again.deleted, again.trims, again.outdated, again.replacing) == ((), (), (), ())
         assert all(isinstance(each, Tail) and not _rows_of(table, each) for each in again.appended)
     assert len(appended) == len(set(appended))
 
