@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.harness.simulation import Mishap, Settings, settings_of, simulate
-from tests.harness.simulation.settings import GATEWAYS, LOSERS, SESSIONS, of_gateways
+from tests.harness.simulation.settings import GATEWAYS, LOSERS, PUBLISHERS, SESSIONS, of_gateways
 from txnstore.chain.chain import CHECKPOINT_EVERY
 
 #: The maximum number of seeds to try; the first few kill nearly all mutants.
@@ -116,7 +116,8 @@ class Mutant:
             settings = replace(of_gateways(seed, self.chains), operations=12, checkpoint_every=CHECKPOINT_EVERY)
             return replace(settings, **self.settings)
         settings = replace(settings_of(seed, self.chains), parts=False, lease_ms=0)  # Parquet takes more time.
-        actors = tuple(actor for actor in settings.actors if actor not in (*GATEWAYS, *LOSERS, *SESSIONS))
+        later = (*GATEWAYS, *LOSERS, *SESSIONS, *PUBLISHERS)
+        actors = tuple(actor for actor in settings.actors if actor not in later)
         settings = replace(settings, actors=actors, syncs=0.0, losses=0, old_hints=0.0, elsewhere=0.0)
         if self.mishaps is not None:
             settings = replace(settings, mishaps=self.mishaps, rate=0.1)

@@ -111,9 +111,10 @@ def plan_partition(
     log_start = bounds.log_start
     # A clean removes rows of small batches, too, of which the chain keeps no trace.
     cleaned = bounds.clean_until if bounds.clean_until != before.clean_until else 0
+    parts = list(slices)
     direct: dict[str, tuple[DataFile, Slice]] = {}
     loose: list[Slice] = []
-    for part in slices:
+    for part in parts:
         if is_direct(part.batch):
             file = _direct_file(partition, part.batch, location)
             direct[file.path] = file, part
@@ -128,7 +129,7 @@ def plan_partition(
         if file.path in direct
         or (file.first >= max(cleaned, log_start) and _is_tail_of(file, loose, occupied, location))
     ]
-    end = max((file.last + 1 for file in shown), default=0)
+    end = _shown_until(parts, shown, max((file.last + 1 for file in shown), default=0), bounds)
     known = {file.path for file in kept}
     new = [each for path, each in direct.items() if path not in known]
     outdated = [file for file in left if file.path not in known]
@@ -152,6 +153,27 @@ def plan_partition(
         outdated=(*outdated, *straddling),
         replacing=(*older, *(tail for tail in tails if tail.slices[0].start < end)),
     )
+
+
+def _shown_until(parts: Sequence[Slice], shown: Iterable[DataFile], end: int, bounds: Bounds) -> int:
+    """The offset below which all rows are in files: ``end``, or the end of the slice that it is in.
+
+    A compaction may join the last rows that are shown with offsets of aborted records: nothing new is among them if
+    files have as many rows as the slice. That is not known of a slice that the log start or a clean has cut.
+    """
+    at = bisect_left(parts, end, key=lambda part: part.start) - 1
+    if at < 0 or parts[at].limit <= end or bounds.clean_until:
+        return end
+    limit, records = parts[at].limit, 0
+    descending = sorted(shown, key=lambda file: file.first, reverse=True)
+    while at >= 0 and parts[at].whole and parts[at].batch.base_offset >= bounds.log_start:
+        first = parts[at].batch.base_offset
+        records += parts[at].batch.records
+        inside = [file for file in descending if file.last >= first]
+        if not inside or inside[-1].first >= first:
+            return limit if records == sum(file.rows for file in inside) else end
+        at -= 1
+    return end
 
 
 def _direct_file(partition: int, batch: Batch, location: Callable[[str], str]) -> DataFile:

@@ -29,7 +29,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
 from txnstore.phrases import size
-from txnstore.storage.base import Claim
+from txnstore.storage.base import Claim, make_durable
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
@@ -113,6 +113,8 @@ class Publisher:
         self._looked_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
         self._completed = 0
+        #: When it was looked at all hints of the newest cut, in ms of the uptime: a slow publisher may set one back.
+        self._completed_at = 0
         #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
         self._states: dict[str, TableState] = {}
         #: The topics whose newest version is hidden by one that others have written, under its name.
@@ -144,8 +146,9 @@ class Publisher:
         known = self._remembered(published) if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
         self._looked_at = began
-        if cut is not None and cut.number != self._completed:
+        if cut is not None and (cut.number != self._completed or began - self._completed_at >= _LONGEST_MS):
             self._complete(cut)
+            self._completed_at = began
         view = connection.unblocked(connection.view())
         heads = [state.sequence for state in view.states]
         if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
@@ -165,12 +168,16 @@ class Publisher:
             tables={**before, **{topic: version.table for topic, version in versions.items()}},
             changed=sorted(versions),
         )
+        # What the cut shows must last as long as the cut: another process may have written these entries, and failed to
+        # flush them.
+        make_durable(connection.objects, _newest_entries(connection, view))
         if connection.runtime.uptime() - began > _LONGEST_MS:
             return None
         data = encode(document)
         if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
             return None
         self._cut = document
+        self._passed(before, versions)
         self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
         self._complete(document, {topic: version.data for topic, version in versions.items()})
         report = self._report(document, versions)
@@ -234,8 +241,9 @@ class Publisher:
             overdue = table is not None and table.expires is not None and table.expires < now - HISTORY_MS
             forced = work.topic.name in self._hidden or overdue
             if work.changes or forced:
-                number = self._free_number(work.topic.name, table)
-                versions[work.topic.name] = work.write(number, now)
+                version = work.write(self._free_number(work.topic.name, table), now, forced=forced)
+                if version is not None:
+                    versions[work.topic.name] = version
         for name, table in before.items():
             if name not in topics and not table.dropped:
                 versions[name] = self._dropped(published, name, table, now)
@@ -259,12 +267,21 @@ class Publisher:
         return state
 
     def _free_number(self, topic: str, table: PublishedTable | None) -> int:
-        """The number of the next version of a table, after those that others have written."""
+        """The number of the next version of a table, after those that exist."""
         number = table.number + 1 if table is not None else 1
         while read(self._connection.objects, keys.table_version(topic, number)) is not None:
-            self._found_foreign(keys.table_version(topic, number))
             number += 1
         return number
+
+    def _passed(self, before: Mapping[str, PublishedTable], versions: Mapping[str, Version]) -> None:
+        """Report the versions that a decided publication has passed: no cut has them.
+
+        Not before it is decided: until then they may be those of the publisher that decides before it.
+        """
+        for topic, version in versions.items():
+            last = before[topic].number if topic in before else 0
+            for number in range(last + 1, version.table.number):
+                self._found_foreign(keys.table_version(topic, number))
 
     def _dropped(self, published: Published, name: str, table: PublishedTable, now: int) -> Version:
         """The last version of a table, without snapshots: engines that still know it see no rows of it."""
@@ -284,7 +301,7 @@ class Publisher:
     # Copies -----------------------------------------------------------------------------------------------------------
 
     def _complete(self, cut: CutDocument, written: Mapping[str, bytes] | None = None) -> None:
-        """Copy the new versions of a cut to the names that engines look for.
+        """Copy the versions of a cut to the names that engines look for: the new ones, or all that are not copied.
 
         Costs of each changed table two PUTs; of a cut of another publisher, or an earlier process, a GET of the hint of
         each table, and these PUTs if it names another version.
@@ -293,16 +310,18 @@ class Publisher:
             cut: The newest cut.
             written: The metadata by topic, if this publisher has written it.
         """
-        published = published_of(self._connection)
+        published, objects = published_of(self._connection), self._connection.objects
+        if written is None:
+            make_durable(objects, [keys.cut(cut.number)])  # Else its number may be taken again after a loss of power.
 
         def complete(topic: str) -> None:
             table = cut.tables[topic]
-            if written is None and read(self._connection.objects, keys.table_hint(topic)) == _hint(table):
+            if written is None and read(objects, keys.table_hint(topic)) == _hint(table):
                 return
             data = written[topic] if written is not None else published.metadata(table)
             self._copy(topic, table, data)
 
-        topics = cut.changed if written is not None else sorted(cut.tables)
+        topics = sorted(cut.tables) if written is None else cut.changed
         _concurrently(self._connection.pool, [partial(complete, topic) for topic in topics])
         if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
@@ -321,6 +340,10 @@ class Publisher:
         _LOG.warning("a version of a table was not written by a publisher", extra={"key": key})
         if key not in self._foreign:
             self._foreign.append(key)
+
+
+def _newest_entries(connection: Connection, view: View) -> list[str]:
+    return [connection.keys.entry(state.chain, state.sequence) for state in view.states if state.sequence]
 
 
 def _hint(table: PublishedTable) -> bytes:

@@ -15,7 +15,7 @@ from txnstore.connection import Connection
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectInfo
 from txnstore.tables.location import Location, location_of
-from txnstore.tables.published import Published
+from txnstore.tables.published import Published, read
 
 #: How long a cut is kept, in ms: a publisher that was suspended, and creates a cut late, finds that its number exists.
 CUTS_MS = 7 * 24 * 3_600_000
@@ -30,7 +30,8 @@ class TablesInUse:
     """What engines may be reading, by the cuts of a store.
 
     Attributes:
-        cuts: The oldest cut that engines may have loaded, and the newest one; one, if they are the same.
+        cuts: The oldest cut that engines may have loaded, the one after it, if that was not complete then, and the
+            newest one.
         oldest: The time of each chain at the oldest retained snapshot of each topic: segments that were dropped or
             released later are in use.
     """
@@ -56,7 +57,7 @@ NO_TABLES = TablesInUse((), {})
 def tables_in_use(connection: Connection, published: Published, now: int, grace_ms: int) -> TablesInUse:
     """What engines may be reading of the tables of a store.
 
-    Costs a LIST of the cuts, and a GET for two of them.
+    Costs a LIST of the cuts, a GET for two of them, and a GET and a HEAD for each table that the older one has changed.
 
     Args:
         connection: The connection to the store.
@@ -75,14 +76,36 @@ def tables_in_use(connection: Connection, published: Published, now: int, grace_
     if not listed:
         return NO_TABLES
     old = [number for number, modified in listed.items() if modified <= now - grace_ms]
-    cuts: list[CutDocument] = []
-    for number in sorted({max(old) if old else min(listed), max(listed)}):
-        cut = published.cut(number)
-        if cut is None:
-            msg = f"{keys.cut(number)} is listed, and cannot be read"
-            raise CorruptionError(msg)
-        cuts.append(cut)
-    return TablesInUse(tuple(cuts), _oldest(cuts))
+    first = max(old) if old else min(listed)
+    cuts = {number: _cut(published, number) for number in {first, max(listed)}}
+    before = max((number for number in listed if number < first), default=first)
+    if before != first and not _was_complete(connection, cuts[first], now - grace_ms):
+        cuts[before] = _cut(published, before)
+    ordered = [cuts[number] for number in sorted(cuts)]
+    return TablesInUse(tuple(ordered), _oldest(ordered))
+
+
+def _cut(published: Published, number: int) -> CutDocument:
+    cut = published.cut(number)
+    if cut is None:
+        msg = f"{keys.cut(number)} is listed, and cannot be read"
+        raise CorruptionError(msg)
+    return cut
+
+
+def _was_complete(connection: Connection, cut: CutDocument, until: int) -> bool:
+    """Whether it is certain that engines found the new versions of a cut by their hints at a time, in ms.
+
+    Its publisher may have died before it wrote them. Each publisher completes the newest cut before it adds another
+    one, so the cut before this one was complete.
+    """
+    for topic in cut.changed:
+        key = keys.table_hint(topic)
+        if read(connection.objects, key) != str(cut.tables[topic].number).encode():
+            return False
+        if connection.objects.stat(key).modified_ms > until:
+            return False
+    return True
 
 
 def _oldest(cuts: Sequence[CutDocument]) -> dict[str, list[int]]:

@@ -109,10 +109,13 @@ class TableWork:
 
     @property
     def changes(self) -> bool:
-        """Whether the table has to change, or does not exist yet."""
-        if self._metadata is None or self._metadata.columns.fields != self._columns.fields:
-            return True
-        return any(plan.changes for plan in self.plans)
+        """Whether the table has to change, or does not exist yet; maybe not if only rows are to be copied."""
+        return self._is_new or any(plan.changes for plan in self.plans)
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether the table does not exist yet, or has other columns."""
+        return self._metadata is None or self._metadata.columns.fields != self._columns.fields
 
     @property
     def tails(self) -> list[Tail]:
@@ -124,10 +127,21 @@ class TableWork:
         """About how many bytes of segments are copied."""
         return sum(map(_size, self.tails))
 
-    def write(self, number: int, now: int) -> Version:
-        """Write the next version, all but its copies under the names that engines look for."""
+    def write(self, number: int, now: int, *, forced: bool) -> Version | None:
+        """Write the next version, all but its copies under the names that engines look for.
+
+        Args:
+            number: Its number.
+            now: The time in ms.
+            forced: Whether to write one without a change, too.
+
+        Returns:
+            The version; None if nothing changes: what was to be copied has no rows.
+        """
         written = self._write_files()
         changes = steps(self._files, self.plans, written)
+        if not (changes or forced or self._is_new):
+            return None
         metadata = self._metadata or TableMetadata(
             self.topic.topic_id,
             self._location.of(keys.table(self.topic.name).rstrip("/")),

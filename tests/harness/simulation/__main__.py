@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rules", action="store_true", help="check rights in each run, by rules that change under load"
     )
     parser.add_argument("--gateways", action="store_true", help="the world of gateways and their clients only")
+    parser.add_argument("--tables", action="store_true", help="publish tables in each run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():
@@ -99,9 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    draw = functools.partial(drawn, chains=options.chains, rules=options.rules, gateways=options.gateways)
+    kinds = {"rules": options.rules, "gateways": options.gateways, "tables": options.tables}
+    draw = functools.partial(drawn, chains=options.chains, **kinds)
     if options.seed is None and options.settings is None:
-        run_one = functools.partial(one, chains=options.chains, rules=options.rules, gateways=options.gateways)
+        run_one = functools.partial(one, chains=options.chains, **kinds)
         return int(many(options.first, options.seeds, options.jobs, draw, run_one) > 0)
     settings = options.settings or draw(options.seed)
     run = shrink(settings) if options.shrink else simulate(settings)

@@ -61,6 +61,8 @@ OPERATORS = ("operate:p/1",)
 SPREADERS = ("spread:s/2", "spread:s/3")
 #: They change the rules of the store, which all processes are checked by.
 ADMINISTRATORS = ("admin:x/1", "admin:x/2")
+#: They publish topics as tables, and read these as engines do.
+PUBLISHERS = ("publish:t/2", "publish:t/3", "engine:e/3", "engine:e/4")
 #: They coordinate one classic group, both at the same time.
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
 #: Clients of transactions v1, two of them of one id.
@@ -95,6 +97,7 @@ _CROWDS = (
     ("administrators", 0.3, ADMINISTRATORS),
     ("gateways", 0.3, GATEWAYS),
     ("sessions", 0.3, SESSIONS),
+    ("publishers", 0.25, PUBLISHERS),
 )
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
@@ -202,6 +205,12 @@ def under_rules(settings: Settings) -> Settings:
     return replace(settings, actors=(*others, *ADMINISTRATORS))
 
 
+def with_tables(settings: Settings) -> Settings:
+    """The same with publishers."""
+    others = tuple(actor for actor in settings.actors if actor not in PUBLISHERS)
+    return replace(settings, actors=(*others, *PUBLISHERS))
+
+
 def of_gateways(seed: int, chains: int | None = None) -> Settings:
     """The settings of a seed in the world of gateways, which has little else: a run takes a tenth of the time."""
     rng = random.Random(f"gateways/{seed}")
@@ -224,7 +233,9 @@ def of_gateways(seed: int, chains: int | None = None) -> Settings:
     )
 
 
-def drawn(seed: int, chains: int | None = None, *, rules: bool = False, gateways: bool = False) -> Settings:
+def drawn(
+    seed: int, chains: int | None = None, *, rules: bool = False, gateways: bool = False, tables: bool = False
+) -> Settings:
     """The settings that a seed stands for.
 
     Args:
@@ -232,6 +243,8 @@ def drawn(seed: int, chains: int | None = None, *, rules: bool = False, gateways
         chains: The number of chains; None: it comes from the seed, too.
         rules: In any case with administrators who change the rules of the store.
         gateways: In the world of gateways.
+        tables: In any case with publishers of tables.
     """
     settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
-    return under_rules(settings) if rules else settings
+    settings = under_rules(settings) if rules else settings
+    return with_tables(settings) if tables else settings

@@ -17,6 +17,7 @@ from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanne
 from tests.harness.simulation.gateways import Gateway, kept
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
+from tests.harness.simulation.lake import short_lived_tables
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.losing import Loser, put_back
@@ -27,6 +28,7 @@ from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
 from tests.harness.simulation.past import returned
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
+from tests.harness.simulation.publishing import Engine, Publisher, has_tables, judged_tables
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
@@ -82,6 +84,8 @@ _KINDS: dict[str, type[Actor]] = {
     "epochs": EpochClient,
     "native": NativeClient,
     "wire": WireProducer,
+    "publish": Publisher,
+    "engine": Engine,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -110,6 +114,7 @@ def simulate(settings: Settings) -> Run:
         no_clients_left(),
         reading_parts(settings.parts),
         short_history(settings.lease_ms),
+        short_lived_tables(tables=has_tables(world)),
         settling_watched(world),
         refusals_judged(world.rulebook),
         without_sockets(),
@@ -167,6 +172,7 @@ def _look(world: World) -> Iterator[str]:
         yield from returned(world, store)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
+        yield from judged_tables(world, store, journal)
     except TxnStoreError as error:
         yield f"broken: {type(error).__name__}: {error}"
 

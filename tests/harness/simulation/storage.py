@@ -21,6 +21,7 @@ from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers import keys
 from txnstore.chain import boundary
 from txnstore.chain.codec import decode
+from txnstore.chain.keys import LATEST_CUT
 from txnstore.chain.payload import line_of
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
@@ -112,6 +113,8 @@ class Bucket(MemoryStore):
         #: The newest entry of each chain.
         self.heads: dict[int, int] = {}
         self.anomalies: list[str] = []
+        #: Where it is, as its URL says; empty: in memory.
+        self.root = ""
         self._checkpoints = Written()
         self.power_losses = 0
         self._unsynced = Unsynced()
@@ -123,6 +126,10 @@ class Bucket(MemoryStore):
         self.hints: dict[str, list[bytes]] = {}
         #: The objects that were lost, and not put back yet.
         self.lost: dict[str, tuple[bytes, int]] = {}
+
+    @property
+    def url(self) -> str:
+        return self.root or super().url
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         created = super().put_if_absent(key, data)
@@ -241,7 +248,7 @@ class Bucket(MemoryStore):
         before = self._objects.get(key)
         super().put(key, data)
         self._changed(key, before)
-        if key.startswith(keys.HINTS):
+        if is_hint(key):
             self.hints.setdefault(key, []).append(data)
 
 
@@ -461,6 +468,11 @@ class SimulatedFolder(SimulatedStorage):
 
 class _HiddenError(ObjectNotFoundError):
     """The entry exists."""
+
+
+def is_hint(key: str) -> bool:
+    """Whether the object is a hint, of a chain or to the cuts of tables: what it says may be old."""
+    return key.startswith(keys.HINTS) or key == LATEST_CUT
 
 
 def _in_trace(answer: object) -> str:

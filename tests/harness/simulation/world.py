@@ -18,9 +18,9 @@ from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_run
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
-from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step
+from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step, is_hint
 from tests.helpers import keys
-from tests.helpers.keys import HINTS, FixedRuntime
+from tests.helpers.keys import FixedRuntime
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, SnapshotExpiredError, StoreNotFoundError, UnsoundStoreError
@@ -31,6 +31,7 @@ from txnstore.store import Store, create_on
 
 if TYPE_CHECKING:
     from tests.harness.simulation.actor import Actor
+    from tests.harness.simulation.lake import Look
     from tests.harness.simulation.nodes import Node
 
 #: The topic of producers, the target of copies, and a second target that makes transactions span topics.
@@ -41,6 +42,8 @@ _OF_DAMAGE = (CorruptionError, UnsoundStoreError, SnapshotExpiredError, StoreNot
 PASSING = "passing"
 #: A topic that is cleaned by key.
 KEYED = "keyed"
+#: Where the objects of a run with tables are, as engines name it.
+TABLES_AT = "s3://bucket/store"
 
 
 @dataclass(slots=True)
@@ -106,6 +109,9 @@ class World:
         self.nodes: list[Node] = []
         self.clients: set[str] = set()
         self.readers: list[Actor] = []
+        #: What engines have read of tables, and the heads of each cut that a publisher was told of.
+        self.looks: list[Look] = []
+        self.cuts: dict[int, tuple[int, ...]] = {}
         self.ledger = Ledger(self.anomalies)
         self.gateway_properties = Properties()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
@@ -118,6 +124,11 @@ class World:
         self._incarnations: dict[str, int] = {}
         #: None in a run without administrators.
         self.rulebook: Rulebook | None = None
+        #: The randomness of what topics have a table; None in a run without tables.
+        self._tables: random.Random | None = None
+        if any(name.startswith("publish:") for name in settings.actors):
+            self._tables = self.rng("tables")
+            self.bucket.root = TABLES_AT
         if any(name.startswith("admin:") for name in settings.actors):
             self.rulebook = Rulebook(self.bucket, self.anomalies)
         has_gateways = any(name.startswith("node:") for name in settings.actors)
@@ -148,7 +159,10 @@ class World:
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
-        config: dict[str, object] = {"segment.format": "parquet" if self.settings.parts else "arrow"}
+        is_parquet = self.settings.parts or self._tables is not None
+        config: dict[str, object] = {"segment.format": "parquet" if is_parquet else "arrow"}
+        if self._tables is not None and self._tables.random() < 0.7:
+            config["table.format"] = "iceberg"
         if not self.settings.inline:
             config["inline.bytes"] = 0
         if name == SIDE and any(actor.startswith("spread:") for actor in self.settings.actors):
@@ -247,7 +261,7 @@ class World:
             return rng.choice(settings.mishaps)
         if settings.syncs and operation in WRITES and apart.random() < settings.syncs:
             return Mishap.SYNC
-        if settings.old_hints and operation == "get" and key.startswith(HINTS):
+        if settings.old_hints and operation == "get" and is_hint(key):
             return Mishap.OLD if apart.random() < settings.old_hints else None
         # A folder makes its creates itself: nothing else answers them. Creates are few, and their answers matter more.
         if settings.elsewhere and operation in (("get",) if settings.syncs else ("get", "put_if_absent")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -16,7 +16,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError
 from txnstore.store import Store
 from txnstore.testing import ManualClock
-from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, script
+from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, on, script
 
 
 @pytest.fixture
@@ -125,6 +125,32 @@ def test_of_two_publishers_one_decides_and_the_other_begins_again(
     assert store.tables.sync().cut == 2  # What it has found is what the other one has published.
     _check_readable(store)
     assert len(table_rows(store, "t")) == len(scanned(store, "t"))
+
+
+def test_versions_of_a_faster_publisher_are_not_reported_as_foreign(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """A publisher may see them before it finds that the other one has decided."""
+    other = another(store, clock)
+    races = itertools.count()
+
+    def race(key: str) -> None:
+        if key == keys.cut(2) and next(races) == 0:
+            commit(store, [b"meanwhile"])
+            other.tables.sync()
+            commit(store, [b"after it"])
+
+    put = objects.put
+
+    def slow(key: str, data: bytes) -> None:
+        put(key, data)
+        if key.startswith(keys.table("t")):
+            race(keys.cut(2))  # Before it looks for a free number of the other table.
+
+    objects.put = slow  # type: ignore[method-assign]
+    report = store.tables.sync()
+    assert (report.cut, report.foreign) == (3, ())
+    _check_readable(store)
 
 
 def test_a_publisher_that_slept_too_long_begins_again(store: Store, clock: ManualClock, objects: EngineObjects) -> None:
@@ -275,3 +301,66 @@ def test_a_vacuum_that_cannot_publish_says_so(store: Store, clock: ManualClock, 
     clock.advance(100 * HOUR_MS)
     report = another(store, clock).vacuum()
     assert "are kept" in report.tables
+
+
+def test_a_hint_that_a_slow_publisher_sets_back_is_mended(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """Also if the table has not changed since, by a publisher that has seen it right."""
+    store.tables.sync()
+    commit(store, [b"only u"], "u")
+    store.tables.sync()
+    objects.put(keys.table_hint("t"), b"1")
+    another(store, clock).tables.sync()
+    assert objects.get(keys.table_hint("t")) == b"2"
+    objects.put(keys.table_hint("t"), b"1")
+    clock.advance(2 * HOUR_MS)
+    store.tables.sync()
+    assert objects.get(keys.table_hint("t")) == b"2"
+    assert store.tables.check().ok
+
+
+def test_a_cut_and_its_entries_last_before_readers_see_them(store: Store, clock: ManualClock) -> None:
+    """On a folder, another process may have written them, and not have lived to flush them."""
+    synced: list[str] = []
+
+    class Folder(FaultStore):
+        def sync(self, names: Sequence[str]) -> None:
+            synced.extend(names)
+
+    inner = connection_of(store).counts.inner
+    folder = Folder(inner)
+    publisher = another(store, clock, folder)
+    publisher.tables.sync()
+    view = connection_of(publisher).view()
+    assert synced == [keys.cut(1), connection_of(store).keys.entry(0, view.sequence)]
+    synced.clear()
+    another(store, clock, folder).tables.sync()
+    assert synced == [keys.cut(2)]
+
+
+def test_a_vacuum_keeps_the_version_that_a_hint_named_until_now(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """A publisher died between a cut and the copies of its versions: engines have loaded the one before."""
+    faulty = FaultStore(objects)
+    faulty.plan = on(Fault.CRASH_BEFORE, "put_if_absent", key_contains=keys.table_version("t", 2))
+    with pytest.raises(SimulatedCrash):
+        another(store, clock, faulty).tables.sync()
+    clock.advance(100 * HOUR_MS)
+    loaded = int(objects.get(keys.table_hint("t")))
+    names = {keys.table_version("t", loaded), *_paths_of(store, 1)}
+    for _ in range(2):
+        another(store, clock).vacuum()
+        assert names <= {item.key for item in objects.list("")}
+        clock.advance(HOUR_MS)
+    clock.advance(100 * HOUR_MS)
+    another(store, clock).vacuum()
+    assert not names <= {item.key for item in objects.list("")}
+
+
+def _paths_of(store: Store, number: int) -> set[str]:
+    cut = published(store).cut(number)
+    assert cut is not None
+    paths = published(store).paths(cut.tables["t"])
+    return {path.removeprefix("s3://bucket/store/") for path in paths}

@@ -7,6 +7,7 @@ import pytest
 
 from tests.helpers.compaction import HOUR_MS, abort, commit, new_store
 from tests.helpers.connections import connection_of
+from tests.helpers.settling import settle_now
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.files import DataFile, TableFiles
@@ -113,6 +114,31 @@ def test_a_compaction_makes_each_segment_of_a_table_one_that_it_can_use(store: S
     assert _sync(store) == ("replace",)
     assert store.tables.show("t").copied_files == 0
     assert store.compact(dry_run=True).partitions == ()
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("log_start", [0, 1])
+def test_offsets_of_aborted_records_that_a_settlement_joins_to_shown_ones_change_nothing(
+    store: Store, log_start: int
+) -> None:
+    """They are in a segment of two partitions, which tables do not use where it is."""
+    for number in range(3):
+        commit(store, [b"%d" % number], partition=0)
+        commit(store, [b"%d" % number], partition=1)
+    if log_start:
+        store.delete_records({TopicPartition("t", 0): log_start})
+    _sync(store)
+    abort(store, [b"never", b"never"], partition=0)
+    cut = newest(store).number
+    settle_now(store)
+    batches = connection_of(store).view().partitions[TopicPartition("t", 0)].batches
+    assert [(batch.records, batch.limit > 6) for batch in batches][-1][1]
+    for _ in range(2):
+        assert _sync(store) == ()
+        assert newest(store).number == cut
+    commit(store, [b"new"], partition=0)
+    settle_now(store)
+    assert _sync(store) == ("append",)
 
 
 def test_delete_records_in_the_middle_of_a_segment_deletes_positions(store: Store) -> None:
