@@ -1,0 +1,38 @@
+"""Reads tables with ClickHouse in this process: chdb."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+from chdb.session import Session
+
+from tests.readers.workers.serving import Request, serve
+
+_SETTINGS = (
+    "output_format_arrow_string_as_string = 0, output_format_arrow_compression_method = 'none', "
+    "use_iceberg_metadata_files_cache = 0, session_timezone = 'UTC'"
+)
+
+
+def main() -> None:
+    os.chdir("/")  # It reads files below the current folder only.
+    session = Session()
+
+    def read(request: Request) -> Any:
+        folder = request["folder"].removeprefix("file://")
+        version = f"metadata/{PurePosixPath(request['metadata']).name}"
+        table = f"icebergLocal('{folder}/', SETTINGS iceberg_metadata_file_path = '{version}')"
+        settings = _SETTINGS
+        if request["snapshot"] is not None:
+            settings += f", iceberg_snapshot_id = {request['snapshot']}"
+        answer = session.query(f"SELECT * FROM {table} SETTINGS {settings}", "Arrow")
+        return pa.ipc.open_file(answer.bytes()).read_all()
+
+    serve(read)
+
+
+if __name__ == "__main__":
+    main()

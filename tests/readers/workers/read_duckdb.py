@@ -1,0 +1,30 @@
+"""Reads tables with DuckDB; its extensions are packages, so that nothing is downloaded at run time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_extension_avro
+import duckdb_extension_iceberg
+
+from tests.readers.workers.serving import Request, serve
+
+
+def main() -> None:
+    connection = duckdb.connect(config={"threads": 1})
+    for package in (duckdb_extension_avro, duckdb_extension_iceberg):
+        [extension] = Path(package.__path__[0]).rglob("*.duckdb_extension")
+        connection.execute(f"LOAD '{extension}'")
+    connection.execute("SET TimeZone = 'UTC'")
+
+    def read(request: Request) -> Any:
+        at = "" if request["snapshot"] is None else f", snapshot_from_id = {request['snapshot']}"
+        return connection.execute(f"SELECT * FROM iceberg_scan('{request['metadata']}'{at})").to_arrow_table()
+
+    serve(read)
+
+
+if __name__ == "__main__":
+    main()
