@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed = failed or bool(problems)
             _say(f"seed {seed}: {'different' if problems else 'equal'}", *problems)
     for name, result in results.items():
-        equal = result.reads - len(result.problems)
-        _say(f"{name}: {equal} of {result.reads} snapshots equal, {result.rows:,} rows")
-    return int(failed or any(not result.reads for result in results.values()))
+        ranges = f"; {result.equal_ranges} of {result.ranges} ranges equal" if result.ranges else ""
+        _say(f"{name}: {result.equal} of {result.snapshots} snapshots equal, {result.rows:,} rows{ranges}")
+    return int(failed or any(not result.snapshots for result in results.values()))
 
 
 def _seed(
@@ -57,7 +57,11 @@ def _seed(
         check = Check(history)
         problems = _lines("increments", increments.problems, options.most)
         for name, result in results.items():
-            found = check.run(read_plainly) if name == "plain" else check.run(workers[name].read, ENGINES[name].manner)
+            found = (
+                check.run(read_plainly, ranges=False)
+                if name == "plain"
+                else check.run(workers[name].read, ENGINES[name].manner)
+            )
             result.add(found)
             problems += _lines(name, found.problems, options.most)
     finally:

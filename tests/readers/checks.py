@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.readers.compare import EXACT, Manner, Row, canonical, difference, expected_rows
 from tests.readers.history import History, Publication, newest_version, version_of
 from tests.readers.plain import PlainTable
+
+
+@dataclass(frozen=True)
+class Range:
+    """A condition on rows, by which engines leave files and row groups out.
+
+    Attributes:
+        partition: The partition; None: all.
+        column: ``_offset`` or ``_timestamp``.
+        first: The smallest value, inclusive: an offset, or milliseconds since the epoch.
+        end: The end, exclusive.
+    """
+
+    partition: int | None
+    column: str
+    first: int
+    end: int
+
+    def has(self, row: Row) -> bool:
+        """Whether a row in canonical form is one of them."""
+        value = row[self.column] if self.column == "_offset" else row[self.column] // 1000
+        return bool(self.first <= value < self.end) and self.partition in {None, row["_partition_id"]}
 
 
 @dataclass(frozen=True)
@@ -21,6 +43,8 @@ class Read:
         number: The number of the version.
         snapshot_id: The snapshot; None: the current one of this version.
         heads: The last entry of each chain that it shows.
+        dropped: Whether this version says that there is no such table any more.
+        where: Which rows; None: all.
     """
 
     topic: str
@@ -28,6 +52,8 @@ class Read:
     number: int
     snapshot_id: int | None
     heads: tuple[int, ...]
+    dropped: bool = False
+    where: Range | None = None
 
 
 @dataclass
@@ -35,25 +61,47 @@ class Result:
     """What an engine has read.
 
     Attributes:
-        reads: How many snapshots.
-        rows: How many rows.
+        snapshots: How many snapshots.
+        equal: How many of them are equal.
+        rows: The rows of all snapshots.
+        ranges: How many ranges of rows.
+        equal_ranges: How many of these are equal.
         problems: What differs, one line for each read that does.
     """
 
-    reads: int = 0
+    snapshots: int = 0
+    equal: int = 0
     rows: int = 0
+    ranges: int = 0
+    equal_ranges: int = 0
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
-        self.reads += other.reads
-        self.rows += other.rows
-        self.problems += other.problems
+        for each in ("snapshots", "equal", "rows", "ranges", "equal_ranges", "problems"):
+            setattr(self, each, getattr(self, each) + getattr(other, each))
+
+    def count(self, read: Read, rows: int, problem: str | None) -> None:
+        """Count a read."""
+        equal = problem is None
+        if read.where is None:
+            self.snapshots, self.equal, self.rows = self.snapshots + 1, self.equal + equal, self.rows + rows
+        else:
+            self.ranges, self.equal_ranges = self.ranges + 1, self.equal_ranges + equal
+        if problem is not None:
+            self.problems.append(f"{read}: {problem}")
 
 
 def reads(history: History) -> list[Read]:
     """Each publication by its own version, and by the newest version each one that it still retains."""
     listed = [
-        Read(each.topic, version_of(history.store, each.topic, each.version), each.version, None, each.heads)
+        Read(
+            each.topic,
+            version_of(history.store, each.topic, each.version),
+            each.version,
+            None,
+            each.heads,
+            dropped=each.dropped,
+        )
         for each in history.publications
     ]
     for topic in history.topics:
@@ -63,17 +111,17 @@ def reads(history: History) -> list[Read]:
         life = [each for each in history.publications if each.topic == topic][-1]
         for each in history.publications:
             same = (each.topic, each.topic_id, each.life) == (topic, life.topic_id, life.life)
-            if same and each.snapshot_id in retained:
+            if same and not each.dropped and each.snapshot_id in retained:
                 listed.append(Read(topic, newest, number, each.snapshot_id, each.heads))
     return list(dict.fromkeys(listed))
 
 
-#: Reads the rows of a table.
+#: Reads the rows of a table; it may leave out the condition on rows.
 Reader = Callable[[Read], list[Row]]
 
 
 def read_plainly(read: Read) -> list[Row]:
-    """The rows as the plain reader sees them."""
+    """The rows as the plain reader sees them, all of them."""
     return PlainTable(read.metadata).rows(read.snapshot_id)
 
 
@@ -87,21 +135,23 @@ class Check:
     def __init__(self, history: History) -> None:
         self._history = history
         self._expected: dict[tuple[str, tuple[int, ...]], list[Row]] = {}
-        self.reads = reads(history)
+        whole = reads(history)
+        ranges = [replace(read, where=where) for read in whole for where in self._ranges(read)]
+        self.reads = [*whole, *ranges]
 
-    def run(self, reader: Reader, manner: Manner = EXACT) -> Result:
-        """Read all snapshots."""
+    def run(self, reader: Reader, manner: Manner = EXACT, *, ranges: bool = True) -> Result:
+        """Read all snapshots; with ``ranges`` also ranges of rows of them."""
         result = Result()
         for read in self.reads:
-            result.reads += 1
+            if read.where is not None and not ranges:
+                continue
+            found: list[Row] = []
             try:
                 found = reader(read)
-                result.rows += len(found)
                 problem = self._problem(read, found, manner)
             except Exception as error:  # noqa: BLE001 - whatever an engine raises is what it says of this table.
                 problem = f"{type(error).__name__}: {error}"
-            if problem is not None:
-                result.problems.append(f"{read}: {problem}")
+            result.count(read, len(found), problem)
         return result
 
     def _problem(self, read: Read, found: list[Row], manner: Manner) -> str | None:
@@ -110,15 +160,34 @@ class Check:
         names = [each["name"] for each in schema["fields"]]
         if read.snapshot_id is None and found and sorted(found[0]) != sorted(names):
             return f"the columns are {sorted(found[0])}, not {sorted(names)}"
-        return difference(canonical(schema, self._rows(read), manner), canonical(schema, found, manner))
+        expected = canonical(schema, self._rows(read), manner)
+        if read.where is not None:
+            expected = [row for row in expected if read.where.has(row)]
+        return difference(expected, canonical(schema, found, manner))
 
     def _rows(self, read: Read) -> list[Row]:
+        if read.dropped:
+            return []
         key = read.topic, read.heads
         if key not in self._expected:
             store = self._history.store
             entry = read.heads if len(read.heads) > 1 else read.heads[0]
             self._expected[key] = expected_rows(store, read.topic, store.snapshot(entry=entry))
         return self._expected[key]
+
+    def _ranges(self, read: Read) -> Iterator[Range]:
+        """Of each publication a range of offsets and one of times, both in the middle of its rows."""
+        rows = canonical(PlainTable(read.metadata).schema(None), self._rows(read))
+        if read.snapshot_id is not None or not rows:
+            return
+        offsets = sorted(row["_offset"] for row in rows)
+        yield Range(rows[len(rows) // 2]["_partition_id"], "_offset", *_middle(offsets))
+        yield Range(None, "_timestamp", *_middle(sorted(row["_timestamp"] // 1000 for row in rows)))
+
+
+def _middle(values: list[int]) -> tuple[int, int]:
+    """From the value after the first third of ascending ones to that after the second."""
+    return values[len(values) // 3], values[len(values) * 2 // 3] + 1
 
 
 class Increments:
@@ -134,6 +203,8 @@ class Increments:
 
     def follow(self, publication: Publication) -> None:
         """Read what a publication has appended."""
+        if publication.dropped:
+            return
         table = PlainTable(publication.metadata)
         key = publication.topic, publication.topic_id, publication.life
         seen = self._seen.setdefault(key, set())

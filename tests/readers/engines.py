@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -72,6 +72,7 @@ class Worker:
             "folder": read.metadata.rpartition("/metadata/")[0],
             "number": read.number,
             "snapshot": read.snapshot_id,
+            "where": None if read.where is None else asdict(read.where),
             "out": str(self._out),
         }
         _pipe(self._process.stdin).write(f"{json.dumps(request)}\n")

@@ -45,6 +45,7 @@ class Publication:
         metadata: The location of the metadata.
         snapshot_id: The current snapshot; None: it has none.
         heads: The last entry of each chain.
+        dropped: Whether this version says that there is no such table any more.
     """
 
     cut: int
@@ -55,6 +56,7 @@ class Publication:
     metadata: str
     snapshot_id: int | None
     heads: tuple[int, ...]
+    dropped: bool
 
 
 @dataclass
@@ -321,9 +323,6 @@ class History:
         assert cut is not None
         for change in report.changes:
             table = cut.tables[change.topic]
-            if table.dropped:
-                self._lives[change.topic] = self._lives.get(change.topic, 0) + 1
-                continue
             publication = Publication(
                 report.cut,
                 change.topic,
@@ -333,7 +332,9 @@ class History:
                 location_of(store, table.metadata),
                 table.snapshot_id,
                 report.heads,
+                table.dropped,
             )
+            self._lives[change.topic] = publication.life + table.dropped
             self.publications.append(publication)
             self._on_publication(publication)
 

@@ -7,8 +7,10 @@ Projection", "Delete Formats", "Name Mapping Serialization".
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +21,9 @@ import pyarrow.parquet as pq
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 _DATA, _POSITION_DELETES = 0, 1
 _NO_MAPPING: list[dict[str, Any]] = []
+#: The columns of which manifests have bounds.
+_OFFSET_FIELD, _TIMESTAMP_FIELD = 2, 3
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A row: the values of the table's columns by name.
 Row = dict[str, Any]
 
@@ -142,6 +147,7 @@ class PlainTable:
             raise TableError(f"{entry.path} has columns without field ids, which some engines refuse: {unknown}")
         names = {number: name for name, number in ids.items()}
         for place, row in enumerate(table.to_pylist()):
+            _check_bounds(entry, row)
             if place not in gone:
                 yield {each["name"]: _column(each, row, names, mapping, identity) for each in fields}
 
@@ -202,6 +208,19 @@ def _positions(entry: Entry, deletes: list[Entry]) -> set[int]:
             if row["file_path"] == entry.path:
                 positions.add(row["pos"])
     return positions
+
+
+def _check_bounds(entry: Entry, row: Mapping[str, Any]) -> None:
+    """Raise TableError if engines leave this row out when they look for its offset or its time."""
+    values = {
+        _OFFSET_FIELD: row["_offset"],
+        _TIMESTAMP_FIELD: (row["_timestamp"] - _EPOCH) // timedelta(microseconds=1),
+    }
+    for name, wrong in (("lower_bounds", int.__lt__), ("upper_bounds", int.__gt__)):
+        for bound in entry.file[name] or ():
+            [value] = struct.unpack("<q", bound["value"])
+            if wrong(values[bound["key"]], value):
+                raise TableError(f"{entry.path} has a row outside of its {name}: {values}, {value}")
 
 
 def _ids(schema: Any, mapping: list[dict[str, Any]]) -> dict[str, int]:

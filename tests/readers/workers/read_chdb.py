@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from chdb.session import Session
 
-from tests.readers.workers.serving import Request, serve
+from tests.readers.workers.serving import Request, condition, serve
 
 _SETTINGS = (
     "output_format_arrow_string_as_string = 0, output_format_arrow_compression_method = 'none', "
@@ -26,9 +26,10 @@ def main() -> None:
         version = f"metadata/{PurePosixPath(request['metadata']).name}"
         table = f"icebergLocal('{folder}/', SETTINGS iceberg_metadata_file_path = '{version}')"
         settings = _SETTINGS
+        where = condition(request, "toDateTime64('{}', 6, 'UTC')")
         if request["snapshot"] is not None:
             settings += f", iceberg_snapshot_id = {request['snapshot']}"
-        answer = session.query(f"SELECT * FROM {table} SETTINGS {settings}", "Arrow")
+        answer = session.query(f"SELECT * FROM {table} WHERE {where} SETTINGS {settings}", "Arrow")
         return pa.ipc.open_file(answer.bytes()).read_all()
 
     serve(read)

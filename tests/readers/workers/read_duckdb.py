@@ -9,7 +9,7 @@ import duckdb
 import duckdb_extension_avro
 import duckdb_extension_iceberg
 
-from tests.readers.workers.serving import Request, serve
+from tests.readers.workers.serving import Request, condition, serve
 
 
 def main() -> None:
@@ -21,7 +21,9 @@ def main() -> None:
 
     def read(request: Request) -> Any:
         at = "" if request["snapshot"] is None else f", snapshot_from_id = {request['snapshot']}"
-        return connection.execute(f"SELECT * FROM iceberg_scan('{request['metadata']}'{at})").to_arrow_table()
+        where = condition(request, "TIMESTAMPTZ '{}+00'")
+        query = f"SELECT * FROM iceberg_scan('{request['metadata']}'{at}) WHERE {where}"
+        return connection.execute(query).to_arrow_table()
 
     serve(read)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from pyiceberg.table import StaticTable
 
-from tests.readers.workers.serving import Request, serve
+from tests.readers.workers.serving import Request, condition, serve
 
 
 def read(request: Request) -> Any:
     table = StaticTable.from_metadata(request["metadata"])
-    return table.scan(snapshot_id=request["snapshot"]).to_arrow()
+    where = condition(request, "'{}+00:00'").replace("TRUE", "true")
+    return table.scan(row_filter=where, snapshot_id=request["snapshot"]).to_arrow()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.readers.workers.serving import Request, serve
+from tests.readers.workers.serving import Request, condition, serve
 
 
 def _session(jar: str, warehouse: str) -> SparkSession:
@@ -59,7 +59,8 @@ def main() -> None:
         count += 1
         _as_of(request, warehouse, f"t{count}")
         at = "" if request["snapshot"] is None else f" VERSION AS OF {request['snapshot']}"
-        return session.sql(f"SELECT * FROM w.t{count}{at}").toArrow()
+        where = condition(request, "TIMESTAMP '{}+00:00'")
+        return session.sql(f"SELECT * FROM w.t{count}{at} WHERE {where}").toArrow()
 
     try:
         serve(read)

@@ -9,12 +9,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 #: ``metadata``: the location of a version; ``folder``: that of the table; ``number``: of the version; ``snapshot``: an
-#: id, or None for the current one; ``out``: the path of the Arrow file.
+#: id, or None for the current one; ``where``: a range of rows with ``partition``, ``column``, ``first`` and ``end``, or
+#: None for all; ``out``: the path of the Arrow file.
 Request = dict[str, Any]
 
 
@@ -33,3 +35,23 @@ def serve(read: Callable[[Request], Any]) -> None:
         except BaseException as error:  # noqa: BLE001 - some engines raise panics, which are no Exception.
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def condition(request: Request, moment: str) -> str:
+    """The condition on rows in SQL.
+
+    Args:
+        request: The request.
+        moment: How a time in UTC is written, with ``{}`` in the place of its text.
+    """
+    where = request["where"]
+    if where is None:
+        return "TRUE"
+
+    def value(number: int) -> str:
+        if where["column"] == "_offset":
+            return str(number)
+        return moment.format(datetime.fromtimestamp(number / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f"))
+
+    both = f"{where['column']} >= {value(where['first'])} AND {where['column']} < {value(where['end'])}"
+    return both if where["partition"] is None else f"_partition_id = {where['partition']} AND {both}"
