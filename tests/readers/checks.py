@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.readers.compare import EXACT, Manner, Row, canonical, difference, expected_rows
 from tests.readers.history import History, Publication, newest_version, version_of
-from tests.readers.plain import PlainTable
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def reads(history: History) -> list[Read]:
     for topic in history.topics:
         number = newest_version(history.store, topic)
         newest = version_of(history.store, topic, number)
-        retained = PlainTable(newest).snapshots
+        retained = history.table(newest).snapshots
         life = [each for each in history.publications if each.topic == topic][-1]
         for each in history.publications:
             same = (each.topic, each.topic_id, each.life) == (topic, life.topic_id, life.life)
@@ -120,9 +119,9 @@ def reads(history: History) -> list[Read]:
 Reader = Callable[[Read], list[Row]]
 
 
-def read_plainly(read: Read) -> list[Row]:
-    """The rows as the plain reader sees them, all of them."""
-    return PlainTable(read.metadata).rows(read.snapshot_id)
+def plain_reader(history: History) -> Reader:
+    """The plain reader, which knows no conditions."""
+    return lambda read: history.table(read.metadata).rows(read.snapshot_id)
 
 
 class Check:
@@ -156,7 +155,7 @@ class Check:
 
     def _problem(self, read: Read, found: list[Row], manner: Manner) -> str | None:
         """What is wrong with rows; columns that were added after a snapshot may be there, as nulls, or not."""
-        schema = PlainTable(read.metadata).schema(None)
+        schema = self._history.table(read.metadata).schema(None)
         names = [each["name"] for each in schema["fields"]]
         if read.snapshot_id is None and found and sorted(found[0]) != sorted(names):
             return f"the columns are {sorted(found[0])}, not {sorted(names)}"
@@ -177,7 +176,7 @@ class Check:
 
     def _ranges(self, read: Read) -> Iterator[Range]:
         """Of each publication a range of offsets and one of times, both in the middle of its rows."""
-        rows = canonical(PlainTable(read.metadata).schema(None), self._rows(read))
+        rows = canonical(self._history.table(read.metadata).schema(None), self._rows(read))
         if read.snapshot_id is not None or not rows:
             return
         offsets = sorted(row["_offset"] for row in rows)
@@ -201,11 +200,11 @@ class Increments:
         self.rows = 0
         self.problems: list[str] = []
 
-    def follow(self, publication: Publication) -> None:
+    def follow(self, history: History, publication: Publication) -> None:
         """Read what a publication has appended."""
         if publication.dropped:
             return
-        table = PlainTable(publication.metadata)
+        table = history.table(publication.metadata)
         key = publication.topic, publication.topic_id, publication.life
         seen = self._seen.setdefault(key, set())
         for number, snapshot in table.snapshots.items():

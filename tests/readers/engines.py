@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from tests.readers.checks import Read
+from tests.readers.checks import Read, Reader
 from tests.readers.compare import EXACT, Manner, Row
 
 _ROOT = Path(__file__).parents[2]
@@ -61,8 +61,20 @@ class Worker:
     def __init__(self, process: subprocess.Popen[str], out: Path) -> None:
         self._process, self._out = process, out
 
-    def read(self, read: Read) -> list[Row]:
+    def reader(self, options: Mapping[str, Any] | None) -> Reader:
+        """What reads tables of a store; ``options`` are those of its storage, None for a folder."""
+        s3 = None
+        if options is not None:
+            region = options["client_kwargs"]["region_name"]
+            s3 = {**{name: options[name] for name in ("endpoint_url", "key", "secret")}, "region": region}
+        return lambda read: self.read(read, s3)
+
+    def read(self, read: Read, s3: Mapping[str, str] | None = None) -> list[Row]:
         """The rows of a table.
+
+        Args:
+            read: What is read.
+            s3: ``endpoint_url``, ``key``, ``secret`` and ``region``; None for a folder.
 
         Raises:
             EngineError: The engine refuses, or its process has ended.
@@ -73,6 +85,7 @@ class Worker:
             "number": read.number,
             "snapshot": read.snapshot_id,
             "where": None if read.where is None else asdict(read.where),
+            "s3": s3,
             "out": str(self._out),
         }
         _pipe(self._process.stdin).write(f"{json.dumps(request)}\n")

@@ -15,6 +15,7 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.settling import settle_now
+from tests.readers.plain import PlainTable
 from tests.readers.values import evolved, new_schema, rows
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
@@ -87,7 +88,7 @@ class History:
         seed: The seed.
         place: A folder that does not exist, or the URL of a store that does not.
         options: The options of the storage.
-        on_publication: Called after each ``sync`` with each table that it has changed.
+        on_publication: Called after each ``sync`` with the history, and with each table that it has changed.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class History:
         seed: int,
         place: str | Path,
         options: dict[str, Any] | None = None,
-        on_publication: Callable[[Publication], object] = lambda _: None,
+        on_publication: Callable[[History, Publication], object] = lambda *_: None,
     ) -> None:
         self.rng = random.Random(f"readers/{seed}")
         #: After the times at which the files of a folder are written, so that leases of compactions are over.
@@ -141,6 +142,11 @@ class History:
     def topics(self) -> list[str]:
         """The topics that have a table."""
         return [topic.name for topic in self._topics.values() if topic.table]
+
+    def table(self, metadata: str) -> PlainTable:
+        """A table by a version of its metadata, for the plain reader."""
+        objects, root = connection_of(self.store).objects, location_of(self.store, "")
+        return PlainTable(metadata, lambda location: objects.get(location.removeprefix(root)))
 
     def _runtime(self) -> Runtime:
         rng = random.Random(self.rng.getrandbits(64))
@@ -336,7 +342,7 @@ class History:
             )
             self._lives[change.topic] = publication.life + table.dropped
             self.publications.append(publication)
-            self._on_publication(publication)
+            self._on_publication(self, publication)
 
 
 def _published(tables: Tables) -> Published:

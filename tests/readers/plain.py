@@ -1,4 +1,4 @@
-"""A reader of Iceberg v2 tables in a folder, with nothing but fastavro and pyarrow: slow, plain, by the specification.
+"""A reader of Iceberg v2 tables, with nothing but fastavro and pyarrow: slow, plain, by the specification.
 
 It shares no code with what writes the tables. Source: the Iceberg table specification, v2: "Scan Planning", "Column
 Projection", "Delete Formats", "Name Mapping Serialization".
@@ -6,16 +6,16 @@ Projection", "Delete Formats", "Name Mapping Serialization".
 
 from __future__ import annotations
 
+import io
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import fastavro
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
@@ -24,6 +24,8 @@ _NO_MAPPING: list[dict[str, Any]] = []
 #: The columns of which manifests have bounds.
 _OFFSET_FIELD, _TIMESTAMP_FIELD = 2, 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Returns the bytes of the object at a location.
+Fetch = Callable[[str], bytes]
 #: A row: the values of the table's columns by name.
 Row = dict[str, Any]
 
@@ -65,11 +67,13 @@ class PlainTable:
     """A table by one version of its metadata.
 
     Args:
-        metadata: The location of the metadata, a path or a ``file:`` URL.
+        metadata: The location of the metadata.
+        fetch: Returns the bytes of the object at a location.
     """
 
-    def __init__(self, metadata: str) -> None:
-        self.document: dict[str, Any] = json.loads(local(metadata).read_bytes())
+    def __init__(self, metadata: str, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.document: dict[str, Any] = json.loads(fetch(metadata))
         if self.document["format-version"] != 2:
             raise TableError(f"{metadata} is of version {self.document['format-version']}")
         self.snapshots: dict[int, dict[str, Any]] = {each["snapshot-id"]: each for each in self.document["snapshots"]}
@@ -122,8 +126,8 @@ class PlainTable:
         """
         entries = [
             entry
-            for manifest in _records(self.snapshots[snapshot_id]["manifest-list"])
-            for entry in _entries_of(manifest)
+            for manifest in _records(self._fetch(self.snapshots[snapshot_id]["manifest-list"]))
+            for entry in _entries_of(manifest, self._fetch(manifest["manifest_path"]))
         ]
         paths = [entry.path for entry in entries if entry.live]
         if len(set(paths)) != len(paths):
@@ -131,14 +135,14 @@ class PlainTable:
         return entries
 
     def _rows_of(self, entry: Entry, deletes: list[Entry], fields: list[dict[str, Any]]) -> Iterator[Row]:
-        path = local(entry.path)
-        if path.stat().st_size != entry.file["file_size_in_bytes"]:
-            raise TableError(f"{entry.path} has {path.stat().st_size} bytes, not as its manifest says")
+        data = self._fetch(entry.path)
+        if len(data) != entry.file["file_size_in_bytes"]:
+            raise TableError(f"{entry.path} has {len(data)} bytes, not as its manifest says")
         mapping = json.loads(self.document["properties"].get("schema.name-mapping.default", "[]"))
-        table = pq.read_table(path, partitioning=None)
+        table = pq.read_table(pa.BufferReader(data))
         if table.num_rows != entry.file["record_count"]:
             raise TableError(f"{entry.path} has {table.num_rows} rows, not as its manifest says")
-        gone = _positions(entry, deletes)
+        gone = self._positions(entry, deletes)
         if gone and max(gone) >= table.num_rows:
             raise TableError(f"a row of {entry.path} is deleted that it does not have")
         identity = {source: entry.file["partition"][name] for source, name in self._identities()}
@@ -151,27 +155,33 @@ class PlainTable:
             if place not in gone:
                 yield {each["name"]: _column(each, row, names, mapping, identity) for each in fields}
 
+    def _positions(self, entry: Entry, deletes: list[Entry]) -> set[int]:
+        """The rows of a data file that are deleted."""
+        positions: set[int] = set()
+        for delete in deletes:
+            if delete.file["content"] != _POSITION_DELETES:
+                raise TableError(f"{delete.path} has deletes by equality")
+            if delete.sequence < entry.sequence or delete.file["partition"] != entry.file["partition"]:
+                continue
+            for row in pq.read_table(pa.BufferReader(self._fetch(delete.path))).to_pylist():
+                if row["file_path"] == entry.path:
+                    positions.add(row["pos"])
+        return positions
+
     def _identities(self) -> list[tuple[int, str]]:
         """The source column and the name of each identity partition field."""
         [spec] = self.document["partition-specs"]
         return [(each["source-id"], each["name"]) for each in spec["fields"] if each["transform"] == "identity"]
 
 
-def local(location: str) -> Path:
-    """The path that a location names."""
-    url = urlsplit(location)
-    return Path(unquote(url.path) if url.scheme == "file" else location)
+def _records(data: bytes) -> list[Any]:
+    return list(fastavro.reader(io.BytesIO(data)))
 
 
-def _records(location: str) -> list[Any]:
-    with local(location).open("rb") as file:
-        return list(fastavro.reader(file))
-
-
-def _entries_of(manifest: Any) -> list[Entry]:
+def _entries_of(manifest: Any, data: bytes) -> list[Entry]:
     """The entries of a manifest, with what they inherit of it."""
     path = manifest["manifest_path"]
-    if local(path).stat().st_size != manifest["manifest_length"]:
+    if len(data) != manifest["manifest_length"]:
         raise TableError(f"{path} has another size than the manifest list says")
     entries = [
         Entry(
@@ -180,7 +190,7 @@ def _entries_of(manifest: Any) -> list[Entry]:
             manifest["sequence_number"] if each["sequence_number"] is None else each["sequence_number"],
             each["data_file"],
         )
-        for each in _records(path)
+        for each in _records(data)
     ]
     for status, name in enumerate(("existing", "added", "deleted")):
         of_status = [entry for entry in entries if entry.status == status]
@@ -194,20 +204,6 @@ def _entries_of(manifest: Any) -> list[Entry]:
     if any(entry.deletes != bool(manifest["content"]) for entry in entries):
         raise TableError(f"{path} has files of another content than the manifest list says")
     return entries
-
-
-def _positions(entry: Entry, deletes: list[Entry]) -> set[int]:
-    """The rows of a data file that are deleted."""
-    positions: set[int] = set()
-    for delete in deletes:
-        if delete.file["content"] != _POSITION_DELETES:
-            raise TableError(f"{delete.path} has deletes by equality")
-        if delete.sequence < entry.sequence or delete.file["partition"] != entry.file["partition"]:
-            continue
-        for row in pq.read_table(local(delete.path), partitioning=None).to_pylist():
-            if row["file_path"] == entry.path:
-                positions.add(row["pos"])
-    return positions
 
 
 def _check_bounds(entry: Entry, row: Mapping[str, Any]) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.readers.checks import Check, Increments, read_plainly
+from tests.readers.checks import Check, Increments, plain_reader
 from tests.readers.compare import canonical, difference
 from tests.readers.history import History
-from tests.readers.plain import PlainTable
 
 
 # Of 1 and 3 chains; with cuts in new files, settled segments, cleans, topics created again, tables that are disabled.
@@ -23,7 +22,7 @@ def test_each_published_snapshot_has_the_rows_of_a_scan(seed: int, tmp_path: Pat
     try:
         history.run(50)
         check = Check(history)
-        result = check.run(read_plainly, ranges=False)
+        result = check.run(plain_reader(history), ranges=False)
     finally:
         history.close()
     assert increments.problems == []
@@ -46,10 +45,9 @@ def test_a_seed_gives_one_history(tmp_path: Path) -> None:
 def test_the_comparison_notices_lost_repeated_and_altered_rows(tmp_path: Path) -> None:
     history = History(3, tmp_path / "store")
     history.run(50)
-    history.close()
-    [last] = history.publications[-1:]
-    table = PlainTable(last.metadata)
+    table = history.table(history.publications[-1].metadata)
     schema, rows = table.schema(None), table.rows()
+    history.close()
     expected = canonical(schema, rows)
     assert len(rows) > 2
     assert difference(expected, canonical(schema, reversed(rows))) is None

@@ -22,9 +22,13 @@ def main() -> None:
     session = Session()
 
     def read(request: Request) -> Any:
-        folder = request["folder"].removeprefix("file://")
+        folder, s3 = request["folder"], request["s3"]
         version = f"metadata/{PurePosixPath(request['metadata']).name}"
-        table = f"icebergLocal('{folder}/', SETTINGS iceberg_metadata_file_path = '{version}')"
+        function, arguments = "icebergLocal", f"'{folder.removeprefix('file://')}/'"
+        if s3 is not None:
+            place = f"{s3['endpoint_url']}/{folder.removeprefix('s3://')}/"
+            function, arguments = "icebergS3", f"'{place}', '{s3['key']}', '{s3['secret']}'"
+        table = f"{function}({arguments}, SETTINGS iceberg_metadata_file_path = '{version}')"
         settings = _SETTINGS
         where = condition(request, "toDateTime64('{}', 6, 'UTC')")
         if request["snapshot"] is not None:

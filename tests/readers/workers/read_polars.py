@@ -7,11 +7,16 @@ from typing import Any
 
 import polars as pl
 
-from tests.readers.workers.serving import Request, serve
+from tests.readers.workers.serving import Request, iceberg_options, serve
 
 
 def read(request: Request) -> Any:
-    table = pl.scan_iceberg(request["metadata"], snapshot_id=request["snapshot"], reader_override="native")
+    table = pl.scan_iceberg(
+        request["metadata"],
+        snapshot_id=request["snapshot"],
+        storage_options=iceberg_options(request),
+        reader_override="native",
+    )
     if request["where"] is not None:
         table = table.filter(_condition(request["where"]))
     return table.collect().to_arrow()

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 #: ``metadata``: the location of a version; ``folder``: that of the table; ``number``: of the version; ``snapshot``: an
 #: id, or None for the current one; ``where``: a range of rows with ``partition``, ``column``, ``first`` and ``end``, or
-#: None for all; ``out``: the path of the Arrow file.
+#: None for all; ``s3``: ``endpoint_url``, ``key``, ``secret`` and ``region``, or None of a folder; ``out``: the path of
+#: the Arrow file.
 Request = dict[str, Any]
 
 
@@ -35,6 +36,13 @@ def serve(read: Callable[[Request], Any]) -> None:
         except BaseException as error:  # noqa: BLE001 - some engines raise panics, which are no Exception.
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def iceberg_options(request: Request) -> dict[str, str]:
+    """The options of the storage under the names of Iceberg's."""
+    s3 = request["s3"]
+    names = {"endpoint_url": "endpoint", "key": "access-key-id", "secret": "secret-access-key", "region": "region"}
+    return {} if s3 is None else {f"s3.{names[name]}": value for name, value in s3.items()}
 
 
 def condition(request: Request, moment: str) -> str:
