@@ -16,15 +16,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Manner:
-    """What an engine cannot represent.
+    """What an engine cannot represent, and where it is known to be wrong.
 
     Attributes:
         no_nulls_in: The nested types of which it has no null: ``list``, ``map``, ``struct``, and ``list of struct`` and
             ``map of struct`` for those with such elements or values only. An empty list or map, or a struct of nulls,
             stands for it.
+        misses_late_times: It does not find rows by their time in segments that were written while their topic had no
+            table.
     """
 
     no_nulls_in: frozenset[str] = frozenset()
+    misses_late_times: bool = False
 
 
 EXACT = Manner()

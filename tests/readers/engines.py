@@ -29,7 +29,7 @@ class Engine:
 
     Attributes:
         name: Its name, which its folder and its worker have.
-        manner: What it cannot represent.
+        manner: What it cannot represent, and where it is known to be wrong.
     """
 
     name: str
@@ -45,7 +45,8 @@ ENGINES = {
         # ClickHouse has no null of a list, a map or a tuple.
         Engine("chdb", Manner(frozenset({"list", "map", "struct"}))),
         Engine("polars"),
-        Engine("spark"),
+        # https://github.com/apache/iceberg/issues/18173
+        Engine("spark", Manner(misses_late_times=True)),
     )
 }
 

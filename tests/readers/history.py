@@ -47,6 +47,7 @@ class Publication:
         snapshot_id: The current snapshot; None: it has none.
         heads: The last entry of each chain.
         dropped: Whether this version says that there is no such table any more.
+        late: Whether the topic was without a table for some time, in which its segments were not written for one.
     """
 
     cut: int
@@ -58,6 +59,7 @@ class Publication:
     snapshot_id: int | None
     heads: tuple[int, ...]
     dropped: bool
+    late: bool
 
 
 @dataclass
@@ -68,6 +70,7 @@ class _Topic:
     compacted: bool
     partitions: int
     table: bool
+    late: bool
 
 
 class _ClockedStore(LocalStore):
@@ -177,7 +180,7 @@ class History:
         partitions = rng.randint(1, 4)
         timestamp = rng.choice([None, *moments])
         self.store.create_topic(name, partitions, schema, key, timestamp, config)
-        self._topics[name] = _Topic(name, schema, key, compacted, partitions, table)
+        self._topics[name] = _Topic(name, schema, key, compacted, partitions, table, late=not table)
 
     def _any_topic(self) -> _Topic:
         return self.rng.choice(list(self._topics.values()))
@@ -211,7 +214,7 @@ class History:
         topic, tables = self._any_topic(), self.store.tables
         if topic.table and self.rng.random() < 0.3:
             tables.disable(topic.name)
-            topic.table = False
+            topic.table, topic.late = False, True
         else:
             tables.enable(topic.name)
             topic.table = True
@@ -339,6 +342,7 @@ class History:
                 table.snapshot_id,
                 report.heads,
                 table.dropped,
+                change.topic in self._topics and self._topics[change.topic].late,
             )
             self._lives[change.topic] = publication.life + table.dropped
             self.publications.append(publication)
