@@ -324,6 +324,33 @@ PEERS ?= 1
 foreign-clients: $(STAMP) ## Run the tests of franz-go, kafka-python, confluent-kafka and kcat against gateways: SUITES, PEERS, ONLY, ACCEPT=1
 	'$(BIN)/python' -m tests.harness.foreign $(SUITES) --gateways '$(PEERS)' $(if $(ONLY),--only $(ONLY)) $(if $(ACCEPT),--accept)
 
+# Engines that read tables, each with an environment of its own below READERS, in the versions of tests/readers/requirements.
+# ENGINES chooses; HISTORIES from the seed FIRST=0 on; the stores of those whose rows differ are kept in READERS/kept.
+READERS ?= build/readers
+ENGINES ?=
+ICEBERG_SPARK := org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
+ICEBERG_JAR := $(subst :,-,$(patsubst org.apache.iceberg:%,%,$(ICEBERG_SPARK))).jar
+SHORT_READERS := pyiceberg duckdb polars
+CHOSEN_READERS = $(or $(ENGINES),pyiceberg duckdb chdb polars spark)
+
+$(READERS)/%/.installed: tests/readers/requirements/%.txt
+	@echo 'Installing $* into $(@D) …'
+	@mkdir -p '$(@D)'; '$(PYTHON)' -m venv '$(@D)'
+	@'$(@D)/bin/python' -m pip install --quiet --disable-pip-version-check -r '$<'
+	@touch '$@'
+
+$(READERS)/$(ICEBERG_JAR):
+	@command -v mvn >/dev/null || { echo "Maven fetches Iceberg's runtime for Spark, and is not installed (Debian: maven)." >&2; exit 1; }
+	@mkdir -p '$(@D)'; mvn -B -q dependency:copy -Dartifact='$(ICEBERG_SPARK)' -DoutputDirectory='$(abspath $(@D))'
+
+.PHONY: readers readers-short
+readers: $(if $(filter spark,$(CHOSEN_READERS)),java $(READERS)/$(ICEBERG_JAR)) $(STAMP) $(CHOSEN_READERS:%=$(READERS)/%/.installed) ## Let pyiceberg, DuckDB, ClickHouse, Polars and Spark read the tables of HISTORIES=10 random histories: ENGINES, FIRST
+	'$(BIN)/python' -m tests.readers '$(READERS)' $(CHOSEN_READERS) --seeds '$(FIRST)' '$(if $(filter file,$(origin HISTORIES)),10,$(HISTORIES))' \
+		--keep '$(READERS)/kept' $(if $(filter spark,$(CHOSEN_READERS)),--runtime '$(READERS)/$(ICEBERG_JAR)')
+
+readers-short: $(STAMP) $(SHORT_READERS:%=$(READERS)/%/.installed) ## As readers, one history, with pyiceberg, DuckDB and Polars: less than three minutes
+	'$(BIN)/python' -m tests.readers '$(READERS)' $(SHORT_READERS) --seeds 3 1 --keep '$(READERS)/kept'
+
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks

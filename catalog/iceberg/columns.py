@@ -16,7 +16,8 @@ import pyarrow.types as pt
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import InvalidConfigError
-from txnstore.segment.schema import RECORD_SCHEMA, schema_from_text
+from txnstore.segment.schema import HORIZON_FIELD, RECORD_SCHEMA, schema_from_text
+from txnstore.segment.schema import PARTITION_FIELD as SEGMENT_PARTITION
 
 #: The columns that each table has before those of the topic, with their field ids and types.
 PARTITION_ID, OFFSET, TIMESTAMP = "_partition_id", "_offset", "_timestamp"
@@ -28,6 +29,10 @@ _LEADING = (
 )
 #: The first field id of a column of a topic.
 FIRST_FIELD = 11
+
+#: Columns of some segments that no table shows. They have field ids like columns that a table has no more: pyiceberg
+#: refuses files with a column that has none, and DuckDB reads nulls in all columns of such a file.
+_UNSHOWN = {SEGMENT_PARTITION.name: 4, HORIZON_FIELD.name: 5}
 
 #: The names of Iceberg's metadata columns, which engines add to each table.
 RESERVED = frozenset(
@@ -67,7 +72,8 @@ class Columns:
 
     def name_mapping(self) -> str:
         """The property ``schema.name-mapping.default``: the field ids by name, for files without ids."""
-        return json.dumps([_mapped(field["name"], field["id"], field["type"]) for field in self.fields])
+        own = [_mapped(field["name"], field["id"], field["type"]) for field in self.fields]
+        return json.dumps([*own, *(_mapped(name, number, "") for name, number in _UNSHOWN.items())])
 
 
 def table_columns(topic: CatalogTopic, before: Columns | None = None) -> Columns:

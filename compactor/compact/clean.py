@@ -254,7 +254,11 @@ class Clean:
         if pending.writer is None:
             config, schema = self._writer.config, self._projection.rows
             pending.writer = SegmentWriter(
-                schema, config.segment_format, config.compression, row_group_bytes=self._memory.rows
+                schema,
+                config.segment_format,
+                config.compression,
+                row_group_bytes=self._memory.rows,
+                for_table=config.has_table,
             )
         pending.writer.append(rows)
         pending.parts.append(_range_of(rows, sums))

@@ -70,7 +70,11 @@ def _encode(
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
-    with SegmentWriter(projection.schema, fmt, compression) as writer, BackgroundQueue(pool) as writing:
+    for_table = topic_writer(topic).config.has_table
+    with (
+        SegmentWriter(projection.schema, fmt, compression, for_table=for_table) as writer,
+        BackgroundQueue(pool) as writing,
+    ):
         at = plan.base_offset - 1
         for table in in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)

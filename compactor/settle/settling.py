@@ -372,7 +372,10 @@ def _encode(
     """
     sources = [source for merge in merges for source in merge.plan.sources]
     ends = np.cumsum([merge.plan.records for merge in merges])
-    with SegmentWriter(projection.schema, fmt, compression, row_group_bytes=_GROUP_BYTES) as writer:
+    for_table = topic_writer(projection.topic).config.has_table
+    with SegmentWriter(
+        projection.schema, fmt, compression, row_group_bytes=_GROUP_BYTES, for_table=for_table
+    ) as writer:
         for table in _tables(parts, sources, projection):
             _check_open(parts)
             hashes, sizes = row_hashes(table)

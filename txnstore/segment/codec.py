@@ -216,6 +216,7 @@ class SegmentWriter:
         row_group_rows: The maximum number of rows per row group.
         row_group_bytes: The maximum size of a row group in bytes before compression, and of the encoded bytes that are
             not in a file; None: :data:`ROW_GROUP_BYTES`, and 32 MiB.
+        for_table: Iceberg tables may use it; see :func:`txnstore.segment.parquet.parquet_writer`.
     """
 
     def __init__(
@@ -225,12 +226,15 @@ class SegmentWriter:
         compression: str = "zstd",
         row_group_rows: int = ROW_GROUP_ROWS,
         row_group_bytes: int | None = None,
+        *,
+        for_table: bool = False,
     ) -> None:
         check_format(fmt, compression)
         self._schema = schema
         self._format = fmt
         self._compression = COMPRESSIONS[fmt][compression]
         self._row_group_rows = row_group_rows
+        self._for_table = for_table
         self._row_group_bytes = row_group_bytes if row_group_bytes is not None else ROW_GROUP_BYTES
         self._memory = row_group_bytes
         self._sink: Any = None
@@ -353,7 +357,7 @@ class SegmentWriter:
             level = ZSTD_LEVEL if codec == "zstd" else None
             options = pa.ipc.IpcWriteOptions(compression=pa.Codec(codec, level) if codec else None)
             return pa.ipc.new_file(self._sink, self._schema, options=options)
-        return parquet_writer(self._sink, self._schema, first, codec, small=small)
+        return parquet_writer(self._sink, self._schema, first, codec, small=small, for_table=self._for_table)
 
 
 def _compact(table: pa.Table) -> pa.Table:

@@ -30,7 +30,7 @@ _SAMPLE = 8192
 
 
 def parquet_writer(
-    sink: Any, schema: pa.Schema, first: pa.Table, codec: str | None, *, small: bool
+    sink: Any, schema: pa.Schema, first: pa.Table, codec: str | None, *, small: bool, for_table: bool = False
 ) -> pq.ParquetWriter:
     """Open a writer.
 
@@ -40,13 +40,15 @@ def parquet_writer(
         first: The first rows that will be written, which decide the settings.
         codec: pyarrow's name of the compression; None: none.
         small: These are all rows of a small file.
+        for_table: Iceberg tables may use the file: times in milliseconds get no statistics. Iceberg's Java library
+            takes these for microseconds, so Spark finds no row by its time (apache/iceberg#18173).
     """
     compression: Any = codec or "none"
     level: Any = ZSTD_LEVEL if codec == "zstd" else None
     compressed = _worth_compressing(first) if small and codec is not None else None
     if compressed is not None:
         compression, level = dict.fromkeys(compressed, codec), level and dict.fromkeys(compressed, level)
-    encodings = _encodings(first)
+    encodings = _encodings(first, without_milliseconds=for_table)
     return pq.ParquetWriter(sink, schema, compression=compression, compression_level=level, **encodings)
 
 
@@ -61,15 +63,19 @@ def _worth_compressing(table: pa.Table) -> list[str] | None:
     return [field.name for field in large]
 
 
-def _encodings(table: pa.Table) -> dict[str, Any]:
-    """The encoding options of each column, by its type and a sample of its values."""
+def _encodings(table: pa.Table, *, without_milliseconds: bool) -> dict[str, Any]:
+    """The encoding options of each column, by its type and a sample of its values.
+
+    ``without_milliseconds``: times in milliseconds get no statistics.
+    """
     deltas, dictionaries, statistics = {}, [], []
     nested = any(pt.is_nested(field.type) for field in table.schema)
     for column, name in zip(table.columns, table.column_names, strict=True):
         if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
             if not (nested and "." in name):  # It may be the path of a part of a nested column, of another type.
                 deltas[name] = "DELTA_BINARY_PACKED"
-            statistics.append(name)
+            if not (without_milliseconds and _is_milliseconds(column.type)):
+                statistics.append(name)
         elif _is_variable(column.type):
             if column.nbytes <= _SHORT * max(1, len(column)):
                 statistics.append(name)
@@ -82,6 +88,10 @@ def _encodings(table: pa.Table) -> dict[str, Any]:
         "use_dictionary": dictionaries or False,
         "write_statistics": statistics or False,
     }
+
+
+def _is_milliseconds(data_type: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(data_type)) and data_type.unit == "ms"
 
 
 def _is_variable(data_type: pa.DataType) -> bool:

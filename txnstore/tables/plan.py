@@ -5,8 +5,9 @@ write such segments. The other visible rows are copied into *tails*, Parquet fil
 offsets, until a compaction replaces them.
 
 The rows of a partition that a table has shown stay as they are, but for what retention deletes and a clean removes.
-So a publication has up to four snapshots, in this order: ``delete``, ``append``, ``overwrite``, ``replace``. Readers of
-the increments of a table see each row once: in the ``append`` that has it.
+So a publication has up to five snapshots, in this order: ``delete``, ``append``, ``delete``, ``overwrite`` and
+``replace``. Readers of the increments of a table see each row once: in the ``append`` that has it. An ``append``
+deletes nothing, so what the log start cuts off a new file is deleted by a snapshot of its own.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         plans: The plans of the partitions.
         written: What was written for them.
     """
-    delete, append, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes()
+    delete, append, cut, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes(), _Changes()
     deletes = dict(before.deletes)
 
     def remove(changes: _Changes, files: Iterable[DataFile]) -> int:
@@ -342,7 +343,7 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         trim(delete, [each.file for each in plan.trims if each.file.path in before.data])
         appended = written.files(plan.appended)
         append.added += appended
-        trim(append, appended)
+        trim(cut, appended)
         replacing, outdated = written.files(plan.replacing), written.files(plan.outdated)
         if not replacing and not outdated:
             continue
@@ -353,7 +354,7 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         remove(changes, outdated)
         changes.added += replacing
         trim(changes, replacing)
-    named = ("delete", delete), ("append", append), ("overwrite", overwrite), ("replace", replace)
+    named = ("delete", delete), ("append", append), ("delete", cut), ("overwrite", overwrite), ("replace", replace)
     return [step for operation, changes in named for step in changes.step(operation)]
 
 

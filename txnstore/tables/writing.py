@@ -53,7 +53,8 @@ class FileWriter:
             CorruptionError: A segment is missing or damaged.
         """
         bounds: list[tuple[int, int, int, int]] = []
-        with SegmentWriter(self._stored.schema, "parquet", topic_writer(self._topic).compression) as writer:
+        compression = topic_writer(self._topic).compression
+        with SegmentWriter(self._stored.schema, "parquet", compression, for_table=True) as writer:
             for table in read_ahead(self._objects, self._connection.pool, tail.slices, self._stored, together=True):
                 if table.num_rows:
                     offsets = table.column(OFFSET_FIELD.name)

@@ -204,6 +204,20 @@ def column_of(data: bytes, name: str) -> Any:
     return column
 
 
+def test_a_segment_for_tables_has_no_statistics_of_milliseconds() -> None:
+    """Iceberg's Java library takes them for microseconds, and leaves out the row group."""
+    moments = range(10)
+    table = pa.table(
+        {"ms": pa.array(moments, pa.timestamp("ms", "UTC")), "us": pa.array(moments, pa.timestamp("us", "UTC"))}
+    )
+    for for_table in (False, True):
+        with SegmentWriter(table.schema, for_table=for_table) as writer:
+            writer.append(table)
+            data = writer.finish().data
+        assert (column_of(data, "ms").statistics is None) == for_table
+        assert column_of(data, "us").statistics.has_min_max
+
+
 def test_parquet_encodings_follow_the_values() -> None:
     rows = 5000
     table = pa.table(
