@@ -115,8 +115,10 @@ def _components(edges: Iterable[_Edge]) -> Iterator[list[int]]:
                     parent = work[-1][0]
                     low[parent] = min(low[parent], low[node])
                 if low[node] == number[node]:
-                    place = stack.index(node) if stack[-1] != node else len(stack) - 1
-                    component, stack[place:] = stack[place:], []
+                    component = [stack.pop()]
+                    while component[-1] != node:
+                        component.append(stack.pop())
+                    component.reverse()
                     waiting.difference_update(component)
                     if len(component) > 1:
                         yield component
