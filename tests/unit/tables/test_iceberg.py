@@ -112,7 +112,8 @@ def _written(group: Group, sequence: int) -> Group:
 def test_many_small_manifests_are_joined_and_their_files_stay_those_of_their_snapshots() -> None:
     groups: list[Group] = []
     for sequence in range(1, 33):
-        following = next_groups(groups, [_data_file(sequence)], (), sequence, sequence)
+        added, removed = [_data_file(sequence), _data_file(100 * sequence)], ["d100"] if sequence == 9 else []
+        following = next_groups(groups, added, removed, sequence, sequence)
         groups = [_written(group, sequence) for group in following]
     assert len(groups) == 32
     joined = next_groups(groups, [_data_file(33)], ("d3",), 33, 33)
@@ -120,7 +121,8 @@ def test_many_small_manifests_are_joined_and_their_files_stay_those_of_their_sna
     statuses = {entry.file.path: (entry.status, entry.snapshot_id) for entry in joined[0].entries}
     assert statuses["d3"] == (Status.DELETED, 33)
     assert statuses["d4"] == (Status.EXISTING, 4)
-    assert len(statuses) == 32
+    assert "d100" not in statuses  # An earlier snapshot has removed it.
+    assert len(statuses) == 63
 
 
 def test_metadata_is_read_as_it_was_written() -> None:

@@ -258,6 +258,15 @@ def test_a_direct_file_replaces_the_copies_below_it_only() -> None:
     assert table.shown == [*range(12)]
 
 
+def test_a_copy_of_which_a_segment_has_a_part_is_written_again_without_it() -> None:
+    table = _shown(range(8), _loose(0, 4, 4), _loose(4, 8, 4, "later"))
+    assert len(table.files.data) == 1
+    plan, changes = table.publish(whole(batch(0, 4, 4, "merged"), _loose(4, 8, 4, "later")), Bounds())
+    assert [len(plan.outdated), len(plan.replacing)] == [1, 2]
+    assert [step.operation for step in changes] == ["replace"]
+    assert table.shown == [*range(8)]
+
+
 def _changed(change: Callable[[Segment], Segment]) -> Batch:
     original = batch(0, 4, 4, "direct")
     return Batch(0, 4, 4, change(original.segment), 0, 0)
