@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
-from txnstore.errors import StorageError
+from txnstore.errors import CorruptionError, StorageError
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, on, script
@@ -238,6 +239,22 @@ def test_a_lost_hint_to_a_version_is_written_again(store: Store, objects: Engine
     assert not store.tables.check().ok
     another(store, clock).tables.sync()
     assert store.tables.check().ok
+
+
+def test_a_manifest_with_a_flipped_bit_is_refused(store: Store, objects: EngineObjects, clock: ManualClock) -> None:
+    """Avro has no checksum: a publisher would take over other numbers, for good."""
+    paths = [name for name in _paths_of(store, 1) if name.endswith(".avro")]
+    assert len(paths) == 2
+    commit(store, [b"more"])
+    for path in sorted(paths):
+        data = objects.get(path)
+        for place in (len(data) - 20, len(data) // 2):
+            objects.put(path, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(CorruptionError, match=re.escape(path)):
+                another(store, clock).tables.sync()
+        objects.put(path, data)
+    another(store, clock).tables.sync()
+    _check_readable(store)
 
 
 # Vacuum ---------------------------------------------------------------------------------------------------------------
