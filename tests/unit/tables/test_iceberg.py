@@ -87,8 +87,9 @@ def test_manifests_have_the_files_that_snapshots_added_and_not_those_that_they_r
         data = [_data_file(100 * sequence + number) for number in range(rng.randrange(3))]
         deletes = [DeleteFile(f"x{each.path}", 0, each.path, 1, 1) for each in data if rng.random() < 0.2]
         removed = {path for path in sorted(expected) if rng.random() < 0.1}
-        groups = next_groups(groups, [*data, *deletes], removed, sequence, sequence)
-        expected = expected - removed | {each.path for each in (*data, *deletes)}
+        added: list[DataFile | DeleteFile] = [*data, *deletes]
+        groups = next_groups(groups, added, removed, sequence, sequence)
+        expected = expected - removed | {each.path for each in added}
         files = files_of(groups)
         assert {*files.data, *(each.path for each in files.deletes.values())} == expected
         for group in groups:
@@ -96,9 +97,7 @@ def test_manifests_have_the_files_that_snapshots_added_and_not_those_that_they_r
             assert all(entry.sequence == int(entry.file.path.strip("xd")) // 100 for entry in group.entries)
         told = [entry for group in groups if group.manifest is None for entry in group.entries]
         assert {entry.file.path for entry in told if entry.status is Status.DELETED} == removed
-        assert {entry.file.path for entry in told if entry.status is Status.ADDED} == {
-            each.path for each in (*data, *deletes)
-        }
+        assert {entry.file.path for entry in told if entry.status is Status.ADDED} == {each.path for each in added}
         groups = [_written(group, sequence) for group in groups]
         assert len(groups) < 32 + 44
 
