@@ -9,9 +9,8 @@ from tests.harness.simulation.ranges import quiet
 from tests.harness.simulation.settings import PUBLISHERS, Settings, drawn, settings_of
 from tests.harness.simulation.world import World
 
-#: Seeds that showed anomalies when tables were new: a version of a faster publisher, offsets of aborted records, a hint
-#: that was set back.
-_FOUND = (6, 8, 100)
+#: Seeds that showed offsets of aborted records and a hint that was set back, and one whose vacuums delete much.
+_FOUND = (6, 8, 11)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 6 else seed for seed in _FOUND])
