@@ -34,6 +34,7 @@ from tests.mutants.of_settling import SETTLING
 from tests.mutants.of_sharing import SHARING
 from tests.mutants.of_storage import STORAGE
 from tests.mutants.of_streams import STREAMS
+from tests.mutants.of_tables import TABLES
 from tests.mutants.of_time import TIME
 from tests.mutants.of_turns import TURNS
 from tests.mutants.of_upgrade import UPGRADE
@@ -353,6 +354,7 @@ MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS),
     *(
         *EXPIRY,
+        *TABLES,
         *TIME,
         *PRODUCER,
         *ANSWERS,

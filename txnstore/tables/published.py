@@ -193,21 +193,38 @@ class Published:
         """The manifests of a snapshot; ``find`` returns those that are known, by location."""
         key = self._location.key(snapshot.manifest_list)
         with _naming_the_remedy():
-            manifests = decode_manifest_list(key, read_needed(self._objects, key))
+            manifests = decode_manifest_list(key, self._read_manifest(key))
 
         def load(manifest: Manifest) -> Group:
             known = find(manifest.path)
             if known is not None:
                 return known
             key = self._location.key(manifest.path)
-            data = read_needed(self._objects, key)
-            if len(data) != manifest.size:
-                msg = f"{key} is altered: it has {len(data)} bytes, not {manifest.size}. {_ANEW}"
-                raise CorruptionError(msg)
             with _naming_the_remedy():
-                return Group(manifest, tuple(decode_manifest(key, data)))
+                return Group(manifest, tuple(decode_manifest(key, self._read_manifest(key))))
 
         return tuple(self._pool.map(load, manifests))
+
+    def _read_manifest(self, key: str) -> bytes:
+        """The bytes of a manifest or a manifest list.
+
+        Raises:
+            CorruptionError: They are missing, or others than its name says.
+        """
+        data = read_needed(self._objects, key)
+        if not key.endswith(_ending(data)):
+            msg = f"{key} is altered: its name is that of other bytes. {_ANEW}"
+            raise CorruptionError(msg)
+        return data
+
+
+def manifest_name(unique: str, data: bytes) -> str:
+    """The name of a manifest or a manifest list: unique, and with a hash of its bytes, since Avro has no checksum."""
+    return f"{unique}{_ending(data)}"
+
+
+def _ending(data: bytes) -> str:
+    return f"-{content_hash(data)[:16]}.avro"
 
 
 def published_of(connection: Connection) -> Published:

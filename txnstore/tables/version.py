@@ -21,7 +21,7 @@ from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
-from txnstore.tables.published import TableState
+from txnstore.tables.published import TableState, manifest_name
 from txnstore.tables.writing import FileWriter
 
 #: How long a table keeps snapshots, in ms, and how many at most.
@@ -198,7 +198,7 @@ class TableWork:
             groups = self._write_manifests(groups, metadata, number, sequence)
             manifests = [group.manifest for group in groups if group.manifest is not None]
             data = encode_manifest_list(manifests, number, parent, sequence, self._marker())
-            path = self._put("avro", data)
+            path = self._put(data)
             after = files_of(groups)
             summary = self._summary(step, files, after)
             snapshots.append(
@@ -214,7 +214,7 @@ class TableWork:
         for group in groups:
             if group.manifest is None:
                 data = encode_manifest(group.entries, self._columns, metadata.schema_id, self._marker())
-                path = self._put("avro", data)
+                path = self._put(data)
                 group = Group(describe_manifest(path, len(data), sequence, snapshot_id, group.entries), group.entries)
             written.append(group)
         return written
@@ -222,8 +222,8 @@ class TableWork:
     def _marker(self) -> bytes:
         return bytes.fromhex(self._connection.runtime.new_id().replace("-", ""))
 
-    def _put(self, ending: str, data: bytes) -> str:
-        key = keys.table_metadata(self.topic.name, f"{self._connection.runtime.new_id()}.{ending}")
+    def _put(self, data: bytes) -> str:
+        key = keys.table_metadata(self.topic.name, manifest_name(self._connection.runtime.new_id(), data))
         self._connection.objects.put(key, data)
         return self._location.of(key)
 

@@ -100,10 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    kinds = {"rules": options.rules, "gateways": options.gateways, "tables": options.tables}
-    draw = functools.partial(drawn, chains=options.chains, **kinds)
+    rules, gateways, tables = options.rules, options.gateways, options.tables
+    draw = functools.partial(drawn, chains=options.chains, rules=rules, gateways=gateways, tables=tables)
     if options.seed is None and options.settings is None:
-        run_one = functools.partial(one, chains=options.chains, **kinds)
+        run_one = functools.partial(one, chains=options.chains, rules=rules, gateways=gateways, tables=tables)
         return int(many(options.first, options.seeds, options.jobs, draw, run_one) > 0)
     settings = options.settings or draw(options.seed)
     run = shrink(settings) if options.shrink else simulate(settings)

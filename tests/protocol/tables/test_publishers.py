@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
-from txnstore.errors import StorageError
+from txnstore.errors import CorruptionError, StorageError
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 from txnstore.testing.faults import PASSING_FAULTS, Fault, FaultStore, SimulatedCrash, crash_at, on, script
@@ -240,6 +241,22 @@ def test_a_lost_hint_to_a_version_is_written_again(store: Store, objects: Engine
     assert store.tables.check().ok
 
 
+def test_a_manifest_with_a_flipped_bit_is_refused(store: Store, objects: EngineObjects, clock: ManualClock) -> None:
+    """Avro has no checksum: a publisher would take over other numbers, for good."""
+    paths = [name for name in _paths_of(store, 1) if name.endswith(".avro")]
+    assert len(paths) == 2
+    commit(store, [b"more"])
+    for path in sorted(paths):
+        data = objects.get(path)
+        for place in (len(data) - 20, len(data) // 2):
+            objects.put(path, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(CorruptionError, match=re.escape(path)):
+                another(store, clock).tables.sync()
+        objects.put(path, data)
+    another(store, clock).tables.sync()
+    _check_readable(store)
+
+
 # Vacuum ---------------------------------------------------------------------------------------------------------------
 
 
@@ -276,11 +293,30 @@ def test_a_vacuum_deletes_what_no_cut_of_the_grace_period_names(
     assert store.tables.check(deep=True).ok
     left = {item.key for item in objects.list(keys.TABLES)}
     cuts = {key for key in left if keys.cut_number(key) is not None}
+    assert keys.cut(1) in cuts  # Its number is taken, for a publisher that has slept since.
     assert left - cuts - {keys.LATEST_CUT} == {name for name in _all_names(store) if name.startswith(keys.TABLES)}
     clock.advance(10 * 24 * HOUR_MS)
     store.vacuum()
     remaining = {item.key for item in objects.list(keys.CUTS)}
     assert remaining & cuts == {keys.cut(newest(store).number)}
+
+
+def test_a_vacuum_keeps_the_files_of_retained_snapshots(
+    store: Store, clock: ManualClock, objects: EngineObjects
+) -> None:
+    """Copies and segments: engines read the table as of them, whatever the grace period is."""
+    names = _paths_of(store, 1)
+    assert any(name.startswith(keys.TOPICS) for name in names)
+    store.compact(target_bytes=10_000_000)
+    store.tables.sync()
+    clock.advance(4 * HOUR_MS)
+    another(store, clock).vacuum(0)
+    assert names <= {item.key for item in objects.list("")}
+    clock.advance(12 * HOUR_MS)
+    another(store, clock).vacuum(0)
+    clock.advance(4 * HOUR_MS)
+    another(store, clock).vacuum(0)
+    assert not names <= {item.key for item in objects.list("")}
 
 
 def test_segments_of_an_unpublished_compaction_are_kept_with_no_tables(store: Store, clock: ManualClock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -259,16 +259,22 @@ def test_a_direct_file_replaces_the_copies_below_it_only() -> None:
     assert table.shown == [*range(12)]
 
 
-def _changed(change: Callable[[Segment], Segment]) -> Batch:
-    original = batch(0, 4, 4, "direct")
-    return Batch(0, 4, 4, change(original.segment), 0, 0)
+def test_a_copy_of_which_a_segment_has_a_part_is_written_again_without_it() -> None:
+    table = _shown(range(8), _loose(0, 4, 4), _loose(4, 8, 4, "later"))
+    assert len(table.files.data) == 1
+    plan, changes = table.publish(whole(batch(0, 4, 4, "merged"), _loose(4, 8, 4, "later")), Bounds())
+    assert [len(plan.outdated), len(plan.replacing)] == [1, 2]
+    assert [step.operation for step in changes] == ["replace"]
+    assert table.shown == [*range(8)]
 
 
 def test_only_objects_of_one_batch_with_offsets_are_used_where_they_are() -> None:
-    def of(**members: object) -> Segment:
+    def is_used(**members: object) -> bool:
         described = {"object": "o", "format": "parquet", "size": 1, "sha256": "", "rows": 4, "explicit_offsets": True}
-        return Segment(**(described | members))  # type: ignore[arg-type]
+        return is_direct(Batch(0, 4, 4, Segment(**(described | members)), 0, 0))  # type: ignore[arg-type]
 
-    assert is_direct(_changed(lambda _: of()))
-    for members in ({"format": "arrow"}, {"explicit_offsets": False}, {"rows": 5}, {"first_byte": 0}):
-        assert not is_direct(_changed(lambda _, members=members: of(**members))), members
+    assert is_used()
+    assert not is_used(format="arrow")
+    assert not is_used(explicit_offsets=False)
+    assert not is_used(rows=5)
+    assert not is_used(first_byte=0)
