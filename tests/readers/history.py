@@ -25,8 +25,7 @@ from txnstore.runtime import Runtime
 from txnstore.storage.local import LocalStore
 from txnstore.storage.registry import open_store
 from txnstore.store import Store, create_on, open_on
-from txnstore.tables.published import Published
-from txnstore.tables.tables import Tables
+from txnstore.tables.published import published_of
 from txnstore.testing import ManualClock
 
 HOUR_MS = 3_600_000
@@ -327,7 +326,7 @@ class History:
         report = store.tables.sync()
         if not report.changes:
             return
-        location = _published(store.tables)
+        location = published_of(connection_of(store))
         cut = location.cut(report.cut)
         assert cut is not None
         for change in report.changes:
@@ -347,10 +346,6 @@ class History:
             self._lives[change.topic] = publication.life + table.dropped
             self.publications.append(publication)
             self._on_publication(self, publication)
-
-
-def _published(tables: Tables) -> Published:
-    return tables._published()
 
 
 def location_of(store: Store, key: str) -> str:
