@@ -120,6 +120,7 @@ def _line(change: TableChange) -> str:
     if change.snapshot_id is None and not change.operations and change.files == 0:
         return f"{change.topic} version {change.version}, no rows"
     did = ", ".join(change.operations) or "no new snapshot"
+    did += ", published anew" if change.anew and change.version > 1 else ""
     copies = f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
     return (
         f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({did}): "

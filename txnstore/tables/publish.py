@@ -318,7 +318,11 @@ class Publisher:
             table = cut.tables[topic]
             if written is None and read(objects, keys.table_hint(topic)) == _hint(table):
                 return
-            data = written[topic] if written is not None else published.metadata(table)
+            try:
+                data = written[topic] if written is not None else published.metadata(table)
+            except CorruptionError as error:  # The table is published anew, under a later number.
+                _LOG.warning("version of a table not copied: %s", error, extra={"topic": topic, "error": str(error)})
+                return
             self._copy(topic, table, data)
 
         topics = sorted(cut.tables) if written is None else cut.changed

@@ -282,6 +282,7 @@ def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, par
     else:
         objects.put(key, objects.get(key)[:-20])
     commit(store, [b"b"])
+    objects.delete([keys.table_hint("t")])
     fresh = another(store, clock)
     assert any(
         "`txnstore table sync` publishes the table anew" in each.message for each in fresh.tables.check().problems
