@@ -39,6 +39,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "Use": [
             "docs/howto/README",
             "docs/gateway",
+            "docs/tables",
             "docs/operations",
             "docs/monitoring",
             "docs/spark",

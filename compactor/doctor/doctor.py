@@ -119,7 +119,7 @@ def _garbage(connection: Connection) -> Iterator[Finding]:
     """What a vacuum would delete, by its dry run."""
     try:
         plan = vacuum(connection, dry_run=True, force=True)  # Its soundness was looked at before.
-    except (StorageError, UnsoundStoreError) as error:
+    except (StorageError, UnsoundStoreError, CorruptionError) as error:
         yield Finding("garbage", "vacuum", Severity.NOTE, f"what a vacuum would delete is unknown: {error}")
         return
     young = f"{counted(plan.kept_young, 'unreferenced object')} younger than its grace period"

@@ -320,14 +320,14 @@ class CatalogServer(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_WR)
             connection.recv(_CHUNK)
         self.shutdown_request(connection)
-        _LOG.debug("a connection was refused: too many are open")
+        _LOG.debug("a connection was refused: too many are open", extra={"connections": self.limits.connections})
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
         if isinstance(error, OSError):  # The client has ended it, before it was read from.
             _LOG.debug("a connection ended", extra={"error": error})
         else:
-            _LOG.error("a connection failed", exc_info=error)
+            _LOG.error("a connection failed", exc_info=error, extra={"error": error})
 
     def stop(self) -> None:
         """Accept no connection any more, answer the requests under way, and close all connections.

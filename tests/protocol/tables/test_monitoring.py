@@ -1,0 +1,89 @@
+"""What the metrics and the doctor say of tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.compaction import HOUR_MS, commit, new_store
+from tests.helpers.tables import EngineObjects, newest
+from txnstore.chain import keys
+from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.metrics import TableStatus
+from txnstore.monitoring.catalogue import STATUS
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> EngineObjects:
+    return EngineObjects(clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: EngineObjects, chains: int) -> Store:
+    store = new_store(clock, objects, chains=chains)
+    store.create_topic("t", partitions=2)
+    return store
+
+
+def _findings(store: Store) -> dict[str, Finding]:
+    return {item.name: item for item in store.doctor().findings if item.section == "tables"}
+
+
+def _tables(store: Store) -> tuple[TableStatus, ...]:
+    status = store.metrics(status=True).status
+    assert status is not None
+    return status.tables
+
+
+def test_a_store_without_tables_has_nothing_to_say(store: Store) -> None:
+    assert _tables(store) == ()
+    assert _findings(store) == {}
+    assert "txnstore_table_version" not in store.prometheus()
+
+
+def test_a_table_that_is_not_published_is_a_note(store: Store) -> None:
+    store.tables.enable("t")
+    assert [(table.topic, table.version) for table in _tables(store)] == [("t", 0)]
+    assert _findings(store)["published"].severity is Severity.NOTE
+    assert _findings(store)["published"].command == "txnstore table sync"
+
+
+def test_the_lag_of_the_tables_is_measured_and_warned_of(store: Store, clock: ManualClock) -> None:
+    store.tables.enable("t")
+    commit(store, [b"a", b"b"])
+    store.tables.sync()
+    (table,) = _tables(store)
+    assert (table.version, table.rows, table.behind, table.lag) == (1, 2, 0, 0)
+    assert table.copied_bytes > 0
+    assert _findings(store)["lag"].severity is Severity.OK
+    clock.advance(2 * HOUR_MS)
+    commit(store, [b"c"])
+    (table,) = _tables(store)
+    assert table.behind > 0
+    assert 7200 <= table.lag < 7201
+    assert _findings(store)["lag"].severity is Severity.WARN
+    for metric in STATUS:
+        if metric.name.startswith("table_"):
+            assert f"txnstore_{metric.name}" in store.prometheus()
+    store.compact()
+    store.tables.sync()
+    (table,) = _tables(store)
+    assert (table.rows, table.copied_bytes, table.behind, table.lag) == (3, 0, 0, 0)
+
+
+def test_a_version_of_an_engine_and_a_lost_hint_are_warned_of(store: Store, objects: EngineObjects) -> None:
+    store.tables.enable("t")
+    store.tables.sync()
+    assert "names" not in _findings(store)
+    objects.put(keys.table_version("t", 2), b"{}")
+    assert "v2.metadata.json is in no cut: an engine wrote it" in _findings(store)["names"].message
+    objects.delete([keys.table_version("t", 2), keys.table_hint("t")])
+    assert "does not name version 1" in _findings(store)["names"].message
+
+
+def test_a_damaged_cut_is_bad(store: Store, objects: EngineObjects) -> None:
+    store.tables.enable("t")
+    store.tables.sync()
+    objects.put(keys.cut(newest(store).number), b"{}")
+    assert _findings(store)["published"].severity is Severity.BAD
