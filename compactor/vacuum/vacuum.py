@@ -294,7 +294,7 @@ class _Vacuum:
 
     def _publish(self, *, tables: bool) -> str:
         """Publish the tables, if there are any; returns why that failed."""
-        topics = self._connection.view().topics.values()
+        topics = self._connection.view(refresh=False).topics.values()
         if self._dry_run or not tables or not any(topic.config.get(TABLE_FORMAT) for topic in topics):
             return ""
         try:

@@ -5,9 +5,10 @@ write such segments. The other visible rows are copied into *tails*, Parquet fil
 offsets, until a compaction replaces them.
 
 The rows of a partition that a table has shown stay as they are, but for what retention deletes and a clean removes.
-So a publication has up to five snapshots, in this order: ``delete``, ``append``, ``delete``, ``overwrite`` and
-``replace``. Readers of the increments of a table see each row once: in the ``append`` that has it. An ``append``
-deletes nothing, so what the log start cuts off a new file is deleted by a snapshot of its own.
+So a publication has up to four snapshots, in this order: ``delete``, ``append``, ``overwrite`` and ``replace``. Readers
+of the increments of a table see each row once: in the ``append`` that has it. An ``append`` has new rows only. A file
+that has others too, which the table has shown or the log start has deleted, comes with a ``replace`` in place of a
+tail.
 """
 
 from __future__ import annotations
@@ -135,13 +136,14 @@ def plan_partition(
     new = [each for path, each in direct.items() if path not in known]
     outdated = [file for file in left if file.path not in known]
     tails = _tails(partition, loose, [*kept, *(file for file, _ in new)], outdated, end)
+    first = max(end, log_start)
     straddling = [
         Tail(partition, (Slice(part.tp, part.batch, max(end, part.start), part.limit),))
         for file, part in new
-        if file.first < end <= file.last
+        if file.first < first <= file.last
     ]
-    fresh = [file for file, _ in new if file.first >= end]
-    older = [file for file, _ in new if file.first < end]
+    fresh = [file for file, _ in new if file.first >= first]
+    older = [file for file, _ in new if file.first < first]
     trimmed = [
         Trim(file, Slice(part.tp, part.batch, file.first, log_start))
         for file, part in direct.values()
@@ -313,7 +315,7 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         plans: The plans of the partitions.
         written: What was written for them.
     """
-    delete, append, cut, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes(), _Changes()
+    delete, append, overwrite, replace = _Changes(), _Changes(), _Changes(), _Changes()
     deletes = dict(before.deletes)
 
     def remove(changes: _Changes, files: Iterable[DataFile]) -> int:
@@ -343,7 +345,6 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         trim(delete, [each.file for each in plan.trims if each.file.path in before.data])
         appended = written.files(plan.appended)
         append.added += appended
-        trim(cut, appended)
         replacing, outdated = written.files(plan.replacing), written.files(plan.outdated)
         if not replacing and not outdated:
             continue
@@ -354,7 +355,7 @@ def steps(before: TableFiles, plans: Iterable[PartitionPlan], written: Written) 
         remove(changes, outdated)
         changes.added += replacing
         trim(changes, replacing)
-    named = ("delete", delete), ("append", append), ("delete", cut), ("overwrite", overwrite), ("replace", replace)
+    named = ("delete", delete), ("append", append), ("overwrite", overwrite), ("replace", replace)
     return [step for operation, changes in named for step in changes.step(operation)]
 
 
