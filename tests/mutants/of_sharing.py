@@ -261,7 +261,7 @@ SHARING = (
     Mutant(
         "a compaction leaves large remains where they are",
         merge_plan._runs,
-        "elif not $batch.alone or $batch.segment.is_range:",
+        "elif not $batch.alone or $batch.segment.is_range or ($config.has_table and not is_direct($batch)):",
         "elif False:",
         test=_VACUUM + "test_a_large_live_segment_does_not_keep_deleted_ones_either",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.catalog.iceberg import groups
 from txnstore.catalog.iceberg.metadata import TableMetadata
+from txnstore.compactor.compact import merge_plan
 from txnstore.compactor.vacuum import vacuum
 from txnstore.tables import plan, publish, sweep
 from txnstore.tables.published import Published
@@ -15,6 +16,20 @@ _SHOWN_ONCE = _PLAN + "test_each_publication_shows_what_is_visible_and_appends_e
 _JOINED = _PLAN + "test_offsets_without_rows_that_are_joined_to_shown_rows_are_no_new_rows"
 
 TABLES = (
+    Mutant(
+        "a compaction leaves single segments that a table cannot use",
+        merge_plan._moves,
+        "if $config.has_table and not is_direct($batch):",
+        "if False:",
+        test=_SYNC + "test_a_compaction_makes_each_segment_of_a_table_one_that_it_can_use",
+    ),
+    Mutant(
+        "a new file is appended with rows that the log start has deleted",
+        plan.plan_partition,
+        "$first = max($end, $log_start)",
+        "$first = $end",
+        test=_SHOWN_ONCE,
+    ),
     Mutant(
         "a segment that shares its object is a data file",
         plan.is_direct,
@@ -130,7 +145,7 @@ TABLES = (
     Mutant(
         "a publisher that slept for days believes its memory",
         publish.Publisher._publish,
-        "self._cut if $began - self._looked_at < _LONGEST_MS else None",
+        "self._remembered($published) if $began - self._looked_at < _LONGEST_MS else None",
         "self._cut",
         test=_PUBLISHERS + "test_a_publisher_that_slept_for_days_does_not_believe_its_memory",
     ),
@@ -174,7 +189,7 @@ TABLES = (
         vacuum._choose,
         "$young |= {$key for $key in $removed if _in_tables($named.view, $in_use, $key)}",
         "pass",
-        test=_PUBLISHERS + "test_a_vacuum_keeps_the_files_of_retained_snapshots",
+        test=_PUBLISHERS + "test_segments_of_an_unpublished_compaction_are_kept_with_no_tables",
     ),
     Mutant(
         "a cut was complete when it was created",
