@@ -29,6 +29,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
 from txnstore.phrases import size
+from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
@@ -155,7 +156,12 @@ class Publisher:
             msg = f"{keys.cut(cut.number)} is newer than the chains: they end at {heads}, and the cut at {cut.heads}"
             raise CorruptionError(msg)
         before = cut.tables if cut is not None else {}
-        versions = self._versions(published, view, before, tail_bytes, anew)
+        try:
+            versions = self._versions(published, view, before, tail_bytes, anew)
+        except CorruptionError as error:
+            if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
+                return None  # A compaction has replaced what is missing, and a vacuum deleted it.
+            raise
         self._hidden.difference_update(versions)
         if not versions:
             return self._report(cut, {})
