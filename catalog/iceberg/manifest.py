@@ -327,7 +327,7 @@ def avro() -> Any:
     try:
         import fastavro
     except ImportError as error:
-        msg = "tables need fastavro, which is not installed: pip install 'txnstore[tables]'"
+        msg = "tables need fastavro, which is not installed: install txnstore with its extra tables"
         raise InvalidConfigError(msg) from error
     return fastavro
 
