@@ -30,7 +30,7 @@ def test_metrics_prints_the_state_of_the_store(cli: Cli) -> None:
 
 def test_metrics_as_json(cli: Cli) -> None:
     (status,) = cli.ok("metrics", "--json").lines
-    assert set(status) == {"chains", "partitions", "transactions", "groups", "lags"}
+    assert set(status) == {"chains", "partitions", "transactions", "groups", "lags", "tables"}
     assert status["partitions"][0]["lso_distance"] == 0
     (both,) = cli.ok("metrics", "--process", "--json").lines
     assert both["status"] == status
