@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -203,8 +204,8 @@ def ended(catalog: Catalog) -> None:
 
 
 def test_too_many_connections_are_refused_until_others_have_ended(cuts: WrittenCuts) -> None:
-    with serving(Router(cuts, LOCATION), Limits(connections=3)) as catalog:
-        kept = [catalog.connect() for _ in range(3)]
+    with serving(Router(cuts, LOCATION), Limits(connections=3)) as catalog, ExitStack() as stack:
+        kept = [stack.enter_context(closing(catalog.connect())) for _ in range(3)]
         for connection in kept:
             assert ask_on(connection, "/v1/config").status == 200
         answer = parsed(catalog.exchange(b""))
