@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txnstore.connection import Connection
     from txnstore.tables.serve.cuts import Freshness
 
-#: The length of the shortest token, in characters: nobody guesses it.
+#: The length of the shortest token, in characters: too long to be guessed.
 _TOKEN_LENGTH = 16
 
 

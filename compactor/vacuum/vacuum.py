@@ -305,7 +305,7 @@ class _Vacuum:
         return ""
 
     def _sweep_tables(self) -> str:
-        """Delete the objects of tables that nobody needs; returns why that failed."""
+        """Delete the objects of tables that no cut in use names; returns why that failed."""
         connection = self._connection
         try:
             for page in unneeded(connection, published_of(self._connection), self._in_use, self._now, self._grace_ms):

@@ -130,8 +130,8 @@ class Tables:
         """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
 
         Engines see either all tables of the new cut or all of the one before. Segments that a compaction has written
-        are used where they are; the other new rows are copied into a file for each partition. A table that has not
-        changed costs nothing, a changed one five PUTs and one for each partition with rows to copy, and all together
+        are used where they are; the other new rows are copied into a file for each partition. For a table that has
+        not changed nothing is written, for a changed one five PUTs and one for each partition with rows to copy, and all together
         one for the cut. Any number of processes may do it at the same time.
 
         Args:
@@ -171,8 +171,8 @@ class Tables:
     def check(self, *, deep: bool = False) -> CheckReport:
         """Check that the newest cut shows what readers of committed records see at it.
 
-        The manifests are compared with the chains at the cut, and each file is looked for. Two GETs and a HEAD for each
-        table and its names, and one HEAD for each file.
+        The manifests are compared with the chains at the cut, and each file is looked for. Some GETs for
+        each table, and one HEAD for each file.
 
         Args:
             deep: Also read all copies of rows, and compare them with the topic. Segments that are used where they are

@@ -1,4 +1,4 @@
-"""The catalog over a real socket: what engines send, and what nobody should."""
+"""The catalog over a real socket: what engines send, and damaged requests."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_metadata_of_many_megabytes_arrives_whole(catalog: Catalog, cuts: Writte
     assert len(answer.document["metadata"]["properties"]["large"]) == 32 << 20
 
 
-# Requests of nobody ---------------------------------------------------------------------------------------------------
+# Damaged requests ----------------------------------------------------------------------------------------------------
 
 HEAD = b"GET /v1/config HTTP/1.1\r\nHost: a\r\n"
 

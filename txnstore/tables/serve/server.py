@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self._incoming = _Incoming(self.request, self.server.clock)
         self.rfile = io.BufferedReader(self._incoming)
-        #: Whether the client may still send what nobody reads.
+        #: Whether the client may still send bytes that the server does not read.
         self._unread = False
 
     def handle_one_request(self) -> None:
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.answer(Request(self.command, self.path, headers))
 
     def _refused(self, refused: RefusedError) -> Response:
-        """The response to what is no request; the connection ends, since nobody knows where the next one begins."""
+        """The response to bytes that are no request; the server ends the connection, since the next one has no known start."""
         self.close_connection = self._unread = True
         return refused.response
 
