@@ -130,9 +130,9 @@ class Tables:
         """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
 
         Engines see either all tables of the new cut or all of the one before. Segments that a compaction has written
-        are used where they are; the other new rows are copied into a file for each partition. For a table that has
-        not changed nothing is written, for a changed one five PUTs and one for each partition with rows to copy, and all together
-        one for the cut. Any number of processes may do it at the same time.
+        are used where they are; the other new rows are copied into a file for each partition. For a table that has not
+        changed nothing is written, for a changed one five PUTs and one for each partition with rows to copy, and for
+        all together one for the cut. Any number of processes may do it at the same time.
 
         Args:
             tail_bytes: The most bytes of segments that are copied.
