@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.answer(Request(self.command, self.path, headers))
 
     def _refused(self, refused: RefusedError) -> Response:
-        """The response to bytes that are no request; the server ends the connection: the next one has no known start."""
+        """The response to bytes that are no request, after which the server ends the connection."""
         self.close_connection = self._unread = True
         return refused.response
 
