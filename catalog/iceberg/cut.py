@@ -18,7 +18,7 @@ class PublishedTable(BaseModel):
         snapshot_id: Its current snapshot; None: it has none.
         oldest: The time of the last entry of each chain, in ms, at the oldest snapshot that is retained; None: there is
             none. What the chain dropped later is in use.
-        expires: The time of the oldest snapshot that is not the current one, in ms; None: there is none.
+        replaced: When the oldest retained snapshot was replaced by another one, in ms; None: it is the current one.
         rows: The rows that readers see.
         bytes: The size of its files.
         copied_bytes: The size of those of them that are copies of rows.
@@ -33,7 +33,7 @@ class PublishedTable(BaseModel):
     sha256: str
     snapshot_id: Int64 | None = None
     oldest: list[Int64] | None = None
-    expires: Int64 | None = None
+    replaced: Int64 | None = None
     rows: Int64 = 0
     bytes: Int64 = 0
     copied_bytes: Int64 = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from txnstore.catalog.iceberg.columns import Columns
@@ -18,6 +19,8 @@ from txnstore.errors import CorruptionError
 HEADS, TIMES = "txnstore.heads", "txnstore.times"
 #: And of each partition the offsets below which rows are deleted, and have been cleaned by key.
 LOG_STARTS, CLEANED = "txnstore.log-starts", "txnstore.cleaned-until"
+#: And when the snapshot was published, in milliseconds since the epoch.
+PUBLISHED = "txnstore.published-ms"
 #: The most earlier metadata files that the metadata names.
 _EARLIER = 20
 
@@ -30,7 +33,7 @@ class TableSnapshot:
         snapshot_id: Its id.
         parent: The id of the snapshot before it, which may be removed; None: it is the first one.
         sequence: Its sequence number.
-        timestamp: Its time in milliseconds since the epoch.
+        timestamp: The time of the cut that it shows, in milliseconds since the epoch.
         manifest_list: The location of its manifest list.
         schema_id: The number of its schema.
         summary: What it did: ``operation``, counts, and the members of txnstore.
@@ -47,6 +50,11 @@ class TableSnapshot:
     def numbers(self, name: str) -> tuple[int, ...]:
         """A member of the summary that is a list of numbers."""
         return tuple(map(int, self.summary[name].split(",")))
+
+    @property
+    def published(self) -> int:
+        """When it was published, in milliseconds since the epoch: maybe long after the cut that it shows."""
+        return int(self.summary[PUBLISHED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +115,20 @@ class TableMetadata:
         )
 
     def with_history(self, since: int, most: int) -> TableMetadata:
-        """Without the snapshots before a time, nor more than ``most``; the current one stays."""
-        kept = [each for each in self.snapshots[:-1] if each.timestamp >= since]
+        """Without the snapshots that others replaced before a time, nor more than ``most``; the current one stays.
+
+        The age of a snapshot says nothing: a reader that follows a table stays at the current one while nothing is new.
+        """
+        kept = [each for each, newer in pairwise(self.snapshots) if newer.published >= since]
         kept = [*kept[max(0, len(kept) - most + 1) :], *self.snapshots[-1:]]
         names = {each.snapshot_id for each in kept}
         cuts = tuple(each for each in self.cuts if each[1] in names)
         return replace(self, snapshots=tuple(kept), cuts=cuts)
+
+    @property
+    def oldest_replaced(self) -> int | None:
+        """When the oldest retained snapshot was replaced by another one, in ms; None: it is the current one."""
+        return self.snapshots[1].published if len(self.snapshots) > 1 else None
 
     def after(self, path: str, now: int) -> TableMetadata:
         """The next version, written ``now``; ``path`` is the location of this one."""

@@ -136,6 +136,13 @@ TABLES = (
         test=_ICEBERG + "test_old_snapshots_are_removed_and_the_current_one_stays",
     ),
     Mutant(
+        "a snapshot is removed by its age",
+        TableMetadata.with_history,
+        "if newer.published >= since]",
+        "if newer.timestamp >= since]",
+        test="tests/protocol/tables/test_sync.py::test_a_reader_that_follows_a_quiet_table_finds_its_place",
+    ),
+    Mutant(
         "a publisher that slept for long goes on",
         publish.Publisher._publish,
         "if $connection.runtime.uptime() - $began > _LONGEST_MS:",

@@ -205,6 +205,8 @@ class Increments:
         #: The last offset of each partition of each table that was appended.
         self._last: dict[tuple[str, str, int], dict[int, int]] = {}
         self._appended: dict[tuple[str, str, int], set[tuple[int, int]]] = {}
+        #: The snapshot that a reader has followed each table to.
+        self._current: dict[tuple[str, str, int], int] = {}
         self.rows = 0
         self.problems: list[str] = []
 
@@ -221,6 +223,11 @@ class Increments:
             seen.add(number)
             if snapshot["summary"]["operation"] == "append":
                 self._append(key, number, table.appended(number))
+        followed = self._current.get(key)
+        if followed is not None and followed not in table.snapshots:
+            self.problems.append(f"{publication}: the snapshot {followed}, which was current until now, is gone")
+        if table.current is not None:
+            self._current[key] = table.current
         visible = {(row["_partition_id"], row["_offset"]) for row in table.rows()}
         missing = visible - self._appended.get(key, set())
         if missing:

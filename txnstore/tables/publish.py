@@ -244,7 +244,7 @@ class Publisher:
         versions: dict[str, Version] = {}
         for work in works:
             table = before.get(work.topic.name)
-            overdue = table is not None and table.expires is not None and table.expires < now - HISTORY_MS
+            overdue = table is not None and table.replaced is not None and table.replaced < now - HISTORY_MS
             forced = work.topic.name in self._hidden or overdue
             if work.changes or forced:
                 version = work.write(self._free_number(work.topic.name, table), now, forced=forced)

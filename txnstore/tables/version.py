@@ -10,7 +10,15 @@ from txnstore.catalog.iceberg.cut import PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.catalog.iceberg.groups import Group, files_of, next_groups
 from txnstore.catalog.iceberg.manifest import describe_manifest, encode_manifest, encode_manifest_list
-from txnstore.catalog.iceberg.metadata import CLEANED, HEADS, LOG_STARTS, TIMES, TableMetadata, TableSnapshot
+from txnstore.catalog.iceberg.metadata import (
+    CLEANED,
+    HEADS,
+    LOG_STARTS,
+    PUBLISHED,
+    TIMES,
+    TableMetadata,
+    TableSnapshot,
+)
 from txnstore.chain import keys
 from txnstore.chain.codec import content_hash
 from txnstore.connection import Connection
@@ -24,8 +32,8 @@ from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, pla
 from txnstore.tables.published import TableState, manifest_name
 from txnstore.tables.writing import FileWriter
 
-#: How long a table keeps snapshots, in ms, and how many at most.
-HISTORY_MS, HISTORY_SNAPSHOTS = 12 * 3_600_000, 100
+#: How long a table keeps snapshots after others have replaced them, in ms, and how many snapshots at most.
+HISTORY_MS, HISTORY_SNAPSHOTS = 12 * 3_600_000, 1_000
 #: The ids of snapshots of a publication before the last one.
 _EARLIER_STEPS = 1 << 62
 
@@ -152,7 +160,7 @@ class TableWork:
         if self._metadata is not None and self._table is not None:
             metadata = metadata.with_columns(self._columns)
             metadata = metadata.after(self._location.of(self._table.metadata), now)
-        snapshots, groups = self._snapshots(metadata, changes)
+        snapshots, groups = self._snapshots(metadata, changes, now)
         metadata = metadata.with_snapshots(snapshots).with_history(now - HISTORY_MS, HISTORY_SNAPSHOTS)
         key, data = metadata_of(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)
@@ -165,7 +173,7 @@ class TableWork:
             sha256=content_hash(data),
             snapshot_id=metadata.current.snapshot_id if metadata.current is not None else None,
             oldest=list(oldest.numbers(TIMES)) if oldest is not None else None,
-            expires=metadata.snapshots[0].timestamp if len(metadata.snapshots) > 1 else None,
+            replaced=metadata.oldest_replaced,
             rows=state.files.rows,
             bytes=state.files.size,
             copied_bytes=sum(file.size for file in state.copies(self._location)),
@@ -183,7 +191,7 @@ class TableWork:
         )
 
     def _snapshots(
-        self, metadata: TableMetadata, changes: Sequence[Step]
+        self, metadata: TableMetadata, changes: Sequence[Step], now: int
     ) -> tuple[tuple[TableSnapshot, ...], tuple[Group, ...]]:
         """Write the manifests of all snapshots, and their lists; returns the snapshots, and the last manifests."""
         snapshots: list[TableSnapshot] = []
@@ -200,7 +208,7 @@ class TableWork:
             data = encode_manifest_list(manifests, number, parent, sequence, self._marker())
             path = self._put(data)
             after = files_of(groups)
-            summary = self._summary(step, files, after)
+            summary = self._summary(step, files, after, now)
             snapshots.append(
                 TableSnapshot(number, parent, sequence, self._view.timestamp, path, metadata.schema_id, summary)
             )
@@ -227,7 +235,7 @@ class TableWork:
         self._connection.objects.put(key, data)
         return self._location.of(key)
 
-    def _summary(self, step: Step, before: TableFiles, after: TableFiles) -> dict[str, str]:
+    def _summary(self, step: Step, before: TableFiles, after: TableFiles, now: int) -> dict[str, str]:
         removed = [before.data[path] for path in step.removed if path in before.data]
         gone = [each for each in before.deletes.values() if each.path in step.removed]
         counts = {
@@ -249,6 +257,7 @@ class TableWork:
             **{name: str(count) for name, count in counts.items()},
             HEADS: _joined(state.sequence for state in self._view.states),
             TIMES: _joined(state.timestamp for state in self._view.states),
+            PUBLISHED: str(now),
             LOG_STARTS: _joined(bounds.log_start for bounds in self._bounds),
             CLEANED: _joined(bounds.clean_until for bounds in self._bounds),
         }

@@ -16,6 +16,7 @@ from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, InvalidConfigError, SnapshotExpiredError
 from txnstore.store import Store, create_on
+from txnstore.tables import version
 from txnstore.tables.location import location_of
 from txnstore.tables.published import HINT_EVERY
 from txnstore.testing import ManualClock
@@ -384,6 +385,23 @@ def test_each_appended_row_is_appended_once(store: Store) -> None:
     assert {row[:2] for row in table_rows(store, "t")} <= set(seen)
 
 
+def test_a_reader_that_follows_a_quiet_table_finds_its_place(store: Store, clock: ManualClock) -> None:
+    """The snapshot that it has read was the current one until now, however old it is; 12 hours later it is gone."""
+    commit(store, [b"a"])
+    _sync(store)
+    place = state_of(store, "t").metadata.current
+    clock.advance(13 * HOUR_MS)
+    commit(store, [b"b"])
+    clock.advance(13 * HOUR_MS)  # Nobody has published meanwhile.
+    _sync(store)
+    assert place in state_of(store, "t").metadata.snapshots
+    clock.advance(12 * HOUR_MS)
+    assert store.tables.sync().changes == ()
+    clock.advance(1)
+    assert [change.operations for change in store.tables.sync().changes] == [()]
+    assert [each.parent for each in state_of(store, "t").metadata.snapshots] == [place.snapshot_id if place else None]
+
+
 # Costs ----------------------------------------------------------------------------------------------------------------
 
 
@@ -425,7 +443,10 @@ def test_another_publisher_finds_the_newest_cut_without_a_list(store: Store, clo
     assert (spent.puts, spent.list) == (0, 0)
 
 
-def test_many_snapshots_are_removed_and_their_manifests_joined(store: Store, clock: ManualClock) -> None:
+def test_many_snapshots_are_removed_and_their_manifests_joined(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "HISTORY_SNAPSHOTS", 100)
     for number in range(110):
         commit(store, [b"%d" % number])
         clock.advance(1000)
