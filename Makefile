@@ -347,6 +347,7 @@ $(READERS)/$(ICEBERG_JAR):
 readers: $(if $(filter spark,$(CHOSEN_READERS)),java $(READERS)/$(ICEBERG_JAR)) $(STAMP) $(CHOSEN_READERS:%=$(READERS)/%/.installed) ## Let pyiceberg, DuckDB, ClickHouse, Polars and Spark read the tables of HISTORIES=10 random histories: ENGINES, FIRST
 	'$(BIN)/python' -m tests.readers '$(READERS)' $(CHOSEN_READERS) --seeds '$(FIRST)' '$(if $(filter file,$(origin HISTORIES)),10,$(HISTORIES))' \
 		--keep '$(READERS)/kept' $(if $(filter spark,$(CHOSEN_READERS)),--runtime '$(READERS)/$(ICEBERG_JAR)')
+	$(if $(filter spark,$(CHOSEN_READERS)),'$(BIN)/python' -m tests.readers.foreign '$(READERS)' '$(READERS)/$(ICEBERG_JAR)')
 
 readers-short: $(STAMP) $(SHORT_READERS:%=$(READERS)/%/.installed) ## As readers, one history, with pyiceberg, DuckDB and Polars: less than three minutes
 	'$(BIN)/python' -m tests.readers '$(READERS)' $(SHORT_READERS) --seeds 3 1 --keep '$(READERS)/kept'

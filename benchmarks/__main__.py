@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME …]``: run the benchmarks that take minutes, or the named ones; 1 if a target is missed.
 
-``day`` takes hours; ``gateway`` needs the extra of the gateway; ``optimize`` needs another Spark.
+``day`` takes hours; ``gateway`` needs the extra of the gateway, ``optimize`` another Spark, ``tables`` pyiceberg.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "beginning", "sizing", "chains", "sql",
          "fresh", "settle", "merge", "clean", "spark", "microbatches", "transports", "starting", "rights")  # fmt: skip
-OTHERS = ("day", "gateway", "optimize")
+OTHERS = ("day", "gateway", "optimize", "tables")
 
 
 def main(names: list[str]) -> int:

@@ -1,14 +1,15 @@
-"""Topics as Iceberg tables: orders and their totals in one transaction, read by DuckDB, pyiceberg and ClickHouse.
+"""Topics as Iceberg tables: orders and their totals in one transaction, read by four engines.
 
 The pipeline writes each order to one topic, and the changed total of its customer to another one, in one transaction.
 After each publication both tables are of the same moment: the totals add up to the orders, in whichever engine.
 Run it with ``python examples/tables.py [URL]``; without a URL it uses a temporary folder. It needs
 ``txnstore[tables]``, and uses those of ``duckdb`` (after an ``INSTALL iceberg`` in it), ``pyiceberg[pyarrow]`` and
-``chdb`` that are installed.
+``chdb`` that are installed; and PySpark, if ``ICEBERG_SPARK`` in the environment is the jar of Iceberg's runtime.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -62,6 +63,26 @@ def with_clickhouse(table: str, column: str) -> int:
     return int(str(chdb.query(f"SELECT sum({column}) FROM icebergLocal('{path}')", "CSV")))  # noqa: S608
 
 
+def with_spark(table: str, column: str) -> int:
+    """The sum of a column, by Spark with Iceberg: the root of the store is the warehouse of its catalog."""
+    from pyspark.sql import SparkSession
+
+    warehouse, _, name = table.rpartition("/tables/")
+    catalog = "spark.sql.catalog.lake"
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.jars", os.environ["ICEBERG_SPARK"])
+        .config("spark.ui.enabled", "false")
+        .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
+        .config(f"{catalog}.type", "hadoop")
+        .config(f"{catalog}.warehouse", warehouse)
+        .config(f"{catalog}.cache-enabled", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return int(spark.sql(f"SELECT sum({column}) FROM lake.tables.{name}").first()[0])  # noqa: S608
+
+
 def compare(store: txnstore.Store) -> None:
     """Print what each engine that is installed finds in both tables."""
     engines: dict[str, Callable[[str, str], int]] = {
@@ -69,6 +90,8 @@ def compare(store: txnstore.Store) -> None:
         "pyiceberg": with_pyiceberg,
         "ClickHouse": with_clickhouse,
     }
+    if "ICEBERG_SPARK" in os.environ:
+        engines["Spark"] = with_spark
     places = {table.topic: table.location for table in store.tables.list()}
     for name, sum_of in engines.items():
         try:

@@ -47,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed = failed or bool(problems)
             _say(f"seed {seed}: {'different' if problems else 'equal'}", *problems)
     for name, result in results.items():
-        ranges = f"; {result.equal_ranges} of {result.ranges} ranges equal" if result.ranges else ""
-        _say(f"{name}: {result.equal} of {result.snapshots} snapshots equal, {result.rows:,} rows{ranges}")
-    return int(failed or any(not result.snapshots for result in results.values()))
+        _say(f"{name}: {result}")
+    return int(failed or any(not result.reads["snapshots"] for result in results.values()))
 
 
 def _seed(
@@ -97,9 +96,9 @@ def _read(
     problems: list[str] = []
     for name, result in results.items():
         if name == "plain":
-            found = check.run(plain_reader(history), ranges=False)
+            found = check.run(plain_reader(history))
         else:
-            found = check.run(workers[name].reader(s3), ENGINES[name].manner)
+            found = check.run(workers[name].reader(s3), ENGINES[name].manner, ENGINES[name].kinds)
         result.add(found)
         problems += _lines(name, found.problems, most)
     return problems

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +46,9 @@ class Read:
         dropped: Whether this version says that there is no such table any more.
         late: Whether the topic was without a table for some time.
         where: Which rows; None: all.
+        after: Only the rows that snapshots after this one have appended, up to the current one; None: all.
+        stream: The numbers of versions of the table: the rows that a stream reads that goes on at each of them. Empty:
+            this is no stream.
     """
 
     topic: str
@@ -55,6 +59,17 @@ class Read:
     dropped: bool = False
     late: bool = False
     where: Range | None = None
+    after: int | None = None
+    stream: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is counted together: ``snapshots``, ``ranges`` of their rows, ``increments``, or ``streams``."""
+        if self.where is not None:
+            return "ranges"
+        if self.stream:
+            return "streams"
+        return "snapshots" if self.after is None else "increments"
 
 
 @dataclass
@@ -62,34 +77,36 @@ class Result:
     """What an engine has read.
 
     Attributes:
-        snapshots: How many snapshots.
+        reads: How many reads of each kind.
         equal: How many of them are equal.
-        rows: The rows of all snapshots.
-        ranges: How many ranges of rows.
-        equal_ranges: How many of these are equal.
+        rows: The rows of each kind.
         problems: What differs, one line for each read that does.
     """
 
-    snapshots: int = 0
-    equal: int = 0
-    rows: int = 0
-    ranges: int = 0
-    equal_ranges: int = 0
+    reads: Counter[str] = field(default_factory=Counter)
+    equal: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
-        for each in ("snapshots", "equal", "rows", "ranges", "equal_ranges", "problems"):
-            setattr(self, each, getattr(self, each) + getattr(other, each))
+        self.reads.update(other.reads)
+        self.equal.update(other.equal)
+        self.rows.update(other.rows)
+        self.problems += other.problems
 
     def count(self, read: Read, rows: int, problem: str | None) -> None:
         """Count a read."""
-        equal = problem is None
-        if read.where is None:
-            self.snapshots, self.equal, self.rows = self.snapshots + 1, self.equal + equal, self.rows + rows
-        else:
-            self.ranges, self.equal_ranges = self.ranges + 1, self.equal_ranges + equal
+        self.reads[read.kind] += 1
+        self.equal[read.kind] += problem is None
+        self.rows[read.kind] += rows
         if problem is not None:
             self.problems.append(f"{read}: {problem}")
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{self.equal[kind]} of {count} {kind} equal, {self.rows[kind]:,} rows"
+            for kind, count in self.reads.items()
+        )
 
 
 def reads(history: History) -> list[Read]:
@@ -139,13 +156,13 @@ class Check:
         self._expected: dict[tuple[str, tuple[int, ...]], list[Row]] = {}
         whole = reads(history)
         ranges = [replace(read, where=where) for read in whole for where in self._ranges(read)]
-        self.reads = [*whole, *ranges]
+        self.reads = [*whole, *ranges, *self._followed()]
 
-    def run(self, reader: Reader, manner: Manner = EXACT, *, ranges: bool = True) -> Result:
-        """Read all snapshots; with ``ranges`` also ranges of rows of them."""
+    def run(self, reader: Reader, manner: Manner = EXACT, kinds: Collection[str] = ("snapshots",)) -> Result:
+        """Let a reader read what it can; see :attr:`Read.kind`."""
         result = Result()
         for read in self.reads:
-            if read.where is not None and not (ranges and _is_right(read, read.where, manner)):
+            if read.kind not in kinds or (read.where is not None and not _is_right(read, read.where, manner)):
                 continue
             found: list[Row] = []
             try:
@@ -160,7 +177,7 @@ class Check:
         """What is wrong with rows; columns that were added after a snapshot may be there, as nulls, or not."""
         schema = self._history.table(read.metadata).schema(None)
         names = [each["name"] for each in schema["fields"]]
-        if read.snapshot_id is None and found and sorted(found[0]) != sorted(names):
+        if read.kind == "snapshots" and read.snapshot_id is None and found and sorted(found[0]) != sorted(names):
             return f"the columns are {sorted(found[0])}, not {sorted(names)}"
         expected = canonical(schema, self._rows(read), manner)
         if read.where is not None:
@@ -168,6 +185,8 @@ class Check:
         return difference(expected, canonical(schema, found, manner))
 
     def _rows(self, read: Read) -> list[Row]:
+        if read.kind in {"increments", "streams"}:
+            return self._appended(read)
         if read.dropped:
             return []
         key = read.topic, read.heads
@@ -176,6 +195,35 @@ class Check:
             entry = read.heads if len(read.heads) > 1 else read.heads[0]
             self._expected[key] = expected_rows(store, read.topic, store.snapshot(entry=entry))
         return self._expected[key]
+
+    def _appended(self, read: Read) -> list[Row]:
+        """The rows of the ``append`` snapshots of the versions of a read, each snapshot once."""
+        versions = [version_of(self._history.store, read.topic, number) for number in read.stream] or [read.metadata]
+        appended: dict[int, list[Row]] = {}
+        for table in map(self._history.table, versions):
+            first = -1 if read.after is None else table.snapshots[read.after]["sequence-number"]
+            for number, snapshot in table.snapshots.items():
+                new = snapshot["sequence-number"] > first and number not in appended
+                if new and snapshot["summary"]["operation"] == "append":
+                    appended[number] = table.appended(number)
+        return [row for rows in appended.values() for row in rows]
+
+    def _followed(self) -> Iterator[Read]:
+        """Of each table the increments since its oldest retained snapshot, and a stream over all of its versions."""
+        history = self._history
+        for topic in history.topics:
+            *_, last = (each for each in history.publications if each.topic == topic)
+            life = [
+                each
+                for each in history.publications
+                if (each.topic, each.topic_id, each.life) == (topic, last.topic_id, last.life) and not each.dropped
+            ]
+            read = Read(topic, version_of(history.store, topic, last.version), last.version, None, last.heads)
+            table = history.table(read.metadata)
+            if last.dropped or table.current is None:
+                continue
+            yield replace(read, after=min(table.snapshots, key=lambda each: table.snapshots[each]["sequence-number"]))
+            yield replace(read, stream=tuple(each.version for each in life))
 
     def _ranges(self, read: Read) -> Iterator[Range]:
         """Of each publication a range of offsets and one of times, both in the middle of its rows."""

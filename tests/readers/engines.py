@@ -30,23 +30,29 @@ class Engine:
     Attributes:
         name: Its name, which its folder and its worker have.
         manner: What it cannot represent, and where it is known to be wrong.
+        kinds: What it can read, of :attr:`tests.readers.checks.Read.kind`.
     """
 
     name: str
     manner: Manner = EXACT
+    kinds: frozenset[str] = frozenset({"snapshots", "ranges"})
 
 
 ENGINES = {
     engine.name: engine
     for engine in (
         # https://github.com/apache/iceberg-python/issues/3833
-        Engine("pyiceberg", Manner(frozenset({"list of struct", "map of struct"}))),
+        Engine(
+            "pyiceberg",
+            Manner(frozenset({"list of struct", "map of struct"})),
+            frozenset({"snapshots", "ranges", "increments"}),
+        ),
         Engine("duckdb"),
         # ClickHouse has no null of a list, a map or a tuple.
         Engine("chdb", Manner(frozenset({"list", "map", "struct"}))),
         Engine("polars"),
         # https://github.com/apache/iceberg/issues/18173
-        Engine("spark", Manner(misses_late_times=True)),
+        Engine("spark", Manner(misses_late_times=True), frozenset({"snapshots", "ranges", "increments", "streams"})),
     )
 }
 
@@ -85,11 +91,28 @@ class Worker:
             "folder": read.metadata.rpartition("/metadata/")[0],
             "number": read.number,
             "snapshot": read.snapshot_id,
+            "after": read.after,
+            "stream": read.stream,
             "where": None if read.where is None else asdict(read.where),
             "s3": s3,
-            "out": str(self._out),
         }
-        _pipe(self._process.stdin).write(f"{json.dumps(request)}\n")
+        return self.ask(request)
+
+    def execute(self, warehouse: str, statement: str) -> list[Row]:
+        """The rows that a statement returns, which may write.
+
+        Args:
+            warehouse: The URL of a store.
+            statement: The statement; ``{catalog}`` is the catalog of the store.
+
+        Raises:
+            EngineError: The engine refuses, or its process has ended.
+        """
+        return self.ask({"warehouse": warehouse, "statement": statement})
+
+    def ask(self, request: Mapping[str, Any]) -> list[Row]:
+        """Send a request, and read the rows that answer it."""
+        _pipe(self._process.stdin).write(f"{json.dumps({**request, 'out': str(self._out)})}\n")
         _pipe(self._process.stdin).flush()
         answer = self.answer()
         if "error" in answer:
@@ -128,7 +151,9 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 @contextmanager
-def running(engine: Engine, environments: Path, folder: Path, arguments: Sequence[str] = ()) -> Iterator[Worker]:
+def running(
+    engine: Engine, environments: Path, folder: Path, arguments: Sequence[str] = (), does: str = "read"
+) -> Iterator[Worker]:
     """Start an engine, and end it.
 
     Args:
@@ -136,9 +161,10 @@ def running(engine: Engine, environments: Path, folder: Path, arguments: Sequenc
         environments: A folder with an environment for each engine, of its name.
         folder: Where its log and its answers are.
         arguments: Those of its worker.
+        does: ``read``, or ``write`` for one that executes statements.
     """
     python = environments / engine.name / "bin" / "python"
-    module = f"tests.readers.workers.read_{engine.name}"
+    module = f"tests.readers.workers.{does}_{engine.name}"
     with (folder / f"{engine.name}.log").open("w") as log:
         process = subprocess.Popen(
             [str(python.absolute()), "-m", module, *arguments],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,15 +153,12 @@ class Published:
         Raises:
             CorruptionError: One of the lists or manifests is damaged or missing.
         """
-        known: dict[str, Group] = {}
-        paths = set[str]()
-        for snapshot in decode_metadata(table.metadata, self.metadata(table)).snapshots:
-            paths.add(snapshot.manifest_list)
-            for group in self.groups(snapshot, known.get):
-                if group.manifest is not None:
-                    known[group.manifest.path] = group
-                    paths.add(group.manifest.path)
-                paths.update(entry.file.path for entry in group.entries if entry.live)
+        snapshots = decode_metadata(table.metadata, self.metadata(table)).snapshots
+        lists = self._pool.map(self._manifests, snapshots)
+        manifests = {manifest.path: manifest for listed in lists for manifest in listed}
+        paths = {snapshot.manifest_list for snapshot in snapshots} | manifests.keys()
+        for group in self._pool.map(self._group, manifests.values()):
+            paths.update(entry.file.path for entry in group.entries if entry.live)
         return paths
 
     def metadata(self, table: PublishedTable) -> bytes:
@@ -187,23 +184,21 @@ class Published:
             raise CorruptionError(msg)
         return data
 
-    def groups(
-        self, snapshot: TableSnapshot, find: Callable[[str], Group | None] = lambda _: None
-    ) -> tuple[Group, ...]:
-        """The manifests of a snapshot; ``find`` returns those that are known, by location."""
+    def groups(self, snapshot: TableSnapshot) -> tuple[Group, ...]:
+        """The manifests of a snapshot."""
+        return tuple(self._pool.map(self._group, self._manifests(snapshot)))
+
+    def _manifests(self, snapshot: TableSnapshot) -> list[Manifest]:
+        """What the list of a snapshot says of its manifests."""
         key = self._location.key(snapshot.manifest_list)
         with _naming_the_remedy():
-            manifests = decode_manifest_list(key, self._read_manifest(key))
+            return decode_manifest_list(key, self._read_manifest(key))
 
-        def load(manifest: Manifest) -> Group:
-            known = find(manifest.path)
-            if known is not None:
-                return known
-            key = self._location.key(manifest.path)
-            with _naming_the_remedy():
-                return Group(manifest, tuple(decode_manifest(key, self._read_manifest(key))))
-
-        return tuple(self._pool.map(load, manifests))
+    def _group(self, manifest: Manifest) -> Group:
+        """A manifest with its entries."""
+        key = self._location.key(manifest.path)
+        with _naming_the_remedy():
+            return Group(manifest, tuple(decode_manifest(key, self._read_manifest(key))))
 
     def _read_manifest(self, key: str) -> bytes:
         """The bytes of a manifest or a manifest list.

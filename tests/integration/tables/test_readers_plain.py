@@ -22,13 +22,13 @@ def test_each_published_snapshot_has_the_rows_of_a_scan(seed: int, tmp_path: Pat
     try:
         history.run(50)
         check = Check(history)
-        result = check.run(plain_reader(history), ranges=False)
+        result = check.run(plain_reader(history))
     finally:
         history.close()
     assert increments.problems == []
     assert result.problems == []
-    assert result.equal == result.snapshots > 5
-    assert result.rows > increments.rows > 50
+    assert result.equal["snapshots"] == result.reads["snapshots"] > 5
+    assert result.rows["snapshots"] > increments.rows > 50
 
 
 def test_a_seed_gives_one_history(tmp_path: Path) -> None:

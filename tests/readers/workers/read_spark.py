@@ -12,12 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tests.readers.workers.serving import Request, condition, serve
 
 
-def _session(jar: str, warehouse: str) -> SparkSession:
+def new_session(jar: str, warehouse: str) -> SparkSession:
+    """A session of one processor whose catalog ``w`` is a folder."""
     builder = SparkSession.builder.master("local[1]")
     options = {
         "spark.jars": jar,
@@ -38,26 +40,52 @@ def _session(jar: str, warehouse: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _as_of(request: Request, warehouse: Path, name: str) -> None:
+def _as_of(request: Request, warehouse: Path, name: str, last: int) -> None:
     """A table that ends with a version."""
     place, metadata = warehouse / name / "metadata", Path(request["folder"].removeprefix("file://")) / "metadata"
-    place.mkdir(parents=True)
-    for number in range(1, request["number"] + 1):
+    place.mkdir(parents=True, exist_ok=True)
+    for number in range(1, last + 1):
         version = metadata / f"v{number}.metadata.json"
         if version.exists():
             shutil.copy(version, place)
-    (place / "version-hint.text").write_text(str(request["number"]))
+    (place / "version-hint.text").write_text(str(last))
+
+
+def _streamed(session: SparkSession, request: Request, warehouse: Path, name: str) -> pa.Table:
+    """What a stream reads that goes on at each version; each time it is a new query with the same checkpoint."""
+    tables: list[pa.Table] = []
+    for number in request["stream"]:
+        _as_of(request, warehouse, name, number)
+        options = {"streaming-skip-delete-snapshots": "true", "streaming-skip-overwrite-snapshots": "true"}
+        stream = session.readStream.format("iceberg").options(**options).load(f"w.{name}")
+        query = (
+            stream.writeStream.foreachBatch(lambda batch, _: tables.append(batch.toArrow()))
+            .option("checkpointLocation", str(warehouse / f"{name}.checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    return (
+        pa.concat_tables(tables, promote_options="permissive")
+        if tables
+        else pa.table({"_offset": pa.array([], pa.int64())})
+    )
 
 
 def main() -> None:
     warehouse = Path(tempfile.mkdtemp())
-    session = _session(sys.argv[1], str(warehouse))
+    session = new_session(sys.argv[1], str(warehouse))
     count = 0
 
     def read(request: Request) -> Any:
         nonlocal count
         count += 1
-        _as_of(request, warehouse, f"t{count}")
+        if request["stream"]:
+            return _streamed(session, request, warehouse, f"t{count}")
+        _as_of(request, warehouse, f"t{count}", request["number"])
+        if request["after"] is not None:
+            options = {"start-snapshot-id": str(request["after"])}
+            return session.read.format("iceberg").options(**options).load(f"w.t{count}").toArrow()
         at = "" if request["snapshot"] is None else f" VERSION AS OF {request['snapshot']}"
         where = condition(request, "TIMESTAMP '{}+00:00'")
         return session.sql(f"SELECT * FROM w.t{count}{at} WHERE {where}").toArrow()

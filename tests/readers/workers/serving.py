@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 #: ``metadata``: the location of a version; ``folder``: that of the table; ``number``: of the version; ``snapshot``: an
-#: id, or None for the current one; ``where``: a range of rows with ``partition``, ``column``, ``first`` and ``end``, or
-#: None for all; ``s3``: ``endpoint_url``, ``key``, ``secret`` and ``region``, or None of a folder; ``out``: the path of
-#: the Arrow file.
+#: id, or None for the current one; ``after``: only rows that were appended after this snapshot, or None; ``stream``:
+#: the numbers of the versions that a stream reads one after the other, or none; ``where``: a range of rows with
+#: ``partition``, ``column``, ``first`` and ``end``, or None for all; ``s3``: ``endpoint_url``, ``key``, ``secret`` and
+#: ``region``, or None of a folder; ``out``: the path of the Arrow file.
 Request = dict[str, Any]
 
 
