@@ -166,9 +166,23 @@ TABLES = (
     Mutant(
         "a hint that was set back stays",
         publish.Publisher._publish,
-        " or $began - self._completed_at >= _LONGEST_MS)",
-        ")",
+        " or $began - self._names_checked_at >= _LONGEST_MS:",
+        ":",
         test=_PUBLISHERS + "test_a_hint_that_a_slow_publisher_sets_back_is_mended",
+    ),
+    Mutant(
+        "a version that an engine wrote to a quiet table is not looked for",
+        publish.Publisher._publish,
+        "self._find_foreign($cut)",
+        "pass",
+        test=_PUBLISHERS + "test_a_version_of_an_engine_of_a_quiet_table_is_passed",
+    ),
+    Mutant(
+        "the version after a dropped table stays hidden",
+        publish.Publisher._versions,
+        "(not $table.dropped or $name in self._hidden)",
+        "not $table.dropped",
+        test=_PUBLISHERS + "test_a_dropped_table_passes_the_version_of_an_engine",
     ),
     Mutant(
         "what a cut shows is not flushed",

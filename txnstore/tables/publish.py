@@ -114,11 +114,12 @@ class Publisher:
         self._looked_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
         self._completed = 0
-        #: When it was looked at all hints of the newest cut, in ms of the uptime: a slow publisher may set one back.
-        self._completed_at = 0
+        #: When it was looked at the names of all tables, in ms of the uptime: a slow publisher may set a hint back, and
+        #: an engine may write a version. None: never.
+        self._names_checked_at: int | None = None
         #: The tables by topic, as of any cut: one whose key is not that of the newest cut is out of date.
         self._states: dict[str, TableState] = {}
-        #: The topics whose newest version is hidden by one that others have written, under its name.
+        #: The topics whose newest version is hidden by one that others have written, under its name or the next one.
         self._hidden: set[str] = set()
         #: The keys of versions that others have written, and that no report has named yet.
         self._foreign: list[str] = []
@@ -147,9 +148,13 @@ class Publisher:
         known = self._remembered(published) if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
         self._looked_at = began
-        if cut is not None and (cut.number != self._completed or began - self._completed_at >= _LONGEST_MS):
-            self._complete(cut)
-            self._completed_at = began
+        if cut is not None:
+            if self._names_checked_at is None or began - self._names_checked_at >= _LONGEST_MS:
+                self._find_foreign(cut)
+                self._complete(cut)
+                self._names_checked_at = began
+            elif cut.number != self._completed:
+                self._complete(cut)
         view = connection.unblocked(connection.view())
         heads = [state.sequence for state in view.states]
         if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
@@ -251,7 +256,7 @@ class Publisher:
                 if version is not None:
                     versions[work.topic.name] = version
         for name, table in before.items():
-            if name not in topics and not table.dropped:
+            if name not in topics and (not table.dropped or name in self._hidden):
                 versions[name] = self._dropped(published, name, table, now)
         return versions
 
@@ -337,6 +342,19 @@ class Publisher:
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
         self._completed = cut.number
+
+    def _find_foreign(self, cut: CutDocument) -> None:
+        """Look for a version after that of the cut, for each table: readers that count on from the hint find it.
+
+        A GET for each table.
+        """
+
+        def find(topic: str) -> None:
+            key = keys.table_version(topic, cut.tables[topic].number + 1)
+            if read(self._connection.objects, key) is not None:
+                self._hidden.add(topic)
+
+        _concurrently(self._connection.pool, [partial(find, topic) for topic in sorted(cut.tables)])
 
     def _copy(self, topic: str, table: PublishedTable, data: bytes) -> None:
         connection = self._connection

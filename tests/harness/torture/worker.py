@@ -205,15 +205,14 @@ def job(worker: Worker) -> None:
                     raise
                 continue
             if records:
-                poll = polled(records)
+                poll, outputs = polled(records), len(worker.partitions(OUTPUT))
                 sends = [
-                    Send(f"{OUTPUT}-{worker.rng.randrange(len(worker.partitions(OUTPUT)))}", worker.value(), None, it)
-                    for it in _sources(poll)
+                    Send(f"{OUTPUT}-{worker.rng.randrange(outputs)}", worker.value(), None, it) for it in _sources(poll)
                 ]
                 offsets = Offsets(task.groups[0], {key: items[-1][0] + 1 for key, items in poll.records.items()})
                 if not worker.transact(producer, sends, poll, offsets):
                     consumer.rewind_to_committed()
-                time.sleep(worker.rng.uniform(0.0, task.pause))
+                time.sleep(0.0 if task.drain else worker.rng.uniform(0.0, task.pause))
             elif task.drain and not any(consumer.lag().values()):
                 return
 

@@ -213,6 +213,39 @@ def test_a_version_of_an_engine_is_reported_and_passed(
     assert store.tables.check().ok
 
 
+def test_a_version_of_an_engine_of_a_quiet_table_is_passed(
+    store: Store, objects: EngineObjects, clock: ManualClock
+) -> None:
+    """A Hadoop catalog counts on from the hint, so the table has to have a later version, though nothing is new."""
+    store.tables.sync()
+    objects.put(keys.table_version("t", 3), b"{}")
+    objects.put(keys.table_hint("t"), b"3")
+    report = another(store, clock).tables.sync()
+    assert report.foreign == (keys.table_version("t", 3),)
+    assert [change.topic for change in report.changes] == ["t"]
+    assert newest(store).tables["t"].number == 4
+    _check_readable(store)
+    assert store.tables.check().ok
+    objects.put(keys.table_version("t", 5), b"{}")
+    assert store.tables.sync().changes == ()  # It looks once an hour.
+    clock.advance(HOUR_MS)
+    assert store.tables.sync().foreign == (keys.table_version("t", 5),)
+    assert store.tables.check().ok
+
+
+def test_a_dropped_table_passes_the_version_of_an_engine(store: Store, objects: EngineObjects) -> None:
+    def insert(key: str) -> None:
+        if key == keys.table_version("t", 2):
+            objects.put(key, b"{}")
+
+    store.tables.disable("t")
+    objects.before_create = insert
+    assert store.tables.sync().foreign == (keys.table_version("t", 2),)
+    table = newest(store).tables["t"]
+    assert (table.dropped, table.number) == (True, 3)
+    assert store.tables.sync().changes == ()
+
+
 def test_a_version_that_an_engine_creates_at_the_same_moment_is_passed(store: Store, objects: EngineObjects) -> None:
     def insert(key: str) -> None:
         if key == keys.table_version("t", 2):
