@@ -80,7 +80,8 @@ def with_spark(table: str, column: str) -> int:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    return int(spark.sql(f"SELECT sum({column}) FROM lake.tables.{name}").first()[0])  # noqa: S608
+    [(total,)] = spark.sql(f"SELECT sum({column}) FROM lake.tables.{name}").collect()  # noqa: S608
+    return int(total)
 
 
 def compare(store: txnstore.Store) -> None:

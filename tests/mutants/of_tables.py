@@ -140,7 +140,7 @@ TABLES = (
         TableMetadata.with_history,
         "if newer.published >= since]",
         "if newer.timestamp >= since]",
-        test="tests/protocol/tables/test_sync.py::test_a_reader_that_follows_a_quiet_table_finds_its_place",
+        test=_SYNC + "test_a_reader_that_follows_a_quiet_table_finds_its_place",
     ),
     Mutant(
         "a publisher that slept for long goes on",
@@ -166,8 +166,8 @@ TABLES = (
     Mutant(
         "a hint that was set back stays",
         publish.Publisher._publish,
-        " or $began - self._names_checked_at >= _LONGEST_MS:",
-        ":",
+        " or $began - self._names_checked_at >= _LONGEST_MS",
+        "",
         test=_PUBLISHERS + "test_a_hint_that_a_slow_publisher_sets_back_is_mended",
     ),
     Mutant(
@@ -201,8 +201,8 @@ TABLES = (
     Mutant(
         "an older snapshot names nothing",
         Published.paths,
-        ".snapshots:",
-        ".snapshots[-1:]:",
+        "self.metadata(table)).snapshots\n",
+        "self.metadata(table)).snapshots[-1:]\n",
         test=_PUBLISHERS + "test_a_vacuum_keeps_the_files_of_retained_snapshots",
     ),
     Mutant(

@@ -148,13 +148,13 @@ class Publisher:
         known = self._remembered(published) if began - self._looked_at < _LONGEST_MS else None
         cut = self._cut = published.newest(known)
         self._looked_at = began
-        if cut is not None:
-            if self._names_checked_at is None or began - self._names_checked_at >= _LONGEST_MS:
-                self._find_foreign(cut)
-                self._complete(cut)
-                self._names_checked_at = began
-            elif cut.number != self._completed:
-                self._complete(cut)
+        checks_names = self._names_checked_at is None or began - self._names_checked_at >= _LONGEST_MS
+        if cut is not None and checks_names:
+            self._find_foreign(cut)
+        if cut is not None and (checks_names or cut.number != self._completed):
+            self._complete(cut)
+        if checks_names:
+            self._names_checked_at = began
         view = connection.unblocked(connection.view())
         heads = [state.sequence for state in view.states]
         if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):

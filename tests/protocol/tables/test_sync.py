@@ -390,6 +390,7 @@ def test_a_reader_that_follows_a_quiet_table_finds_its_place(store: Store, clock
     commit(store, [b"a"])
     _sync(store)
     place = state_of(store, "t").metadata.current
+    assert place is not None
     clock.advance(13 * HOUR_MS)
     commit(store, [b"b"])
     clock.advance(13 * HOUR_MS)  # Nobody has published meanwhile.
@@ -399,7 +400,7 @@ def test_a_reader_that_follows_a_quiet_table_finds_its_place(store: Store, clock
     assert store.tables.sync().changes == ()
     clock.advance(1)
     assert [change.operations for change in store.tables.sync().changes] == [()]
-    assert [each.parent for each in state_of(store, "t").metadata.snapshots] == [place.snapshot_id if place else None]
+    assert [each.parent for each in state_of(store, "t").metadata.snapshots] == [place.snapshot_id]
 
 
 # Costs ----------------------------------------------------------------------------------------------------------------
