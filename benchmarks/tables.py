@@ -51,13 +51,13 @@ def run() -> Iterator[Result]:
     yield Result(
         "table: a commit and its publication / pyiceberg's append",
         both / times["append"],
-        1.0,
+        1.5,
         at_most=True,
         detail=detail,
     )
     detail = f"{counts['store/tables']} and {counts['pyiceberg']} files"
     ratio = counts["store/tables"] / counts["pyiceberg"]
-    yield Result("table: files below tables/ over pyiceberg's", ratio, 1.0, at_most=True, detail=detail)
+    yield Result("table: files below tables/ over pyiceberg's", ratio, 1.5, at_most=True, detail=detail)
 
 
 def _commit(store: Store) -> None:
