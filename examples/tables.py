@@ -4,7 +4,7 @@ The pipeline writes each order to one topic, and the changed total of its custom
 After each publication both tables are of the same moment: the totals add up to the orders, in whichever engine.
 Run it with ``python examples/tables.py [URL]``; without a URL it uses a temporary folder. It needs
 ``txnstore[tables]``, and uses those of ``duckdb`` (after an ``INSTALL iceberg`` in it), ``pyiceberg[pyarrow]`` and
-``chdb`` that are installed; and PySpark, if ``ICEBERG_SPARK`` in the environment is the jar of Iceberg's runtime.
+``chdb`` that are installed; and PySpark, if ``ICEBERG_SPARK`` is the jar of Iceberg's runtime for it.
 """
 
 from __future__ import annotations
