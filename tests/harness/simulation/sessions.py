@@ -119,7 +119,9 @@ class SessionProducer(Actor):
             offsets = [self._send(process, tp, value, sent) for tp, value in plan]
         except (TxnStoreError, Interrupted) as error:
             if isinstance(error, TxnStoreError):
-                self.check_expected(process, "send", error, REFUSALS)
+                # Another client has begun to abort the transaction; it has not fenced this one yet.
+                ended = (InvalidTxnStateError,) if "(PREPARE_ABORT)" in str(error) else ()
+                self.check_expected(process, "send", error, (*REFUSALS, *ended))
             self._end(process, Outcome.ABORT)
             history.fail(process.name, error)
             return False
