@@ -29,6 +29,7 @@ from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_copier import GROUP
 from tests.helpers.kafka_wire import ServedStore, users_of
 from txnstore.core.authorization.model import Acl
+from txnstore.core.model import TopicPartition as StoredPartition
 from txnstore.gateway.apis import Api
 from txnstore.gateway.services import topic_uuid
 from txnstore.storage.memory import MemoryStore
@@ -140,6 +141,9 @@ def test_a_killed_member_is_replaced_and_each_record_is_copied_once(tmp_path: Pa
     with txnstore.create(tmp_path / "store") as store, serving(store, QUICK) as gateway:
         for name in ("in", "out"):
             store.create_topic(name, partitions=4)
+        # librdkafka 2.16 asks for the first offset of a partition without a position, and if the partition is revoked
+        # meanwhile, it fetches it anyhow, and returns its records when it gets the partition back: twice.
+        store.reset_offsets(GROUP, {StoredPartition("in", number): 0 for number in range(4)})
         with store.producer() as producer:
             for number in range(records):
                 producer.send("in", value=b"%d" % number, partition=number % 4)
