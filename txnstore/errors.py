@@ -406,6 +406,10 @@ class TablesChangedError(TxnStoreError):
     retriable = True
 
 
+class CopiesTooLargeError(InvalidConfigError):
+    """To publish the tables, more rows have to be copied than allowed. A compaction, or the next one, mends it."""
+
+
 class StoreError(TxnStoreError):
     """An error of the store as a whole."""
 

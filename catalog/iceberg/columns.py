@@ -7,9 +7,10 @@ never dropped nor renamed, so the path of a column's names finds the id that it 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -84,9 +85,9 @@ def table_columns(topic: CatalogTopic, before: Columns | None = None) -> Columns
         before: Those of its earlier versions, whose columns keep their ids; None: it has none.
     """
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
-    known = dict(_ids("", {"type": "struct", "fields": before.fields})) if before is not None else {}
+    known = dict(_ids((), {"type": "struct", "fields": before.fields})) if before is not None else {}
     ids = _Ids(known, before.last_id if before is not None else FIRST_FIELD - 1)
-    own = tuple(_field("", field.name, field.type, ids) for field in schema)
+    own = tuple(_field((), field.name, field.type, ids) for field in schema)
     return Columns((*leading_columns().fields, *own), ids.last)
 
 
@@ -100,7 +101,7 @@ def check_columns(topic: CatalogTopic) -> None:
     """Refuse a topic with columns that a table cannot have.
 
     Raises:
-        InvalidConfigError: Iceberg reserves the name of a column.
+        InvalidConfigError: Iceberg reserves the name of a column, or engines take one for a field of another.
     """
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
     for name in schema.names:
@@ -110,46 +111,57 @@ def check_columns(topic: CatalogTopic) -> None:
                 "metadata column, which engines add to each table"
             )
             raise InvalidConfigError(msg)
+    paths = Counter(".".join(path) for path, _ in _ids((), {"type": "struct", "fields": table_columns(topic).fields}))
+    if doubled := [path for path, count in paths.items() if count > 1]:
+        msg = (
+            f"topic {topic.name!r} cannot have a table: engines name two of its columns "
+            f"{doubled[0]!r}, as a field and by a name with a dot"
+        )
+        raise InvalidConfigError(msg)
+
+
+#: The names that lead to a field, from the column on.
+_Path: TypeAlias = tuple[str, ...]
 
 
 class _Ids:
     """The field ids of a schema in the making: known ones by path, and new ones after the last."""
 
-    def __init__(self, known: Mapping[str, int], last: int) -> None:
+    def __init__(self, known: Mapping[_Path, int], last: int) -> None:
         self._known, self.last = known, last
 
-    def of(self, path: str) -> int:
+    def of(self, path: _Path) -> int:
         number = self._known.get(path)
         if number is None:
             number = self.last = self.last + 1
         return number
 
 
-def _field(above: str, name: str, data_type: pa.DataType, ids: _Ids) -> dict[str, Any]:
-    path = f"{above}/{name}"
+def _field(above: _Path, name: str, data_type: pa.DataType, ids: _Ids) -> dict[str, Any]:
+    path = (*above, name)
     number = ids.of(path)
     return {"id": number, "name": name, "required": False, "type": _type(path, data_type, ids)}
 
 
-def _type(path: str, data_type: pa.DataType, ids: _Ids) -> str | dict[str, Any]:
+def _type(path: _Path, data_type: pa.DataType, ids: _Ids) -> str | dict[str, Any]:
     if pt.is_struct(data_type):
         return {"type": "struct", "fields": [_field(path, field.name, field.type, ids) for field in data_type]}
     if pt.is_map(data_type):
-        key, value = ids.of(f"{path}/key"), ids.of(f"{path}/value")
+        key, value = ids.of((*path, "key")), ids.of((*path, "value"))
         return {
             "type": "map",
             "key-id": key,
-            "key": _type(f"{path}/key", data_type.key_type, ids),
+            "key": _type((*path, "key"), data_type.key_type, ids),
             "value-id": value,
             "value-required": False,
-            "value": _type(f"{path}/value", data_type.item_type, ids),
+            "value": _type((*path, "value"), data_type.item_type, ids),
         }
     if pt.is_list(data_type):
         return {
             "type": "list",
-            "element-id": ids.of(f"{path}/element"),
+            "element-id": ids.of((*path, "element")),
             "element-required": False,
-            "element": _type(f"{path}/element", data_type.value_type, ids),
+            "element": _type((*path, "element"), data_type.value_type, ids),
         }
     if pt.is_fixed_size_binary(data_type):
         return f"fixed[{data_type.byte_width}]"
@@ -170,10 +182,10 @@ def _inner(data_type: Any) -> list[tuple[str, int, Any]]:
     return [(name, data_type[f"{name}-id"], data_type[name]) for name in names]
 
 
-def _ids(above: str, data_type: Any) -> Iterator[tuple[str, int]]:
+def _ids(above: _Path, data_type: Any) -> Iterator[tuple[_Path, int]]:
     """The id of each field of a type by its path, at all levels."""
     for name, number, inner in _inner(data_type):
-        path = f"{above}/{name}"
+        path = (*above, name)
         yield path, number
         yield from _ids(path, inner)
 

@@ -112,6 +112,8 @@ class TableMetadata:
             snapshots=(*self.snapshots, *added),
             cuts=(*self.cuts, (last.timestamp, last.snapshot_id)),
             sequence=last.sequence,
+            # The time of a cut may be ahead of its publisher's clock, and Spark refuses older metadata.
+            updated=max(self.updated, last.timestamp),
         )
 
     def with_history(self, since: int, most: int) -> TableMetadata:

@@ -256,8 +256,13 @@ class _Vacuum:
         _check(connection, force=force)
         if not dry_run:
             connection.chains.save_if_overdue()
-        kept_tables = self._publish(tables=tables)
+        kept_tables = self._publish(tables=tables) if self._has_tables else ""
         self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
+        if not self._has_tables and any(
+            not each.dropped for cut in self._in_use.cuts[-1:] for each in cut.tables.values()
+        ):
+            kept_tables = self._publish(tables=tables)  # The last table of the store ends.
+            self._in_use = tables_in_use(connection, published_of(self._connection), self._now, self._grace_ms)
         segments = _pages(connection.objects)
         first_page = next(segments)
         past = histories(connection, self._now, history_ms)
@@ -292,10 +297,14 @@ class _Vacuum:
             _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
         return report
 
+    @property
+    def _has_tables(self) -> bool:
+        """Whether a topic has a table."""
+        return any(topic.config.get(TABLE_FORMAT) for topic in self._connection.view(refresh=False).topics.values())
+
     def _publish(self, *, tables: bool) -> str:
-        """Publish the tables, if there are any; returns why that failed."""
-        topics = self._connection.view(refresh=False).topics.values()
-        if self._dry_run or not tables or not any(topic.config.get(TABLE_FORMAT) for topic in topics):
+        """Publish the tables; returns why that failed."""
+        if self._dry_run or not tables:
             return ""
         try:
             Tables(self._connection).sync()

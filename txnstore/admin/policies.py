@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from txnstore.chain.keys import CHAINS, LEASES, STORE, TOPICS, Keys
+from txnstore.chain.keys import CHAINS, LEASES, STORE, TABLES, TOPICS, Keys
 from txnstore.core.authorization.model import CLUSTER, OPERATIONS, Operation, ResourceType
 from txnstore.core.authorization.patterns import Pattern, Patterns, patterns_of
 from txnstore.core.authorization.rules import Authorization
@@ -123,7 +123,7 @@ def needs_of(authorization: Authorization, principal: str, store_id: str, topics
     if principal in authorization.super_users:
         return [_BUCKET, Need("Everything", ("get", "put", "delete"), ("*",))]
     if _is_operator(authorization, principal):
-        maintained = CHAINS, TOPICS, LEASES, f"{PROBE_FOLDER}/"
+        maintained = CHAINS, TOPICS, TABLES, LEASES, f"{PROBE_FOLDER}/"
         return [
             _BUCKET,
             Need("ReadIdentity", ("get",), (STORE,)),

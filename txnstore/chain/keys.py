@@ -167,6 +167,11 @@ def table(topic: str) -> str:
     return f"{TABLES}{topic}/"
 
 
+def table_in(key: str) -> str:
+    """The prefix of the table that the key of an object below it names."""
+    return f"{TABLES}{key.removeprefix(TABLES).partition('/')[0]}/"
+
+
 def table_metadata(topic: str, name: str) -> str:
     """The key of an object of a table's metadata."""
     return f"{table(topic)}metadata/{name}"

@@ -75,10 +75,19 @@ class CheckReport:
 
 def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
     """Check the newest cut; see :meth:`txnstore.tables.tables.Tables.check`."""
-    location, published = location_of(connection.objects), published_of(connection)
+    published = published_of(connection)
     cut = published.newest()
-    if cut is None:
-        return CheckReport(0, 0, 0, 0, ())
+    while cut is not None:
+        report = _check_cut(connection, published, cut, deep=deep)
+        newer = published.newest(cut) if report.problems else cut
+        if newer is not None and newer.number == cut.number:
+            return report
+        cut = newer  # A publisher has completed the cut, or added one, meanwhile.
+    return CheckReport(0, 0, 0, 0, ())
+
+
+def _check_cut(connection: Connection, published: Published, cut: CutDocument, *, deep: bool) -> CheckReport:
+    location = location_of(connection.objects)
     view, expired = _view_at(connection, cut)
     check = _Check(connection, published, location, view, deep=deep)
     for topic, table in sorted(cut.tables.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.storage.base import ObjectStore
 
 #: What every engine takes literally in a path: no engine agrees with all others on what is encoded, and how.
@@ -23,8 +23,16 @@ class Location:
         return f"{self.root}/{key}"
 
     def key(self, path: str) -> str:
-        """The key of an object by its location; the location itself if it is not below the root."""
-        return path.removeprefix(f"{self.root}/")
+        """The key of an object by its location.
+
+        Raises:
+            CorruptionError: It is not below the root: the tables were published when the store was at another place.
+        """
+        key = path.removeprefix(f"{self.root}/")
+        if key == path:
+            msg = f"{path} is not below {self.root}: the tables were published when the store was at another place"
+            raise CorruptionError(msg)
+        return key
 
 
 def location_of(objects: ObjectStore) -> Location:

@@ -27,7 +27,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, InvalidConfigError, TablesChangedError
+from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError, TablesChangedError
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
@@ -167,8 +167,7 @@ class Publisher:
             if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
                 return None  # A compaction has replaced what is missing, and a vacuum deleted it.
             raise
-        self._hidden.difference_update(versions)
-        if not versions:
+        if not versions and (cut is None or view.timestamp - cut.timestamp < _LONGEST_MS):
             return self._report(cut, {})
         document = CutDocument(
             store_id=connection.store_id,
@@ -188,12 +187,14 @@ class Publisher:
         if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
             return None
         self._cut = document
+        self._hidden.difference_update(versions)
         self._passed(before, versions)
         self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
         self._complete(document, {topic: version.data for topic, version in versions.items()})
         report = self._report(document, versions)
         changed = {"cut": report.cut, "tables": len(report.changes)}
-        _LOG.info("tables published", extra=changed)
+        if versions:
+            _LOG.info("tables published", extra=changed)
         return report
 
     def _remembered(self, published: Published) -> CutDocument | None:
@@ -235,14 +236,7 @@ class Publisher:
                 msg = f"topic {name!r} has no table that could be published anew"
                 raise InvalidConfigError(msg)
         works = [
-            TableWork(
-                self._connection,
-                view,
-                topic,
-                self._known(published, topic, before.get(name)) if name not in anew else None,
-                before.get(name),
-            )
-            for name, topic in topics.items()
+            self._work(published, view, topic, before.get(name), anew=name in anew) for name, topic in topics.items()
         ]
         _check_tails(works, tail_bytes)
         now = self._connection.runtime.clock()
@@ -260,6 +254,22 @@ class Publisher:
                 versions[name] = self._dropped(published, name, table, now)
         return versions
 
+    def _work(
+        self, published: Published, view: View, topic: CatalogTopic, table: PublishedTable | None, *, anew: bool
+    ) -> TableWork:
+        """What there is to do for a table; ``table``: what the newest cut says of it."""
+        while True:
+            remembered = topic.name in self._states
+            state = self._known(published, topic, table) if not anew else None
+            work = TableWork(self._connection, view, topic, state, table)
+            hint = keys.table_hint(topic.name)
+            if (
+                not (remembered and state is not None and work.changes)
+                or read(self._connection.objects, hint) is not None
+            ):
+                return work
+            del self._states[topic.name]  # An engine may have dropped the table, and its manifests with it.
+
     def _known(self, published: Published, topic: CatalogTopic, table: PublishedTable | None) -> TableState | None:
         """What the table of a topic has now; None if it has none, or it is that of a deleted topic of this name.
 
@@ -270,7 +280,10 @@ class Publisher:
         state = self._states.get(topic.name)
         if state is None or state.key != table.metadata:
             try:
-                state = self._states[topic.name] = published.table(table)
+                state = published.table(table)
+                if state.metadata.location != self._location.of(keys.table(topic.name).rstrip("/")):
+                    return None  # The store was at another place, and this table has no rows whose location tells it.
+                self._states[topic.name] = state
             except CorruptionError as error:
                 extra = {"topic": topic.name, "error": str(error)}
                 _LOG.warning("table is damaged, and is published anew: %s", error, extra=extra)
@@ -333,6 +346,8 @@ class Publisher:
                 data = written[topic] if written is not None else published.metadata(table)
             except CorruptionError as error:  # The table is published anew, under a later number.
                 _LOG.warning("version of a table not copied: %s", error, extra={"topic": topic, "error": str(error)})
+                self._states.pop(topic, None)
+                self._hidden.add(topic)
                 return
             self._copy(topic, table, data)
 
@@ -344,14 +359,19 @@ class Publisher:
         self._completed = cut.number
 
     def _find_foreign(self, cut: CutDocument) -> None:
-        """Look for a version after that of the cut, for each table: readers that count on from the hint find it.
+        """Look for versions of others: under the name of the cut's own, or the next one, which readers find, too.
 
-        A GET for each table.
+        Two GETs for each table.
         """
+        objects = self._connection.objects
 
         def find(topic: str) -> None:
-            key = keys.table_version(topic, cut.tables[topic].number + 1)
-            if read(self._connection.objects, key) is not None:
+            table = cut.tables[topic]
+            own = read(objects, keys.table_version(topic, table.number))
+            if own is not None and content_hash(own) != table.sha256:
+                self._found_foreign(keys.table_version(topic, table.number))
+                self._hidden.add(topic)
+            elif read(objects, keys.table_version(topic, table.number + 1)) is not None:
                 self._hidden.add(topic)
 
         _concurrently(self._connection.pool, [partial(find, topic) for topic in sorted(cut.tables)])
@@ -396,7 +416,7 @@ def _change(topic: str, version: Version, location: Location) -> TableChange:
 
 
 def _check_tails(works: Iterable[TableWork], most: int) -> None:
-    """Refuse to copy more than ``most`` bytes."""
+    """Raise CopiesTooLargeError if more than ``most`` bytes would be copied."""
     sizes = {work.topic.name: work.copied_bytes for work in works}
     if sum(sizes.values()) > most:
         largest = max(sizes, key=lambda name: sizes[name])
@@ -405,7 +425,7 @@ def _check_tails(works: Iterable[TableWork], most: int) -> None:
             f"written yet, most of them of topic {largest!r}; the limit is {size(most)}. `txnstore compact` makes the "
             "copies unnecessary; --tail-bytes raises the limit"
         )
-        raise InvalidConfigError(msg)
+        raise CopiesTooLargeError(msg)
 
 
 def _concurrently(pool: Executor, tasks: Iterable[Any]) -> None:

@@ -190,14 +190,14 @@ class Published:
 
     def _manifests(self, snapshot: TableSnapshot) -> list[Manifest]:
         """What the list of a snapshot says of its manifests."""
-        key = self._location.key(snapshot.manifest_list)
         with _naming_the_remedy():
+            key = self._location.key(snapshot.manifest_list)
             return decode_manifest_list(key, self._read_manifest(key))
 
     def _group(self, manifest: Manifest) -> Group:
         """A manifest with its entries."""
-        key = self._location.key(manifest.path)
         with _naming_the_remedy():
+            key = self._location.key(manifest.path)
             return Group(manifest, tuple(decode_manifest(key, self._read_manifest(key))))
 
     def _read_manifest(self, key: str) -> bytes:

@@ -101,7 +101,10 @@ def _was_complete(connection: Connection, cut: CutDocument, until: int) -> bool:
     """
     for topic in cut.changed:
         key = keys.table_hint(topic)
-        if read(connection.objects, key) != str(cut.tables[topic].number).encode():
+        hint = read(connection.objects, key)
+        if hint is None and cut.tables[topic].dropped:
+            continue  # Its folder was deleted: nothing is left that an engine could find.
+        if hint != str(cut.tables[topic].number).encode():
             return False
         if connection.objects.stat(key).modified_ms > until:
             return False
@@ -139,12 +142,15 @@ def unneeded(
     if not in_use.cuts:
         return
     named = {keys.LATEST_CUT, *_named(published, location_of(connection.objects), in_use)}
+    folders = {keys.table(topic) for cut in in_use.cuts for topic in cut.tables}
     young = now - grace_ms - _IN_WORK_MS
 
     def is_kept(item: ObjectInfo) -> bool:
         number = keys.cut_number(item.key)
         if number is not None:
             return number in in_use.numbers or item.modified_ms > now - max(CUTS_MS, grace_ms)
+        if keys.table_in(item.key) not in folders and not item.key.startswith(keys.CUTS):
+            return True  # No table of this store: somebody else's.
         return item.key in named or item.modified_ms > young
 
     after = ""
@@ -162,7 +168,7 @@ def _named(published: Published, location: Location, in_use: TablesInUse) -> Ite
     for cut in in_use.cuts:
         for topic, table in cut.tables.items():
             yield from (table.metadata, keys.table_version(topic, table.number), keys.table_hint(topic))
-            if table.metadata in seen:
+            if table.metadata in seen or table.dropped:  # A dropped one has no snapshots.
                 continue
             seen.add(table.metadata)
             yield from (location.key(path) for path in published.paths(table))

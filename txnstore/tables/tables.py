@@ -11,7 +11,13 @@ from txnstore.catalog.topics import alter_topic
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.errors import InvalidConfigError, ReadOnlyError, StoreNotFoundError, TxnStoreError
+from txnstore.errors import (
+    CopiesTooLargeError,
+    InvalidConfigError,
+    ReadOnlyError,
+    StoreNotFoundError,
+    TxnStoreError,
+)
 from txnstore.tables.check import CheckReport, check_tables
 from txnstore.tables.location import Location, location_of
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
@@ -140,7 +146,8 @@ class Tables:
                 are tables whose metadata or manifests are damaged.
 
         Raises:
-            InvalidConfigError: Engines cannot read there, more would be copied, or a topic has no table.
+            InvalidConfigError: Engines cannot read there, or a topic has no table.
+            CopiesTooLargeError: More would be copied than ``tail_bytes``.
             CorruptionError: A segment, or a cut, is missing or damaged.
             TablesChangedError: Other publishers were faster in each attempt.
         """
@@ -161,6 +168,8 @@ class Tables:
         while True:
             try:
                 report: SyncReport | TxnStoreError = self.sync(tail_bytes=tail_bytes)
+            except CopiesTooLargeError as error:
+                report = error
             except (StoreNotFoundError, ReadOnlyError, InvalidConfigError):
                 raise  # No later round succeeds.
             except TxnStoreError as error:

@@ -160,7 +160,9 @@ class TableWork:
         if self._metadata is not None and self._table is not None:
             metadata = metadata.with_columns(self._columns)
             metadata = metadata.after(self._location.of(self._table.metadata), now)
-        snapshots, groups = self._snapshots(metadata, changes, now)
+        current = metadata.current
+        at = max(now, current.published) if current is not None else now  # Clocks differ; the order stays.
+        snapshots, groups = self._snapshots(metadata, changes, at)
         metadata = metadata.with_snapshots(snapshots).with_history(now - HISTORY_MS, HISTORY_SNAPSHOTS)
         key, data = metadata_of(self._connection, self.topic.name, number, metadata)
         self._connection.objects.put(key, data)

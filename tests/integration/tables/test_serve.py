@@ -136,6 +136,8 @@ HEAD = b"GET /v1/config HTTP/1.1\r\nHost: a\r\n"
         (HEAD + b"Content-Length: -1\r\n\r\n", 400),
         (HEAD + b"Content-Length: x\r\n\r\n", 400),
         (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+        (HEAD + b"bad header\r\nContent-Length: 2\r\n\r\nab", 400),
+        (HEAD + b"Content-Length : 2\r\n\r\nab", 400),
         (HEAD + b"Content-Length: 1048577\r\n\r\n" + b"a" * 100_000, 413),
         (HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
         (b"BREW /v1/config HTTP/1.1\r\nConnection: close\r\n\r\n", 501),

@@ -218,7 +218,7 @@ def test_who_may_only_describe_reads_the_chains() -> None:
 
 def test_an_operator_needs_all_segments_whatever_its_rules_say_of_topics() -> None:
     policy = _printed(*RULES, Acl("User:*", "DENY", "READ", "TOPIC", "secret"), principal=OPERATOR)
-    maintained = ["chains/*", "topics/*", "leases/*", "_probe/*"]
+    maintained = ["chains/*", "topics/*", "tables/*", "leases/*", "_probe/*"]
     assert _granted(policy, "s3:PutObject") == _granted(policy, "s3:DeleteObject") == maintained
     assert _granted(policy, "s3:GetObject") == ["store.json", *maintained]
     assert _granted(policy, "s3:GetObject", "Deny") == []

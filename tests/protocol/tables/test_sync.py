@@ -276,8 +276,12 @@ def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, par
     current, manifest = state.metadata.current, state.groups[0].manifest
     assert current is not None
     assert manifest is not None
-    paths = {"metadata": state.key, "list": current.manifest_list, "manifest": manifest.path}
-    key = location_of(objects).key(paths[part])
+    location = location_of(objects)
+    key = {
+        "metadata": state.key,
+        "list": location.key(current.manifest_list),
+        "manifest": location.key(manifest.path),
+    }[part]
     if damage == "lost":
         objects.delete([key])
     else:

@@ -174,7 +174,7 @@ def test_a_publication_that_fails_leaves_the_older_cut(store: Store) -> None:
     with store.producer("bank") as producer:
         transfer(producer, random.Random(1))
     answer = ask(router, target)
-    assert dict(answer.headers)["X-Txnstore-Stale"] == "InvalidConfigError"
+    assert dict(answer.headers)["X-Txnstore-Stale"] == "CopiesTooLargeError"
     assert rows_of(document(answer)["metadata"]) == []
     limits["tail_bytes"] = 1 << 20
     answer = ask(router, target)

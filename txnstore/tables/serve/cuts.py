@@ -14,6 +14,9 @@ from txnstore.tables.serve.routes import Newest
 
 _LOG = logging.getLogger(__name__)
 
+#: Cuts are looked for anew after so many ms: a server that was idle for days must not go on from one that is deleted.
+_LOOKS_MS = 60_000
+
 
 class Freshness:
     """Publishes the tables for those who ask, unless that was done a short time ago. Thread-safe; one at a time.
@@ -64,18 +67,24 @@ class StoredCuts:
 
     def __init__(self, connection: Connection, location: Location, freshness: Freshness | None = None) -> None:
         self._published = Published(connection.objects, connection.store_id, connection.pool, location)
-        self._freshness = freshness
-        #: Guards the field below, and no request.
+        self._freshness, self._uptime = freshness, connection.runtime.uptime
+        #: Guards the fields below, and no request.
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
         self._known: CutDocument | None = None
+        #: When all was looked at anew, in ms of the uptime: cuts after the known one may be deleted, or begin again.
+        self._looked_at = 0
 
     def newest(self, *, anew: bool = False) -> Newest:
         stale = self._freshness.ensure() if self._freshness is not None else None
+        now = self._uptime()
         with self._lock:
+            anew = anew or now - self._looked_at >= _LOOKS_MS
             known = None if anew else self._known
         cut = self._published.newest(known)
         with self._lock:
+            if anew:
+                self._looked_at = now
             if anew or cut is None or self._known is None or cut.number > self._known.number:
                 self._known = cut
         return Newest(cut, stale)

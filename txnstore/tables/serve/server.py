@@ -177,6 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(400, "BadRequestException", "this is no request of HTTP/1.1")
         if not self.parse_request():
             return False
+        if self.headers.defects or any(name != name.strip() for name in self.headers):
+            raise RefusedError(400, "BadRequestException", "the headers of the request are damaged")
         self._drop_body()
         return True
 

@@ -1,0 +1,211 @@
+"""Accidents around the tables: stores that move, clocks, engines with all rights, and tables that end."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
+from tests.helpers.connections import connection_of
+from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
+from txnstore.catalog.iceberg.columns import check_columns, table_columns
+from txnstore.chain import keys
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CopiesTooLargeError, InvalidConfigError
+from txnstore.segment.schema import schema_to_text
+from txnstore.store import Store, open_on
+from txnstore.tables.location import location_of
+from txnstore.tables.publish import SyncReport
+from txnstore.tables.serve.cuts import StoredCuts
+from txnstore.testing import ManualClock
+from txnstore.testing.faults import FaultStore
+
+
+class MovedObjects(EngineObjects):
+    """Objects in a bucket that may be renamed."""
+
+    bucket = "bucket"
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/store"
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> MovedObjects:
+    return MovedObjects(clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: MovedObjects) -> Store:
+    store = new_store(clock, objects)
+    for topic in ("t", "u"):
+        store.create_topic(topic, partitions=2)
+        store.tables.enable(topic)
+    commit(store, [b"a"])
+    store.tables.sync()
+    return store
+
+
+def test_the_tables_of_a_store_that_was_moved_are_published_anew(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """Also the one without rows, whose metadata has no other location than its own."""
+    objects.bucket = "other"
+    moved = another(store, clock)
+    assert any(
+        "published when the store was at another place" in each.message for each in moved.tables.check().problems
+    )
+    assert [(change.topic, change.anew) for change in moved.tables.sync().changes] == [("t", True), ("u", True)]
+    assert moved.tables.check(deep=True).ok
+    assert state_of(moved, "u").metadata.location == "s3://other/store/tables/u"
+    assert "at another place" in moved.vacuum().tables
+    clock.advance(30 * HOUR_MS)
+    assert another(moved, clock).vacuum().tables == ""
+
+
+def test_metadata_is_not_older_than_its_snapshots(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
+    """A publisher's clock may be behind; Spark refuses such a table (`Invalid update timestamp`)."""
+    commit(store, [b"b"])
+    late = ManualClock(clock() - 10 * HOUR_MS)
+    open_on(objects, runtime=runtime(late)).tables.sync()
+    metadata = state_of(store, "t").metadata
+    assert metadata.current is not None
+    assert metadata.updated >= metadata.current.timestamp
+    published_at = [snapshot.published for snapshot in metadata.snapshots]
+    assert published_at == sorted(published_at)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_running_publisher_publishes_a_dropped_table_anew(
+    store: Store, clock: ManualClock, objects: MovedObjects, changes: bool
+) -> None:
+    """An engine has dropped it, with all that is below its folder. A quiet one is looked at once an hour."""
+    objects.delete([item.key for item in objects.list(keys.table("t"))])
+    if changes:
+        commit(store, [b"b"])
+    else:
+        clock.advance(HOUR_MS)
+    (change,) = store.tables.sync().changes
+    assert (change.topic, change.anew) == ("t", True)
+    assert table_rows(store, "t") == scanned(store, "t")
+    assert store.tables.check(deep=True).ok
+
+
+def test_a_version_of_an_engine_is_not_forgotten_if_the_publication_fails(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    objects.put(keys.table_version("t", 2), b"{}")
+    faulty = FaultStore(objects)
+    other = another(store, clock, faulty)
+    connection_of(other).view()
+    failed: list[str] = []
+
+    def fail(key: str) -> None:
+        if key == keys.cut(2) and not failed:
+            failed.append(key)
+            raise OSError("the machine is gone")
+
+    objects.before_create = fail
+    with pytest.raises(OSError, match="gone"):
+        other.tables.sync()
+    assert other.tables.sync().foreign == (keys.table_version("t", 2),)
+    assert newest(store).tables["t"].number == 3
+
+
+def test_a_version_of_an_engine_under_the_name_of_a_cuts_own_is_passed(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """The publisher died before it copied its version, and an engine took the name."""
+    objects.put(keys.table_version("t", 1), b"{}")
+    report = another(store, clock).tables.sync()
+    assert report.foreign == (keys.table_version("t", 1),)
+    assert newest(store).tables["t"].number == 2
+    assert store.tables.check().ok
+
+
+def test_rounds_go_on_after_one_with_too_much_to_copy(store: Store) -> None:
+    commit(store, [b"b" * 1000])
+    rounds = store.tables.rounds(1.0, tail_bytes=10)
+    assert isinstance(next(rounds), CopiesTooLargeError)
+    for partition in range(2):
+        store.delete_records({TopicPartition("t", partition): store.offsets("t", partition).last_stable})
+    assert isinstance(next(islice(rounds, 1)), SyncReport)
+
+
+def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
+    connection = connection_of(store)
+    cuts = StoredCuts(connection, location_of(objects))
+    commit(store, [b"b"])
+    store.tables.sync()
+    assert cuts.newest().cut == newest(store)
+    objects.delete([item.key for item in objects.list(keys.TABLES)])
+    clock.advance(HOUR_MS)
+    another(store, clock).tables.sync()
+    found = cuts.newest().cut
+    assert found is not None
+    assert found.number == 1
+
+
+def test_a_vacuum_ends_the_last_table(store: Store, clock: ManualClock) -> None:
+    for topic in ("t", "u"):
+        store.tables.disable(topic)
+    another(store, clock).vacuum()
+    assert all(table.dropped for table in newest(store).tables.values())
+
+
+def test_a_dropped_table_whose_metadata_is_lost_holds_no_vacuum_up(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    store.tables.disable("u")
+    store.tables.sync()
+    objects.delete([item.key for item in objects.list(keys.table("u"))])
+    clock.advance(40 * HOUR_MS)
+    assert "is missing" in another(store, clock).vacuum().tables  # The cut before the end of the table may be in use.
+    clock.advance(40 * HOUR_MS)
+    assert another(store, clock).vacuum().tables == ""
+
+
+def test_a_vacuum_leaves_what_others_have_below_the_tables(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    others = ("tables/README.txt", "tables/report/metadata/v1.metadata.json")
+    for key in others:
+        objects.put(key, b"{}")
+    clock.advance(400 * HOUR_MS)
+    another(store, clock).vacuum()
+    assert {*others} <= {item.key for item in objects.list(keys.TABLES)}
+
+
+def test_a_quiet_table_of_a_busy_store_is_not_behind(store: Store, clock: ManualClock) -> None:
+    """A cut without a changed table, at most one an hour."""
+    store.create_topic("busy")
+    commit(store, [b"b"], "busy")
+    assert store.tables.sync().cut == 1
+    clock.advance(HOUR_MS)
+    commit(store, [b"b"], "busy")
+    report = store.tables.sync()
+    assert (report.cut, report.changes) == (2, ())
+    assert newest(store).timestamp == clock()
+    assert newest(store).tables == published(store).cut(1).tables  # type: ignore[union-attr]
+    assert store.tables.sync().cut == 2
+
+
+def _topic(*fields: pa.Field) -> CatalogTopic:
+    return CatalogTopic("t", "id", 1, schema=schema_to_text(pa.schema(list(fields))))
+
+
+def test_field_ids_of_names_with_slashes_differ() -> None:
+    inner = pa.struct([("b", pa.int64())])
+    before = table_columns(_topic(pa.field("a", inner)))
+    after = table_columns(_topic(pa.field("a", inner), pa.field("a/b", pa.int64())), before)
+    ids = [after.fields[3]["id"], after.fields[3]["type"]["fields"][0]["id"], after.fields[4]["id"]]
+    assert len(set(ids)) == 3
+
+
+def test_names_that_engines_take_for_fields_of_others_are_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"two of its columns 'a\.b'"):
+        check_columns(_topic(pa.field("a", pa.struct([("b", pa.int64())])), pa.field("a.b", pa.int64())))
