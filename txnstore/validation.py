@@ -179,6 +179,15 @@ def check_topic_name(name: str) -> str:
     return str(name)
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
 def check_id(kind: str, value: str) -> str:
     """The value as a plain string, if it can be a transactional id or a group; else :class:`InvalidConfigError`.
 

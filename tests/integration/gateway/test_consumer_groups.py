@@ -287,6 +287,14 @@ def test_heartbeats_of_each_version(gateway: ServedStore, version: int) -> None:
     assert heartbeat(gateway, version, member_epoch=1).error_code is ErrorCode.unknown_member_id
 
 
+def test_names_that_no_topic_can_have_are_no_topics(gateway: ServedStore) -> None:
+    """Metadata refuses them; a broker takes a heartbeat with them."""
+    joined = heartbeat(gateway, **{**FULL, "subscribed_topic_names": ("t", "topic abc")})
+    assert joined.error_code is ErrorCode.none
+    (topic,) = joined.assignment.topic_partitions
+    assert topic.partitions == (0, 1, 2, 3)
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_descriptions_of_each_version(gateway: ServedStore, version: int) -> None:
     heartbeat(gateway, instance_id="i", rack_id="r", subscribed_topic_regex="x.*", **FULL)

@@ -40,6 +40,7 @@ from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
+from txnstore.validation import is_topic_name
 
 _LOG = limited_logger(__name__)
 
@@ -184,9 +185,12 @@ class ConsumerGroups:
         return fields
 
     def _topics(self, kept: KeptMember, peer: Peer) -> dict[str, int]:
-        """The topics that a member reads, with their partitions: none of one that does not exist yet."""
+        """The topics that a member reads, with their partitions: none of one that does not exist yet.
+
+        A name that no topic can have is left out, as if it did not exist: Metadata refuses it, and clients report that.
+        """
         topics = self._view.topics
-        names = set(kept.names)
+        names = {name for name in kept.names if is_topic_name(name)}
         if kept.regex:
             matches = matching(kept.regex, tuple(sorted(topics)))
             names |= {name for name in matches if self._services.may(peer, describe_topics((name,)))}

@@ -150,8 +150,9 @@ final class Gateways implements Servers {
             arguments.addAll(List.of("--peers", ports.keySet().stream().map(this::address).collect(Collectors.joining(","))));
         }
         if (hasUsers()) {
-            // Passwords without TLS, as the tests want it.
+            // Passwords without TLS, as the tests want it; and the gateway may do what a broker may.
             arguments.addAll(List.of("--insecure", "--sasl", System.getProperty("txnstore.users")));
+            arguments.addAll(List.of("--principal", "User:" + JaasUtils.KAFKA_PLAIN_ADMIN));
         }
         // The only default that is not Kafka's.
         Map<String, String> properties = new TreeMap<>(Map.of("auto.create.topics.enable", "true"));
