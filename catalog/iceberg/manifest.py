@@ -262,8 +262,9 @@ def decode_manifest_list(key: str, data: bytes) -> list[Manifest]:
 
 
 def _records(key: str, data: bytes) -> list[Any]:
+    library = avro()  # If it is not installed, nothing is damaged.
     try:
-        return list(avro().reader(io.BytesIO(data)))
+        return list(library.reader(io.BytesIO(data)))
     except Exception as error:
         # The library raises many kinds of errors for damaged bytes.
         raise _damaged(key, error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from txnstore.catalog.iceberg.columns import table_columns
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
+from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.connection import Connection
@@ -83,7 +85,14 @@ def check_tables(connection: Connection, *, deep: bool) -> CheckReport:
         if newer is not None and newer.number == cut.number:
             return report
         cut = newer  # A publisher has completed the cut, or added one, meanwhile.
-    return CheckReport(0, 0, 0, 0, ())
+    return CheckReport(0, 0, 0, 0, tuple(_unpublished(connection)))
+
+
+def _unpublished(connection: Connection) -> Iterator[TableProblem]:
+    """The topics with a table, where nothing is published: not yet, or all was deleted."""
+    for topic in connection.view().sorted_topics():
+        if topic.config.get(TABLE_FORMAT) == "iceberg":
+            yield TableProblem(topic.name, "it is not published yet: `txnstore table sync` does it")
 
 
 def _check_cut(connection: Connection, published: Published, cut: CutDocument, *, deep: bool) -> CheckReport:

@@ -150,6 +150,11 @@ def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualCloc
     assert found.number == 1
 
 
+def test_a_check_of_tables_that_were_deleted_finds_them_missing(store: Store, objects: MovedObjects) -> None:
+    objects.delete([item.key for item in objects.list(keys.TABLES)])
+    assert [problem.topic for problem in store.tables.check().problems] == ["t", "u"]
+
+
 def test_a_vacuum_ends_the_last_table(store: Store, clock: ManualClock) -> None:
     for topic in ("t", "u"):
         store.tables.disable(topic)
