@@ -161,10 +161,10 @@ class Tables:
         An error of a round is returned, and the next round tries again.
 
         Args:
-            interval: The pause in seconds.
+            interval: The pause in seconds, at least 0.1.
             tail_bytes: As of :meth:`sync`.
         """
-        check_milliseconds("interval", interval)
+        check_milliseconds("interval", interval, least=0.1)
         while True:
             try:
                 report: SyncReport | TxnStoreError = self.sync(tail_bytes=tail_bytes)

@@ -136,6 +136,11 @@ def test_rounds_go_on_after_one_with_too_much_to_copy(store: Store) -> None:
     assert isinstance(next(islice(rounds, 1)), SyncReport)
 
 
+def test_rounds_without_a_pause_are_refused(store: Store) -> None:
+    with pytest.raises(InvalidConfigError, match="interval"):
+        next(store.tables.rounds(0.0))
+
+
 def test_a_server_forgets_a_cut_that_was_deleted(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
     connection = connection_of(store)
     cuts = StoredCuts(connection, location_of(objects))
