@@ -64,7 +64,6 @@ _FULL: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": ("
         ({**_FULL, "rack_id": " "}, ErrorCode.invalid_request),
         ({**_FULL, "rebalance_timeout": -1}, ErrorCode.invalid_request),
         ({**_FULL, "subscribed_topic_names": None}, ErrorCode.invalid_request),
-        ({**_FULL, "subscribed_topic_names": ("a/b",)}, ErrorCode.invalid_topic_exception),
         ({**_FULL, "topic_partitions": None}, ErrorCode.invalid_request),
         ({**_FULL, "group_id": "g\n"}, ErrorCode.invalid_request),
         ({**_FULL, "server_assignor": "sticky"}, ErrorCode.unsupported_assignor),
