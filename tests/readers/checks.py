@@ -273,7 +273,9 @@ class Increments:
                 self._append(key, number, table.appended(number))
         followed = self._current.get(key)
         if followed is not None and followed not in table.snapshots:
-            self.problems.append(f"{publication}: the snapshot {followed}, which was current until now, is gone")
+            self.problems.append(
+                f"{publication}: it has removed the snapshot {followed}, which was the current one before it"
+            )
         if table.current is not None:
             self._current[key] = table.current
         visible = {(row["_partition_id"], row["_offset"]) for row in table.rows()}

@@ -150,7 +150,7 @@ def unneeded(
         if number is not None:
             return number in in_use.numbers or item.modified_ms > now - max(CUTS_MS, grace_ms)
         if keys.table_in(item.key) not in folders and not item.key.startswith(keys.CUTS):
-            return True  # No table of this store: somebody else's.
+            return True  # An object of no table of this store, such as a table that an engine has created.
         return item.key in named or item.modified_ms > young
 
     after = ""

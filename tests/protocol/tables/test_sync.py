@@ -390,14 +390,14 @@ def test_each_appended_row_is_appended_once(store: Store) -> None:
 
 
 def test_a_reader_that_follows_a_quiet_table_finds_its_place(store: Store, clock: ManualClock) -> None:
-    """The snapshot that it has read was the current one until now, however old it is; 12 hours later it is gone."""
+    """A publication keeps the snapshot that was the current one before it, however old, for 12 hours."""
     commit(store, [b"a"])
     _sync(store)
     place = state_of(store, "t").metadata.current
     assert place is not None
     clock.advance(13 * HOUR_MS)
     commit(store, [b"b"])
-    clock.advance(13 * HOUR_MS)  # Nobody has published meanwhile.
+    clock.advance(13 * HOUR_MS)  # No publisher has run meanwhile.
     _sync(store)
     assert place in state_of(store, "t").metadata.snapshots
     clock.advance(12 * HOUR_MS)

@@ -15,7 +15,7 @@ from txnstore.tables.serve.routes import Newest
 _LOG = logging.getLogger(__name__)
 
 #: Cuts are looked for anew after so many ms: a server that was idle for days must not go on from one that is deleted.
-_LOOKS_MS = 60_000
+_LOOKS_MS = 3_600_000
 
 
 class Freshness:
