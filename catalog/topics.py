@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
 from txnstore.catalog.iceberg.columns import check_columns
-from txnstore.catalog.settings import TopicConfig, check_setting
+from txnstore.catalog.iceberg.location import location_of
+from txnstore.catalog.settings import TABLE_FORMAT, TopicConfig, check_setting
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
 from txnstore.runtime import Runtime
 from txnstore.segment.schema import schema_from_text, schema_to_text
+from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_integer, check_topic_name
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ class _Catalog(Protocol):
     """The part of a store that these functions use."""
 
     runtime: Runtime
+
+    @property
+    def objects(self) -> ObjectStore: ...
 
     def submit(self, command: Command) -> Any: ...
 
@@ -70,6 +75,7 @@ def create_topic(
         SchemaMismatchError: The schema, key or timestamp is not allowed.
     """
     topic = new_topic(connection.runtime, name, partitions, schema, key, timestamp, config)
+    check_place(connection.objects, topic)
     try:
         created: CatalogTopic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
@@ -148,6 +154,7 @@ def alter_topic(
     while True:
         topic = connection.view().find_topic(name)
         altered = altered_topic(topic, partitions, schema, config)
+        check_place(connection.objects, altered, topic)
         try:
             result: CatalogTopic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
@@ -197,6 +204,19 @@ def _check_table(topic: CatalogTopic, config: TopicConfig) -> CatalogTopic:
     if config.has_table:
         check_columns(topic)
     return topic
+
+
+def check_place(objects: ObjectStore, topic: CatalogTopic, before: CatalogTopic | None = None) -> None:
+    """Raise InvalidConfigError if a topic is to have a table, and engines cannot read the store.
+
+    Args:
+        objects: The objects of the store.
+        topic: The new version of the topic.
+        before: The version before it, which may have a table: a store can be moved. None: there is none.
+    """
+    wanted = topic.config.get(TABLE_FORMAT)
+    if wanted == "iceberg" and (before is None or before.config.get(TABLE_FORMAT) != wanted):
+        location_of(objects)
 
 
 def delete_topic(connection: _Catalog, name: str) -> None:

@@ -48,6 +48,7 @@ class CutDocument(Stored):
         number: The number of the cut.
         publication_id: The publication that created it; no other one has this id.
         heads: The last entry of each chain.
+        hashes: Their hashes, as the next entries name them (``previous``); empty in a cut of an earlier publisher.
         timestamp: The time of the newest of them, in ms.
         tables: The tables by topic.
         changed: Those of them that this cut has a new version of.
@@ -57,6 +58,7 @@ class CutDocument(Stored):
     number: int = Field(ge=1)
     publication_id: str
     heads: list[Int64]
+    hashes: list[str] = Field(default_factory=list)
     timestamp: Int64
     tables: dict[str, PublishedTable]
     changed: list[str]

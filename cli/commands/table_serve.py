@@ -56,7 +56,7 @@ def serve(
     The server keeps nothing, issues no credentials and writes nothing but what --fresh publishes. Engines read the
     files of the tables from the storage themselves. It runs until SIGTERM.
     """
-    from txnstore.tables.location import location_of
+    from txnstore.catalog.iceberg.location import location_of
     from txnstore.tables.serve.cuts import StoredCuts
     from txnstore.tables.serve.routes import Router
     from txnstore.tables.serve.server import CatalogServer, run

@@ -11,6 +11,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, size, some
 from txnstore.tables.check import name_problems
+from txnstore.tables.lineage import lost_entry
 from txnstore.tables.published import published_of
 
 #: Tables that are this much behind the store give a warning, in ms; and copies of so many bytes a note.
@@ -20,7 +21,7 @@ _LATE_MS, _MANY_BYTES = 3_600_000, 256 << 20
 def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """What there is to do about the tables; nothing for a store whose topics have none.
 
-    Costs the requests that find the newest cut, and four GETs for each table.
+    Costs the requests that find the newest cut, one GET for each chain that has gone on since, and four for each table.
     """
     topics = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
     if not topics:
@@ -37,6 +38,10 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         message = f"the tables of {some(missing)} are not published yet"
         yield Finding("tables", "published", Severity.NOTE, message, sync)
     if cut is None:
+        return
+    lost = lost_entry(connection, cut, view)
+    if lost is not None:
+        yield Finding("tables", "lag", Severity.BAD, lost, f"{sync} --anew '*'")
         return
     behind, lag = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
     severity = Severity.WARN if lag > _LATE_MS else Severity.OK

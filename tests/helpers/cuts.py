@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.iceberg.location import Location
 from txnstore.chain import keys
 from txnstore.chain.codec import content_hash
-from txnstore.tables.location import Location
 from txnstore.tables.serve.messages import Request, Response
 from txnstore.tables.serve.routes import Newest, Router
 

@@ -13,11 +13,11 @@ from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, TableFiles
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.segment.schema import RECORD_SCHEMA
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
-from txnstore.tables.location import Location, location_of
 from txnstore.tables.published import Published, TableState
 from txnstore.testing import ManualClock
 

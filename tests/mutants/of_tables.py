@@ -7,7 +7,7 @@ from txnstore.catalog.iceberg import groups
 from txnstore.catalog.iceberg.metadata import TableMetadata
 from txnstore.compactor.compact import merge_plan
 from txnstore.compactor.vacuum import vacuum
-from txnstore.tables import plan, publish, sweep
+from txnstore.tables import lineage, plan, publish, sweep
 from txnstore.tables.published import Published
 
 _PLAN, _ICEBERG = "unit/tables/test_plan.py::", "unit/tables/test_iceberg.py::"
@@ -15,7 +15,30 @@ _PUBLISHERS, _SYNC = "protocol/tables/test_publishers.py::", "protocol/tables/te
 _SHOWN_ONCE = _PLAN + "test_each_publication_shows_what_is_visible_and_appends_each_row_once"
 _JOINED = _PLAN + "test_offsets_without_rows_that_are_joined_to_shown_rows_are_no_new_rows"
 
+_LOST = "test_entries_that_were_lost_are_told_from_those_that_took_their_numbers"
+
 TABLES = (
+    Mutant(
+        "a cut is continued although other entries have taken the numbers of its last ones",
+        lineage.lost_entry,
+        "$found is not None and $found != $expected",
+        "False",
+        test=f"protocol/tables/test_accidents.py::{_LOST}",
+    ),
+    Mutant(
+        "only entries at the end of a chain are compared with those of a cut",
+        lineage._hash_at,
+        "return $following[0].previous if $following is not None else None",
+        "return None",
+        test=f"protocol/tables/test_accidents.py::{_LOST}",
+    ),
+    Mutant(
+        "a cut is continued that has more entries than the chains",
+        lineage.entry_beyond,
+        "any($mine < $theirs for $mine, $theirs in zip($heads, $cut.heads, strict=True))",
+        "False",
+        test=f"protocol/tables/test_accidents.py::{_LOST}",
+    ),
     Mutant(
         "a compaction leaves single segments that a table cannot use",
         merge_plan._moves,

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from txnstore.catalog.iceberg.columns import table_columns
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
@@ -27,9 +28,9 @@ from txnstore.read.reader import Projection, is_missing
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
-from txnstore.tables.location import Location, location_of
+from txnstore.tables.lineage import lost_entry
 from txnstore.tables.plan import PartitionPlan, Tail
-from txnstore.tables.published import Published, published_of, read
+from txnstore.tables.published import Published, missing, published_of, read
 from txnstore.tables.version import plan_table
 
 #: What mends a table.
@@ -97,6 +98,10 @@ def _unpublished(connection: Connection) -> Iterator[TableProblem]:
 
 def _check_cut(connection: Connection, published: Published, cut: CutDocument, *, deep: bool) -> CheckReport:
     location = location_of(connection.objects)
+    lost = lost_entry(connection, cut, connection.view())
+    if lost is not None:
+        problems = (TableProblem(topic, lost) for topic, table in sorted(cut.tables.items()) if not table.dropped)
+        return CheckReport(cut.number, 0, 0, 0, tuple(problems))
     view, expired = _view_at(connection, cut)
     check = _Check(connection, published, location, view, deep=deep)
     for topic, table in sorted(cut.tables.items()):
@@ -125,9 +130,11 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
     key, following = (keys.table_version(topic, number) for number in (table.number, table.number + 1))
     data, metadata = read(objects, key), read(objects, table.metadata)
     problems: list[str] = []
-    if metadata is not None and data is None:
+    if metadata is None:
+        problems.append(str(missing(table.metadata)))
+    elif data is None:
         problems.append(f"{key} is missing: `txnstore table sync --anew {topic}` publishes the table anew")
-    elif metadata is not None and data != metadata:
+    elif data != metadata:
         problems.append(
             f"{key} was not written by a publisher: `txnstore table sync --anew {topic}` publishes the table anew"
         )
@@ -253,7 +260,9 @@ class _Check:
         return add_up(map(sums_of, tables))
 
     def _add(self, topic: str, message: str) -> None:
-        self.problems.append(TableProblem(topic, message.replace("--anew TOPIC", f"--anew {topic}")))
+        problem = TableProblem(topic, message.replace("--anew TOPIC", f"--anew {topic}"))
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 def _sums_of_copy(data: bytes, schema: pa.Schema) -> Sums | None:

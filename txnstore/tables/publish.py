@@ -18,6 +18,7 @@ from typing import Any
 from txnstore.catalog.iceberg.columns import leading_columns
 from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import TableFiles
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.iceberg.manifest import avro
 from txnstore.catalog.iceberg.metadata import TableMetadata
 from txnstore.catalog.settings import TABLE_FORMAT
@@ -31,7 +32,7 @@ from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigE
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
-from txnstore.tables.location import Location, location_of
+from txnstore.tables.lineage import entry_beyond, lost_entry
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
 
@@ -39,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The most bytes of segments that one publication copies.
 TAIL_BYTES = 1 << 30
+#: In place of the names of topics: all of them.
+ALL = "*"
 #: A publication that took longer, in ms, begins again: what it has written may be deleted.
 _LONGEST_MS = 3_600_000
 #: A publisher that loses the race for a cut so often in a row gives up.
@@ -114,6 +117,8 @@ class Publisher:
         self._looked_at = 0
         #: The number of the last cut whose versions are all copied, as far as this publisher knows.
         self._completed = 0
+        #: The publication of the cut whose entries were compared with those of the chains.
+        self._compared = ""
         #: When it was looked at the names of all tables, in ms of the uptime: a slow publisher may set a hint back, and
         #: an engine may write a version. None: never.
         self._names_checked_at: int | None = None
@@ -156,13 +161,13 @@ class Publisher:
         if checks_names:
             self._names_checked_at = began
         view = connection.unblocked(connection.view())
-        heads = [state.sequence for state in view.states]
-        if cut is not None and any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
-            msg = f"{keys.cut(cut.number)} is newer than the chains: they end at {heads}, and the cut at {cut.heads}"
-            raise CorruptionError(msg)
+        topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
+        begun_anew = _named(anew, topics, view)
+        if cut is not None and not begun_anew >= topics.keys():
+            self._check_lineage(cut, view, deep=checks_names or cut.publication_id != self._compared)
         before = cut.tables if cut is not None else {}
         try:
-            versions = self._versions(published, view, before, tail_bytes, anew)
+            versions = self._versions(published, view, topics, before, tail_bytes, begun_anew)
         except CorruptionError as error:
             if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
                 return None  # A compaction has replaced what is missing, and a vacuum deleted it.
@@ -173,7 +178,8 @@ class Publisher:
             store_id=connection.store_id,
             number=cut.number + 1 if cut is not None else 1,
             publication_id=connection.runtime.new_id(),
-            heads=heads,
+            heads=[state.sequence for state in view.states],
+            hashes=[state.entry_hash for state in view.states],
             timestamp=view.timestamp,
             tables={**before, **{topic: version.table for topic, version in versions.items()}},
             changed=sorted(versions),
@@ -186,7 +192,7 @@ class Publisher:
         data = encode(document)
         if Claim(keys.cut(document.number), data).settle(connection.objects, connection.runtime.backoff) != data:
             return None
-        self._cut = document
+        self._cut, self._compared = document, document.publication_id
         self._hidden.difference_update(versions)
         self._passed(before, versions)
         self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
@@ -219,22 +225,28 @@ class Publisher:
         tables = sum(not table.dropped for table in cut.tables.values())
         return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables)
 
+    def _check_lineage(self, cut: CutDocument, view: View, *, deep: bool) -> None:
+        """Raise CorruptionError if a cut has entries that the chains have lost.
+
+        ``deep``: Also ask the storage whether its last entries are those of the chains.
+        """
+        lost = lost_entry(self._connection, cut, view) if deep else entry_beyond(cut, view)
+        if lost is not None:
+            raise CorruptionError(lost)
+        self._compared = cut.publication_id
+
     # Versions ---------------------------------------------------------------------------------------------------------
 
     def _versions(
         self,
         published: Published,
         view: View,
+        topics: Mapping[str, CatalogTopic],
         before: Mapping[str, PublishedTable],
         tail_bytes: int,
         anew: Collection[str],
     ) -> dict[str, Version]:
         """The new versions of all tables that have changed; everything that they need is written."""
-        topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
-        for name in anew:
-            if name not in topics:
-                msg = f"topic {name!r} has no table that could be published anew"
-                raise InvalidConfigError(msg)
         works = [
             self._work(published, view, topic, before.get(name), anew=name in anew) for name, topic in topics.items()
         ]
@@ -388,6 +400,18 @@ class Publisher:
         _LOG.warning("a version of a table was not written by a publisher", extra={"key": key})
         if key not in self._foreign:
             self._foreign.append(key)
+
+
+def _named(anew: Collection[str], topics: Mapping[str, CatalogTopic], view: View) -> set[str]:
+    """The topics whose tables are to be published anew."""
+    if ALL in anew:
+        return set(topics)
+    for name in anew:
+        if name not in topics:
+            view.find_topic(name)
+            msg = f"topic {name!r} has no table that could be published anew"
+            raise InvalidConfigError(msg)
+    return set(anew)
 
 
 def _newest_entries(connection: Connection, view: View) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, TableFiles
 from txnstore.catalog.iceberg.groups import Group, files_of
+from txnstore.catalog.iceberg.location import Location
 from txnstore.catalog.iceberg.manifest import Manifest, decode_manifest, decode_manifest_list
 from txnstore.catalog.iceberg.metadata import TableMetadata, TableSnapshot, decode_metadata
 from txnstore.chain import keys
@@ -17,7 +18,6 @@ from txnstore.chain.codec import content_hash, decode
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
-from txnstore.tables.location import Location
 
 #: So many cuts are asked for at a time, after the one that the hint names. The hint is written for each of so many.
 HINT_EVERY = 16
@@ -169,7 +169,7 @@ class Published:
         """
         data = self.find_metadata(table)
         if data is None:
-            raise _missing(table.metadata)
+            raise missing(table.metadata)
         return data
 
     def find_metadata(self, table: PublishedTable) -> bytes | None:
@@ -254,9 +254,10 @@ def read_needed(objects: ObjectStore, key: str) -> bytes:
     """
     data = read(objects, key)
     if data is None:
-        raise _missing(key)
+        raise missing(key)
     return data
 
 
-def _missing(key: str) -> CorruptionError:
+def missing(key: str) -> CorruptionError:
+    """The error for an object of a table that does not exist."""
     return CorruptionError(f"{key} is missing, and the newest cut of the tables needs it. {_ANEW}")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectInfo
-from txnstore.tables.location import Location, location_of
 from txnstore.tables.published import Published, read
 
 #: How long a cut is kept, in ms: a publisher that was suspended, and creates a cut late, finds that its number exists.

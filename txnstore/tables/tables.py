@@ -6,6 +6,7 @@ from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.settings import TABLE_FORMAT
 from txnstore.catalog.topics import alter_topic
 from txnstore.chain import keys
@@ -19,7 +20,7 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.tables.check import CheckReport, check_tables
-from txnstore.tables.location import Location, location_of
+from txnstore.tables.plan import is_direct
 from txnstore.tables.publish import TAIL_BYTES, Publisher, SyncReport
 from txnstore.tables.published import published_of
 from txnstore.validation import check_integer, check_milliseconds, check_names
@@ -114,15 +115,23 @@ class Tables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def enable(self, topic: str) -> None:
+    def enable(self, topic: str) -> int:
         """Give a topic a table: ``table.format=iceberg``. The next :meth:`sync` publishes it.
+
+        Returns:
+            The number of segments that were compacted before. Spark can miss their rows when it filters by a column of
+            milliseconds, such as ``_timestamp``, since they have statistics of it (apache/iceberg#18173). 0 if the
+            topic had a table already.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such topic.
             InvalidConfigError: The topic cannot have a table, nor any topic of this store.
         """
-        location_of(self._connection.objects)
+        view = self._connection.view()
+        if view.find_topic(topic).config.get(TABLE_FORMAT) == "iceberg":
+            return 0
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: "iceberg"})
+        return sum(is_direct(batch) for _, log in view.partitions_of(topic) for batch in log.batches)
 
     def disable(self, topic: str) -> None:
         """Take the table of a topic away. The next :meth:`sync` publishes a last version, without rows.
@@ -142,13 +151,15 @@ class Tables:
 
         Args:
             tail_bytes: The most bytes of segments that are copied.
-            anew: Topics whose tables are published without anything of before: their files are lost or altered. So
-                are tables whose metadata or manifests are damaged.
+            anew: Topics whose tables are published without anything of before: their files are lost or altered;
+                ``["*"]``: all. So are tables whose metadata or manifests are damaged.
 
         Raises:
             InvalidConfigError: Engines cannot read there, or a topic has no table.
+            UnknownTopicOrPartitionError: There is no such topic.
             CopiesTooLargeError: More would be copied than ``tail_bytes``.
-            CorruptionError: A segment, or a cut, is missing or damaged.
+            CorruptionError: A segment, or a cut, is missing or damaged; or the newest cut has entries that the store
+                has lost: then only all tables together can be published anew.
             TablesChangedError: Other publishers were faster in each attempt.
         """
         most = check_integer("tail_bytes", tail_bytes, 0)
@@ -205,10 +216,12 @@ class Tables:
         """A table with its snapshots and files.
 
         Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
             InvalidConfigError: The topic has no table, or it is not published yet.
         """
         found = {description.topic: description for description in self.list()}.get(topic)
         if found is None:
+            self._connection.view(refresh=False).find_topic(topic)
             msg = f"topic {topic!r} has no table: `txnstore table enable {topic}` gives it one"
             raise InvalidConfigError(msg)
         published = published_of(self._connection)
@@ -265,6 +278,6 @@ class Tables:
             cut.timestamp if cut is not None else 0,
             table.rows if table is not None and published else 0,
             table.copied_bytes if table is not None and published else 0,
-            view.sequence - sum(heads),
+            max(0, view.sequence - sum(heads)),
             max(0, view.timestamp - cut.timestamp) if cut is not None else 0,
         )

@@ -9,6 +9,7 @@ from txnstore.catalog.iceberg.columns import table_columns
 from txnstore.catalog.iceberg.cut import PublishedTable
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile, TableFiles
 from txnstore.catalog.iceberg.groups import Group, files_of, next_groups
+from txnstore.catalog.iceberg.location import Location, location_of
 from txnstore.catalog.iceberg.manifest import describe_manifest, encode_manifest, encode_manifest_list
 from txnstore.catalog.iceberg.metadata import (
     CLEANED,
@@ -27,7 +28,6 @@ from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation
 from txnstore.core.view import View
-from txnstore.tables.location import Location, location_of
 from txnstore.tables.plan import Bounds, PartitionPlan, Step, Tail, Written, plan_partition, steps
 from txnstore.tables.published import TableState, manifest_name
 from txnstore.tables.writing import FileWriter

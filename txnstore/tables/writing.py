@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile
+from txnstore.catalog.iceberg.location import Location
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.connection import Connection
@@ -16,7 +17,6 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.segment.codec import SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.tables.location import Location
 from txnstore.tables.plan import Tail, Trim
 
 #: The columns of position deletes, with Iceberg's reserved field ids.

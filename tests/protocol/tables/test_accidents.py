@@ -11,13 +11,14 @@ from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.columns import check_columns, table_columns
+from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
+from txnstore.chain.codec import encode
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CopiesTooLargeError, InvalidConfigError
+from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
-from txnstore.tables.location import location_of
 from txnstore.tables.publish import SyncReport
 from txnstore.tables.serve.cuts import StoredCuts
 from txnstore.testing import ManualClock
@@ -219,3 +220,50 @@ def test_field_ids_of_names_with_slashes_differ() -> None:
 def test_names_that_engines_take_for_fields_of_others_are_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"two of its columns 'a\.b'"):
         check_columns(_topic(pa.field("a", pa.struct([("b", pa.int64())])), pa.field("a.b", pa.int64())))
+
+
+def restore(objects: MovedObjects, saved: dict[str, bytes]) -> None:
+    """Bring back a copy of everything but the tables, as an operator does with a backup."""
+    objects.delete([item.key for item in objects.list("") if not item.key.startswith(keys.TABLES)])
+    for key, data in saved.items():
+        objects.put(key, data)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 3])
+def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
+    store: Store, clock: ManualClock, objects: MovedObjects, others: int
+) -> None:
+    """A cut that shows entries of before a restore is not continued, however many others were written since."""
+    saved = {item.key: objects.get(item.key) for item in objects.list("") if not item.key.startswith(keys.TABLES)}
+    commit(store, [b"lost"])
+    commit(store, [b"lost, too"])
+    store.tables.sync()
+    restore(objects, saved)
+    later = another(store, clock)
+    for number in range(others):
+        commit(later, [b"other %d" % number])
+    reason = "ends at the entries" if others < 2 else "was another entry"
+    with pytest.raises(CorruptionError, match=rf"{reason}.*table sync --anew '\*'"):
+        later.tables.sync()
+    with pytest.raises(CorruptionError, match=reason):
+        later.tables.sync(anew=["t"])
+    assert [problem.topic for problem in later.tables.check().problems] == ["t", "u"]
+    assert reason in later.tables.check().problems[0].message
+    cut = newest(store).number
+    report = later.tables.sync(anew=["*"])
+    assert report.cut == cut + 1
+    assert {change.topic for change in report.changes if change.anew} == {"t", "u"}
+    assert table_rows(later, "t") == scanned(later, "t")
+    assert later.tables.check(deep=True).ok
+    commit(later, [b"after"])
+    another(store, clock).tables.sync()
+    assert table_rows(later, "t") == scanned(later, "t")
+
+
+def test_a_cut_of_an_earlier_publisher_has_no_hashes(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
+    cut = newest(store)
+    objects.put(keys.cut(cut.number), encode(cut.model_copy(update={"hashes": []})))
+    later = another(store, clock)
+    commit(later, [b"b"])
+    assert later.tables.sync().cut == cut.number + 1
+    assert len(newest(store).hashes) == 1

@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.compaction import HOUR_MS, commit, new_store
 from tests.helpers.tables import EngineObjects, newest
 from txnstore.chain import keys
+from txnstore.chain.codec import encode
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.metrics import TableStatus
 from txnstore.monitoring.catalogue import STATUS
@@ -87,3 +88,23 @@ def test_a_damaged_cut_is_bad(store: Store, objects: EngineObjects) -> None:
     store.tables.sync()
     objects.put(keys.cut(newest(store).number), b"{}")
     assert _findings(store)["published"].severity is Severity.BAD
+
+
+def test_metadata_that_is_missing_is_warned_of(store: Store, objects: EngineObjects) -> None:
+    store.tables.enable("t")
+    store.tables.sync()
+    objects.delete([newest(store).tables["t"].metadata])
+    assert "publishes the table anew" in _findings(store)["names"].message
+    assert len(store.tables.check().problems) == 1
+
+
+def test_a_cut_with_entries_that_the_store_has_lost_is_bad(store: Store, objects: EngineObjects) -> None:
+    store.tables.enable("t")
+    store.tables.sync()
+    cut = newest(store)
+    other = cut.model_copy(update={"hashes": ["0" * 64] * len(cut.heads)})
+    objects.put(keys.cut(cut.number), encode(other))
+    finding = _findings(store)["lag"]
+    assert finding.severity is Severity.BAD
+    assert "was another entry" in finding.message
+    assert finding.command == "txnstore table sync --anew '*'"

@@ -11,13 +11,13 @@ from tests.helpers.settling import settle_now
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.tables import EngineObjects, another, newest, published, rows_of, scanned, state_of, table_rows
 from txnstore.catalog.iceberg.files import DataFile, TableFiles
+from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.iceberg.manifest import Status
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, InvalidConfigError, SnapshotExpiredError
 from txnstore.store import Store, create_on
 from txnstore.tables import version
-from txnstore.tables.location import location_of
 from txnstore.tables.published import HINT_EVERY
 from txnstore.testing import ManualClock
 

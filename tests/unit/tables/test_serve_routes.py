@@ -105,6 +105,18 @@ def test_a_cut_whose_metadata_was_deleted_needs_a_new_session(router: Router, cu
     assert (status, "open a new session" in message) == (404, True)
 
 
+@pytest.mark.parametrize("name", ["live", "cut-3"])
+def test_metadata_that_the_newest_cut_names_and_nobody_can_read_is_damage(
+    router: Router, cuts: WrittenCuts, name: str
+) -> None:
+    key = cuts.cuts[3].tables["orders"].metadata
+    del cuts.objects[key]
+    status, kind, message = refusal(ask(router, f"{TABLES.format(name)}/orders"))
+    assert (status, kind) == (500, "ServiceFailureException")
+    assert f"{key} is missing" in message
+    assert "table sync" in message
+
+
 @pytest.mark.parametrize("name", ["cut-", "cut-01", "cut-x", "17", "LIVE", "cut-1%20", "", "1" * 30, "pinned", "cut-٣"])
 def test_a_prefix_that_no_session_has_is_refused(router: Router, name: str) -> None:
     status, kind, message = refusal(ask(router, f"/v1/{quote(name, safe='%')}/namespaces"))

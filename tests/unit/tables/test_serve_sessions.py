@@ -13,9 +13,9 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.cuts import ask, document
 from tests.helpers.lake import lake, rows_of, runtime, send
+from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.store import Store, open_on
-from txnstore.tables.location import location_of
 from txnstore.tables.serve.cuts import Freshness, StoredCuts
 from txnstore.tables.serve.routes import Router
 from txnstore.testing import ManualClock

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from txnstore.catalog.topics import check_place
 from txnstore.core.authorization.model import CLUSTER, Operation
 from txnstore.core.authorization.rights import Right
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic
@@ -78,6 +79,7 @@ async def alter_topic(
     while True:
         topic = topic_of(await services.freshness.head(), name)
         altered = change(topic)
+        check_place(services.connection.objects, altered, topic)
         if validate_only:
             return altered
         try:

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.iceberg.location import Location
 from txnstore.connection import Connection
-from txnstore.tables.location import Location
 from txnstore.tables.published import Published
 from txnstore.tables.serve.routes import Newest
 

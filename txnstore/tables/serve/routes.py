@@ -19,8 +19,9 @@ from typing import Protocol
 from urllib.parse import parse_qs, unquote
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
+from txnstore.catalog.iceberg.location import Location
 from txnstore.errors import TxnStoreError
-from txnstore.tables.location import Location
+from txnstore.tables.published import missing
 from txnstore.tables.serve.messages import RefusedError, Request, Response, encode
 
 _LOG = logging.getLogger(__name__)
@@ -206,9 +207,14 @@ class Router:
     def _table(self, request: Request, prefix: str, namespace: str, name: str) -> Response:
         shown = self._shown(prefix, namespace)
         response = self._loaded(request, shown, name)
-        if response is None and prefix == _LIVE:  # All tables were deleted and published again: cuts begin at 1.
-            shown = self._at(prefix, anew=True)
+        if response is not None:
+            return response
+        newest = self._at(_LIVE, anew=True)  # All tables may have been deleted and published again: cuts begin at 1.
+        if prefix == _LIVE:
+            shown = newest
             response = self._loaded(request, shown, name)
+        if response is None and shown.number == newest.number:
+            raise missing(shown.tables[name].metadata)
         if response is None:
             raise _deleted(shown.number)
         return response

@@ -56,6 +56,7 @@ def test_the_default_number_of_partitions_is_a_property(confluent: AdminClient, 
         (NewTopic("a", 1, 1, config={"retentionms": "1"}), ErrorCode.invalid_config),
         (NewTopic("a", 1, 1, config={"retention.ms": "soon"}), ErrorCode.invalid_config),
         (NewTopic("a", 1, 1, config={"min.insync.replicas": "0"}), ErrorCode.invalid_config),
+        (NewTopic("a", 1, 1, config={"table.format": "iceberg"}), ErrorCode.invalid_config),  # The store is in memory.
         (NewTopic("__cluster_metadata", 1, 1), ErrorCode.invalid_request),
     ],
     ids=str,
