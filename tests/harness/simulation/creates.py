@@ -59,8 +59,11 @@ class Creates:
         """
         self._undecided.pop(key, None)
 
-    def interrupt(self, call: Callable[[], object]) -> bool:
-        """Whether the caller is interrupted now; ``call`` has had its effect then, or will have it, or never has it."""
+    def interrupt(self, call: Callable[[], object], later: Callable[[int, Callable[[], object]], object]) -> bool:
+        """Whether the caller is interrupted now; ``call`` has had its effect then, or will have it, or never has it.
+
+        ``later`` makes a call after so many ms.
+        """
         task = self._scheduler.current
         if not self.share or task is None or task.name.endswith("+") or self._rng.random() >= self.share:
             return False
@@ -68,9 +71,5 @@ class Creates:
         if delay == 0:
             call()
         elif delay is not None:
-            self._scheduler.later(delay, lambda: _arrive(call))
+            later(delay, call)
         return True
-
-
-def _arrive(call: Callable[[], object]) -> None:
-    call()

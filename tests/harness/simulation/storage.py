@@ -369,7 +369,7 @@ class SimulatedStorage:
             certain = operation != "put_if_absent" or (self.creates.share and mishap is Mishap.BUSY)
             kind = StorageError if certain else UnknownOutcomeError
             raise kind(f"simulated {mishap.value} of {operation} {key}")
-        if operation == "put_if_absent" and self.creates.interrupt(call):
+        if operation == "put_if_absent" and self.creates.interrupt(call, self._later):
             self._end(step, mishap, INTERRUPTED)
             raise Interrupted(f"simulated interrupt of {operation} {key}")
         if mishap is Mishap.ELSEWHERE:
@@ -384,12 +384,12 @@ class SimulatedStorage:
             self._end(step, mishap, "unknown")
             raise UnknownOutcomeError(f"simulated failure of the sync after {operation} {key}")
         if mishap is Mishap.LATE:
-            self._later(call)
+            self._later(self._rng.choice((50, 5_000, 200_000)), call)
             self._end(step, mishap, "unknown")
             raise UnknownOutcomeError(f"simulated timeout of {operation} {key}")
         answer = call()
         if mishap is Mishap.TWICE:
-            self._later(call)
+            self._later(self._rng.choice((50, 5_000, 200_000)), call)
         if mishap is Mishap.EXISTS and answer is True:
             answer = call()
         self._end(step, mishap, "unknown" if mishap is Mishap.LOST else _in_trace(answer))
@@ -397,7 +397,7 @@ class SimulatedStorage:
             raise UnknownOutcomeError(f"simulated loss of the answer to {operation} {key}")
         return answer
 
-    def _later(self, call: Callable[[], object]) -> None:
+    def _later(self, delay: int, call: Callable[[], object]) -> None:
         """A write, or a copy of it, arrives later, unless the power is lost before: it is on its way in one machine."""
         losses = self.bucket.power_losses
 
@@ -405,7 +405,7 @@ class SimulatedStorage:
             if self.bucket.power_losses == losses:
                 call()
 
-        self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), arrive)
+        self._scheduler.later(delay, arrive)
 
     def _begin(self, operation: str, key: str) -> tuple[tuple[int, str, str], Mishap | None]:
         self._check_alive()
