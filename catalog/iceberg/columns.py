@@ -1,14 +1,12 @@
 """The columns of a topic as the schema of an Iceberg table, with a field id at every level.
 
-A table has ``_partition_id``, ``_offset`` and ``_timestamp``, then the columns of the topic. Columns of a topic are
-never dropped nor renamed, so the path of a column's names finds the id that it got when it was new.
+A table has ``_partition_id``, ``_offset`` and ``_timestamp``, then the columns of the topic.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,23 +15,22 @@ import pyarrow.types as pt
 
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.errors import InvalidConfigError
+from txnstore.segment.field_ids import ADDED_IDS, field_id
 from txnstore.segment.schema import HORIZON_FIELD, RECORD_SCHEMA, schema_from_text
 from txnstore.segment.schema import PARTITION_FIELD as SEGMENT_PARTITION
 
 #: The columns that each table has before those of the topic, with their field ids and types.
 PARTITION_ID, OFFSET, TIMESTAMP = "_partition_id", "_offset", "_timestamp"
-PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD = 1, 2, 3
+PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD = 1, ADDED_IDS[OFFSET], ADDED_IDS[TIMESTAMP]
 _LEADING = (
     (PARTITION_FIELD, PARTITION_ID, "int"),
     (OFFSET_FIELD, OFFSET, "long"),
     (TIMESTAMP_FIELD, TIMESTAMP, "timestamptz"),
 )
-#: The first field id of a column of a topic.
-FIRST_FIELD = 11
 
 #: Columns of some segments that no table shows. They have field ids like columns that a table has no more: pyiceberg
 #: refuses files with a column that has none, and DuckDB reads nulls in all columns of such a file.
-_UNSHOWN = {SEGMENT_PARTITION.name: 4, HORIZON_FIELD.name: 5}
+_UNSHOWN = (SEGMENT_PARTITION.name, HORIZON_FIELD.name)
 
 #: The names of Iceberg's metadata columns, which engines add to each table.
 RESERVED = frozenset(
@@ -59,42 +56,53 @@ _PLAIN: dict[pa.DataType, str] = {
 }
 
 
+#: The names that lead to a field, from the column on.
+_Path: TypeAlias = tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a table.
 
     Attributes:
         fields: Those of its schema, as in Iceberg's JSON.
-        last_id: The largest field id that was ever given.
     """
 
     fields: tuple[dict[str, Any], ...]
-    last_id: int
+
+    @property
+    def last_id(self) -> int:
+        """The largest field id."""
+        return max(number for _, number in self.ids())
+
+    @property
+    def has_current_ids(self) -> bool:
+        """Whether each field has the id that files have for it."""
+        return all(
+            number == (PARTITION_FIELD if path == (PARTITION_ID,) else field_id(path)) for path, number in self.ids()
+        )
+
+    def ids(self) -> Iterator[tuple[_Path, int]]:
+        """The id of each field by the names that lead to it, at all levels."""
+        return _ids((), {"type": "struct", "fields": self.fields})
 
     def name_mapping(self) -> str:
         """The property ``schema.name-mapping.default``: the field ids by name, for files without ids."""
         own = [_mapped(field["name"], field["id"], field["type"]) for field in self.fields]
-        return json.dumps([*own, *(_mapped(name, number, "") for name, number in _UNSHOWN.items())])
+        return json.dumps([*own, *(_mapped(name, ADDED_IDS[name], "") for name in _UNSHOWN)])
 
 
-def table_columns(topic: CatalogTopic, before: Columns | None = None) -> Columns:
-    """The columns of a topic's table.
-
-    Args:
-        topic: The topic.
-        before: Those of its earlier versions, whose columns keep their ids; None: it has none.
-    """
+def table_columns(topic: CatalogTopic) -> Columns:
+    """The columns of a topic's table."""
     schema = RECORD_SCHEMA if topic.schema is None else schema_from_text(topic.schema)
-    known = dict(_ids((), {"type": "struct", "fields": before.fields})) if before is not None else {}
-    ids = _Ids(known, before.last_id if before is not None else FIRST_FIELD - 1)
-    own = tuple(_field((), field.name, field.type, ids) for field in schema)
-    return Columns((*leading_columns().fields, *own), ids.last)
+    return Columns((*leading_columns().fields, *(_field((), field.name, field.type) for field in schema)))
 
 
 def leading_columns() -> Columns:
     """The columns that each table has before those of its topic."""
-    fields = ({"id": number, "name": name, "required": False, "type": kind} for number, name, kind in _LEADING)
-    return Columns(tuple(fields), FIRST_FIELD - 1)
+    return Columns(
+        tuple({"id": number, "name": name, "required": False, "type": kind} for number, name, kind in _LEADING)
+    )
 
 
 def check_columns(topic: CatalogTopic) -> None:
@@ -111,57 +119,51 @@ def check_columns(topic: CatalogTopic) -> None:
                 "metadata column, which engines add to each table"
             )
             raise InvalidConfigError(msg)
-    paths = Counter(".".join(path) for path, _ in _ids((), {"type": "struct", "fields": table_columns(topic).fields}))
-    if doubled := [path for path, count in paths.items() if count > 1]:
-        msg = (
-            f"topic {topic.name!r} cannot have a table: engines name two of its columns "
-            f"{doubled[0]!r}, as a field and by a name with a dot"
-        )
-        raise InvalidConfigError(msg)
+    known: dict[int, str] = {}
+    paths = set[str]()
+    for names, number in table_columns(topic).ids():
+        path = ".".join(names)
+        if path in paths:
+            msg = (
+                f"topic {topic.name!r} cannot have a table: engines name two of its columns {path!r}, as a field and "
+                "by a name with a dot"
+            )
+            raise InvalidConfigError(msg)
+        if number in known:
+            msg = (
+                f"topic {topic.name!r} cannot have a table: its columns {known[number]!r} and {path!r} get the same "
+                "field id, which is made from the name; another name helps"
+            )
+            raise InvalidConfigError(msg)
+        known[number] = path
+        paths.add(path)
 
 
-#: The names that lead to a field, from the column on.
-_Path: TypeAlias = tuple[str, ...]
-
-
-class _Ids:
-    """The field ids of a schema in the making: known ones by path, and new ones after the last."""
-
-    def __init__(self, known: Mapping[_Path, int], last: int) -> None:
-        self._known, self.last = known, last
-
-    def of(self, path: _Path) -> int:
-        number = self._known.get(path)
-        if number is None:
-            number = self.last = self.last + 1
-        return number
-
-
-def _field(above: _Path, name: str, data_type: pa.DataType, ids: _Ids) -> dict[str, Any]:
+def _field(above: _Path, name: str, data_type: pa.DataType) -> dict[str, Any]:
     path = (*above, name)
-    number = ids.of(path)
-    return {"id": number, "name": name, "required": False, "type": _type(path, data_type, ids)}
+    return {"id": field_id(path), "name": name, "required": False, "type": _type(path, data_type)}
 
 
-def _type(path: _Path, data_type: pa.DataType, ids: _Ids) -> str | dict[str, Any]:
+def _type(path: _Path, data_type: pa.DataType) -> str | dict[str, Any]:
     if pt.is_struct(data_type):
-        return {"type": "struct", "fields": [_field(path, field.name, field.type, ids) for field in data_type]}
+        return {"type": "struct", "fields": [_field(path, field.name, field.type) for field in data_type]}
     if pt.is_map(data_type):
-        key, value = ids.of((*path, "key")), ids.of((*path, "value"))
+        key, value = (*path, "key"), (*path, "value")
         return {
             "type": "map",
-            "key-id": key,
-            "key": _type((*path, "key"), data_type.key_type, ids),
-            "value-id": value,
+            "key-id": field_id(key),
+            "key": _type(key, data_type.key_type),
+            "value-id": field_id(value),
             "value-required": False,
-            "value": _type((*path, "value"), data_type.item_type, ids),
+            "value": _type(value, data_type.item_type),
         }
     if pt.is_list(data_type):
+        element = (*path, "element")
         return {
             "type": "list",
-            "element-id": ids.of((*path, "element")),
+            "element-id": field_id(element),
             "element-required": False,
-            "element": _type((*path, "element"), data_type.value_type, ids),
+            "element": _type(element, data_type.value_type),
         }
     if pt.is_fixed_size_binary(data_type):
         return f"fixed[{data_type.byte_width}]"

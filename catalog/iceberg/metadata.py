@@ -177,12 +177,11 @@ def decode_metadata(key: str, data: bytes) -> TableMetadata:
     """
     try:
         document = json.loads(data)
-        last_id = document["last-column-id"]
         return TableMetadata(
             uuid=document["table-uuid"],
             location=document["location"],
             topic=document["properties"]["txnstore.topic"],
-            schemas=tuple(Columns(tuple(schema["fields"]), last_id) for schema in document["schemas"]),
+            schemas=tuple(Columns(tuple(schema["fields"])) for schema in document["schemas"]),
             snapshots=tuple(map(_snapshot_of, document["snapshots"])),
             cuts=tuple((each["timestamp-ms"], each["snapshot-id"]) for each in document["snapshot-log"]),
             sequence=document["last-sequence-number"],

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from txnstore import compute as pc
+from txnstore.segment.field_ids import with_field_ids
 
 #: Higher levels of zstd compress little better and cost much more time.
 ZSTD_LEVEL = 1
@@ -40,8 +41,9 @@ def parquet_writer(
         first: The first rows that will be written, which decide the settings.
         codec: pyarrow's name of the compression; None: none.
         small: These are all rows of a small file.
-        for_table: Iceberg tables may use the file: times in milliseconds get no statistics. Iceberg's Java library
-            takes these for microseconds, so Spark finds no row by its time (apache/iceberg#18173).
+        for_table: Iceberg tables may use the file: each field gets its id, and times in milliseconds get no statistics.
+            Iceberg's Java library takes these for microseconds, so Spark finds no row by its time
+            (apache/iceberg#18173).
     """
     compression: Any = codec or "none"
     level: Any = ZSTD_LEVEL if codec == "zstd" else None
@@ -49,6 +51,7 @@ def parquet_writer(
     if compressed is not None:
         compression, level = dict.fromkeys(compressed, codec), level and dict.fromkeys(compressed, level)
     encodings = _encodings(first, without_milliseconds=for_table)
+    schema = with_field_ids(schema) if for_table else schema
     return pq.ParquetWriter(sink, schema, compression=compression, compression_level=level, **encodings)
 
 

@@ -186,7 +186,7 @@ class _Check:
         if described is None or described.topic_id != table.topic_id:
             self._add(topic, "the table is that of a topic that did not exist at the cut")
             return
-        if table_columns(described, state.metadata.columns).fields != state.metadata.columns.fields:
+        if table_columns(described).fields != state.metadata.columns.fields:
             self._add(topic, "the columns of the table are not those of the topic at the cut")
         plans = plan_table(self._view, described, state, self._location)
         for number, plan in enumerate(plans):

@@ -108,7 +108,7 @@ class TableWork:
     ) -> None:
         self._connection, self._view, self.topic, self._table = connection, view, topic, table
         self._location = location_of(connection.objects)
-        self._columns = table_columns(topic, state.metadata.columns if state is not None else None)
+        self._columns = table_columns(topic)
         self._metadata = state.metadata if state is not None else None
         self._groups = state.groups if state is not None else ()
         self._files = state.files if state is not None else TableFiles({}, {})

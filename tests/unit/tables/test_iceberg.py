@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
 from random import Random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnstore.catalog.iceberg.columns import Columns, leading_columns, table_columns
+from txnstore.catalog.iceberg.columns import Columns, check_columns, leading_columns, table_columns
 from txnstore.catalog.iceberg.files import DataFile, DeleteFile
 from txnstore.catalog.iceberg.groups import Group, files_of, next_groups
 from txnstore.catalog.iceberg.manifest import (
@@ -24,8 +26,10 @@ from txnstore.catalog.iceberg.manifest import (
 )
 from txnstore.catalog.iceberg.metadata import PUBLISHED, TableMetadata, TableSnapshot, decode_metadata
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.errors import CorruptionError
-from txnstore.segment.schema import schema_to_text
+from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.segment.codec import SegmentWriter
+from txnstore.segment.field_ids import field_id
+from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD, schema_to_text
 
 _MARKER = bytes(16)
 _NUMBERS = st.integers(0, 2**53)
@@ -125,14 +129,15 @@ def test_many_small_manifests_are_joined_and_their_files_stay_those_of_their_sna
 
 
 def test_metadata_is_read_as_it_was_written() -> None:
-    columns = Columns(leading_columns().fields, 12)
+    columns = Columns((*leading_columns().fields, {"id": 12, "name": "a", "required": False, "type": "int"}))
     metadata = TableMetadata("id", "s3://b/t", "t", (leading_columns(), columns), updated=5)
     for number in range(1, 4):
         summary = {"operation": "append", "txnstore.heads": "1,2"}
         snapshot = TableSnapshot(number, number - 1 or None, number, 100 * number, f"l{number}", 1, summary)
         metadata = metadata.with_snapshots((snapshot,)).after(f"m{number}", 100 * number)
     again = decode_metadata("name", metadata.encode())
-    assert again == replace(metadata, schemas=tuple(replace(each, last_id=12) for each in metadata.schemas))
+    assert again == metadata
+    assert again.columns.last_id == 12
     assert again.current is not None
     assert again.current.numbers("txnstore.heads") == (1, 2)
 
@@ -164,12 +169,41 @@ def _topic(schema: pa.Schema) -> CatalogTopic:
     return CatalogTopic("t", "id", 1, schema=schema_to_text(schema))
 
 
-def test_columns_keep_their_ids_and_new_ones_get_the_next() -> None:
+def test_columns_keep_their_ids_whatever_comes_and_goes_around_them() -> None:
     first = table_columns(_topic(pa.schema([("a", pa.int32()), ("m", pa.map_(pa.string(), pa.int8()))])))
-    assert {field["name"]: field["id"] for field in first.fields}["a"] == 11
-    assert first.last_id == 14
     wider = pa.schema([("new", pa.list_(pa.date32())), ("m", pa.map_(pa.string(), pa.int8())), ("a", pa.int64())])
-    second = table_columns(_topic(wider), first)
-    ids = {field["name"]: field["id"] for field in second.fields}
-    assert (ids["a"], ids["m"], ids["new"], second.last_id) == (11, 12, 15, 16)
+    second = table_columns(_topic(wider))
+    assert dict(first.ids()).items() <= dict(second.ids()).items()
+    assert len({number for _, number in second.ids()}) == 3 + 2 + 3 + 1
     assert [field["name"] for field in second.fields][:3] == ["_partition_id", "_offset", "_timestamp"]
+    assert second.last_id == max(number for _, number in second.ids()) < 2**30 + 11
+    assert second.has_current_ids
+    assert not Columns((*leading_columns().fields, {"id": 11, "name": "a", "type": "int"})).has_current_ids
+
+
+def test_columns_with_the_same_id_are_refused() -> None:
+    """The first two of ``c0``, ``c1``, … that share one."""
+    assert field_id(["c25927"]) == field_id(["c31084"])
+    schema = pa.schema([("c25927", pa.int32()), ("c31084", pa.int32())])
+    with pytest.raises(InvalidConfigError, match=r"'c25927' and 'c31084' get the same field id"):
+        check_columns(_topic(schema))
+
+
+def test_a_file_has_the_ids_of_the_table_at_all_levels() -> None:
+    inner = pa.struct([("x", pa.int8()), ("y", pa.list_(pa.float32()))])
+    schema = pa.schema([("a", pa.int32()), ("m", pa.map_(pa.string(), pa.list_(inner))), ("s", inner)])
+    stored = pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD, *schema, HORIZON_FIELD])
+    with SegmentWriter(stored, for_table=True) as writer:
+        writer.append(stored.empty_table())
+        data = writer.finish().data
+    ids = dict(table_columns(_topic(schema)).ids())
+    del ids["_partition_id",]
+    assert _ids_of_file(data) == sorted([*ids.values(), 5])
+    with SegmentWriter(stored) as writer:
+        assert _ids_of_file(writer.finish().data) == []
+    assert [each["field-id"] for each in json.loads(table_columns(_topic(schema)).name_mapping())][-2:] == [4, 5]
+
+
+def _ids_of_file(data: bytes) -> list[int]:
+    text = str(pq.ParquetFile(pa.BufferReader(data)).schema)
+    return sorted(int(number) for number in re.findall(r"field_id=(\d+)", text))
