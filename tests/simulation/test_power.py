@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,9 @@ def test_only_reads_that_may_have_seen_what_was_taken_back_are_left_out(schedule
     kept = [before, read("scan#1", 1_000, "txn"), read("scan#2", 1_000)]
     assert power.lasting(kept) == kept, "a commit that was acknowledged is never left out"
     assert [operation.type for operation in power.lasting([after])] == ["fail"]
+    value = [("poll", {"source-0": [(7, 12)]}), ("send", "target-0", 15)]
+    unknown = Operation(0, 1_000, "scan#1", "info", "txn", value)
+    assert power.lasting([unknown]) == [replace(unknown, value=value[1:])], "it may have read, and not lived to commit"
     eras = list(power.eras([before, after, kept[2]]))
     assert [(archive is not None, operations) for archive, operations in eras] == [
         (True, [before, after]),

@@ -21,6 +21,8 @@ from tests.harness.simulation.storage import POWER_LOST, Bucket, SimulatedStorag
 
 #: Operations by which a client has only read, and their values when they are invoked.
 _READS: Mapping[str, Any] = {"poll": [("poll",)], "snapshot": None, "ends": None}
+#: Operations, with their outcome, that may have read what was taken back.
+_TAKEN_BACK = {*((name, "ok") for name in _READS), ("txn", "info")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,16 @@ class Power:
             yield self.losses[era].archive if era < len(self.losses) else None, list(of_era)
 
     def lasting(self, history: Iterable[Operation]) -> list[Operation]:
-        """The operations; reads that may have seen what was taken back later have failed."""
-        return [_failed(operation) if self._is_taken_back(operation) else operation for operation in history]
+        """The operations; reads that may have seen what was taken back later have failed.
+
+        A transaction that commits offsets makes all that it has read durable before, so only one of unknown outcome
+        may have read what was taken back.
+        """
+        return [_without_reads(operation) if self._is_taken_back(operation) else operation for operation in history]
 
     def _is_taken_back(self, operation: Operation) -> bool:
         era = self._era(operation)
-        if era == len(self.losses) or operation.f not in _READS or operation.type != "ok":
+        if era == len(self.losses) or (operation.f, operation.type) not in _TAKEN_BACK:
             return False
         loss = self.losses[era]
         return loss.archive is not None and operation.time >= loss.since
@@ -108,5 +114,7 @@ class Power:
         return self._eras.get(operation.process, len(self.losses))
 
 
-def _failed(read: Operation) -> Operation:
+def _without_reads(read: Operation) -> Operation:
+    if read.f == "txn":
+        return replace(read, value=[each for each in read.value or () if each[0] != "poll"])
     return replace(read, type="fail", value=_READS[read.f], error="what it has read was taken back")
