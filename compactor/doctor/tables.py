@@ -11,7 +11,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, size, some
 from txnstore.tables.check import name_problems
-from txnstore.tables.lineage import lost_entry
+from txnstore.tables.lineage import check_lineage, is_beyond
 from txnstore.tables.published import published_of
 
 #: Tables that are this much behind the store give a warning, in ms; and copies of so many bytes a note.
@@ -39,9 +39,12 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         yield Finding("tables", "published", Severity.NOTE, message, sync)
     if cut is None:
         return
-    lost = lost_entry(connection, cut, view)
-    if lost is not None:
-        yield Finding("tables", "lag", Severity.BAD, lost, f"{sync} --anew '*'")
+    if is_beyond(cut, view):
+        view = connection.view()  # Others have committed and published since the doctor has begun.
+    try:
+        check_lineage(connection, cut, view)
+    except CorruptionError as error:
+        yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --anew '*'")
         return
     behind, lag = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
     severity = Severity.WARN if lag > _LATE_MS else Severity.OK

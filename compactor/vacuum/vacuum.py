@@ -36,6 +36,7 @@ from txnstore.errors import (
 from txnstore.phrases import counted
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
+from txnstore.tables.lineage import LostEntriesError
 from txnstore.tables.published import published_of
 from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unneeded
 from txnstore.tables.tables import Tables
@@ -303,11 +304,17 @@ class _Vacuum:
         return any(topic.config.get(TABLE_FORMAT) for topic in self._connection.view(refresh=False).topics.values())
 
     def _publish(self, *, tables: bool) -> str:
-        """Publish the tables; returns why that failed."""
+        """Publish the tables; returns why that failed.
+
+        Raises:
+            LostEntriesError: They show what the store has lost: nothing must be deleted until that is mended.
+        """
         if self._dry_run or not tables:
             return ""
         try:
             Tables(self._connection).sync()
+        except LostEntriesError:
+            raise
         except TxnStoreError as error:
             _LOG.warning("tables not published: %s", error, extra={"error": str(error)})
             return f"the tables could not be published, so all that their newest cut names is kept: {error}"

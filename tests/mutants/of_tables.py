@@ -20,7 +20,7 @@ _LOST = "test_entries_that_were_lost_are_told_from_those_that_took_their_numbers
 TABLES = (
     Mutant(
         "a cut is continued although other entries have taken the numbers of its last ones",
-        lineage.lost_entry,
+        lineage.check_lineage,
         "$found is not None and $found != $expected",
         "False",
         test=f"protocol/tables/test_accidents.py::{_LOST}",
@@ -34,8 +34,8 @@ TABLES = (
     ),
     Mutant(
         "a cut is continued that has more entries than the chains",
-        lineage.entry_beyond,
-        "any($mine < $theirs for $mine, $theirs in zip($heads, $cut.heads, strict=True))",
+        lineage.is_beyond,
+        "any($state.sequence < $head for $state, $head in zip($view.states, $cut.heads, strict=True))",
         "False",
         test=f"protocol/tables/test_accidents.py::{_LOST}",
     ),

@@ -9,12 +9,19 @@ from txnstore.chain import keys
 from txnstore.chain.tail import read_entry
 from txnstore.connection import Connection
 from txnstore.core.view import View
+from txnstore.errors import CorruptionError
 
 _ANEW = "Its tables may have rows that the store has lost: `txnstore table sync --anew '*'` publishes all tables anew"
 
 
-def lost_entry(connection: Connection, cut: CutDocument, view: View) -> str | None:
-    """Why a cut does not show a part of the history of the chains, with the remedy; None: it does.
+class LostEntriesError(CorruptionError):
+    """A cut shows entries that the store has lost."""
+
+    advice = ""  # The message includes it.
+
+
+def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compares: bool = True) -> None:
+    """Check that a cut shows a part of the history of the chains.
 
     Costs a GET for each chain that has gone on since the cut. Entries that a vacuum has deleted are not compared.
 
@@ -22,28 +29,28 @@ def lost_entry(connection: Connection, cut: CutDocument, view: View) -> str | No
         connection: The connection to the store.
         cut: The cut.
         view: The chains, not older than the cut.
+        compares: Whether to ask for these entries; else only the numbers are compared.
 
     Raises:
+        LostEntriesError: The store has lost entries that the cut shows.
         CorruptionError: The entry after the cut is damaged.
     """
-    if (lost := entry_beyond(cut, view)) is not None:
-        return lost
-    if not cut.hashes:
-        return None
+    if is_beyond(cut, view):
+        heads = [state.sequence for state in view.states]
+        msg = f"{keys.cut(cut.number)} ends at the entries {cut.heads} of the chains, and they at {heads}. {_ANEW}"
+        raise LostEntriesError(msg)
+    if not compares or not cut.hashes:
+        return
     hashes = list(connection.pool.map(partial(_hash_at, connection, view), range(view.chains), cut.heads))
     for chain, (expected, found) in enumerate(zip(cut.hashes, hashes, strict=True)):
         if found is not None and found != expected:
             entry = connection.keys.entry(chain, cut.heads[chain])
-            return f"{keys.cut(cut.number)} was made when {entry} was another entry. {_ANEW}"
-    return None
+            raise LostEntriesError(f"{keys.cut(cut.number)} was made when {entry} was another entry. {_ANEW}")
 
 
-def entry_beyond(cut: CutDocument, view: View) -> str | None:
-    """Why a cut does not show a part of the history, if it has entries that the chains do not have. No request."""
-    heads = [state.sequence for state in view.states]
-    if any(mine < theirs for mine, theirs in zip(heads, cut.heads, strict=True)):
-        return f"{keys.cut(cut.number)} ends at the entries {cut.heads} of the chains, and they at {heads}. {_ANEW}"
-    return None
+def is_beyond(cut: CutDocument, view: View) -> bool:
+    """Whether a cut has entries that a view does not have."""
+    return any(state.sequence < head for state, head in zip(view.states, cut.heads, strict=True))
 
 
 def _hash_at(connection: Connection, view: View, chain: int, head: int) -> str | None:

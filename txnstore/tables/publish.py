@@ -32,7 +32,7 @@ from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigE
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
-from txnstore.tables.lineage import entry_beyond, lost_entry
+from txnstore.tables.lineage import check_lineage
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
 
@@ -164,7 +164,9 @@ class Publisher:
         topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
         begun_anew = _named(anew, topics, view)
         if cut is not None and not begun_anew >= topics.keys():
-            self._check_lineage(cut, view, deep=checks_names or cut.publication_id != self._compared)
+            unknown = checks_names or cut.publication_id != self._compared
+            check_lineage(connection, cut, view, compares=unknown)
+            self._compared = cut.publication_id
         before = cut.tables if cut is not None else {}
         try:
             versions = self._versions(published, view, topics, before, tail_bytes, begun_anew)
@@ -224,16 +226,6 @@ class Publisher:
         changes = tuple(_change(topic, versions[topic], self._location) for topic in sorted(versions))
         tables = sum(not table.dropped for table in cut.tables.values())
         return SyncReport(cut.number, tuple(cut.heads), cut.timestamp, changes, tables)
-
-    def _check_lineage(self, cut: CutDocument, view: View, *, deep: bool) -> None:
-        """Raise CorruptionError if a cut has entries that the chains have lost.
-
-        ``deep``: Also ask the storage whether its last entries are those of the chains.
-        """
-        lost = lost_entry(self._connection, cut, view) if deep else entry_beyond(cut, view)
-        if lost is not None:
-            raise CorruptionError(lost)
-        self._compared = cut.publication_id
 
     # Versions ---------------------------------------------------------------------------------------------------------
 

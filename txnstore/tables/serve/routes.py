@@ -209,11 +209,10 @@ class Router:
         response = self._loaded(request, shown, name)
         if response is not None:
             return response
-        newest = self._at(_LIVE, anew=True)  # All tables may have been deleted and published again: cuts begin at 1.
-        if prefix == _LIVE:
-            shown = newest
+        if prefix == _LIVE:  # All tables may have been deleted and published again: cuts begin at 1.
+            shown = self._at(prefix, anew=True)
             response = self._loaded(request, shown, name)
-        if response is None and shown.number == newest.number:
+        if response is None and self._cuts.numbered(shown.number + 1) is None:
             raise missing(shown.tables[name].metadata)
         if response is None:
             raise _deleted(shown.number)
