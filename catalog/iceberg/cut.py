@@ -63,6 +63,11 @@ class CutDocument(Stored):
     tables: dict[str, PublishedTable]
     changed: list[str]
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether it shows any rows: all dropped tables have none."""
+        return any(not table.dropped for table in self.tables.values())
+
 
 class LatestCutDocument(Stored):
     """A hint to the newest cut, whose versions were all created. May be stale, missing, or another store's."""

@@ -41,12 +41,12 @@ def enable(app: App, topic: str) -> None:
         f"{topic} has a table; `txnstore table sync` publishes it",
         topic=topic,
         enabled=True,
-        segments_with_statistics=compacted,
+        compacted_segments=compacted,
     )
     if compacted:
         app.out.warning(
-            f"{counted(compacted, 'segment')} of {topic} {'was' if compacted == 1 else 'were'} compacted before it had "
-            "a table: Spark can miss their rows when it filters by _timestamp, or another column of milliseconds "
+            f"{counted(compacted, 'segment')} of {topic} may have been compacted when it had no table: Spark "
+            "can miss their rows when it filters by _timestamp, or another column of milliseconds "
             "(apache/iceberg#18173); filter by _offset there. Other engines are not concerned"
         )
 

@@ -42,7 +42,8 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
     if is_beyond(cut, view):
         view = connection.view()  # Others have committed and published since the doctor has begun.
     try:
-        check_lineage(connection, cut, view)
+        if cut.has_tables:
+            check_lineage(connection, cut, view)
     except CorruptionError as error:
         yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --anew '*'")
         return

@@ -163,8 +163,9 @@ class Publisher:
         view = connection.unblocked(connection.view())
         topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
         begun_anew = _named(anew, topics, view)
-        if cut is not None and not begun_anew >= topics.keys():
+        if cut is not None and cut.has_tables and not begun_anew >= topics.keys():
             unknown = checks_names or cut.publication_id != self._compared
+            self._compared = ""
             check_lineage(connection, cut, view, compares=unknown)
             self._compared = cut.publication_id
         before = cut.tables if cut is not None else {}

@@ -119,14 +119,15 @@ class Tables:
         """Give a topic a table: ``table.format=iceberg``. The next :meth:`sync` publishes it.
 
         Returns:
-            The number of segments that were compacted before. Spark can miss their rows when it filters by a column of
-            milliseconds, such as ``_timestamp``, since they have statistics of it (apache/iceberg#18173). 0 if the
+            The number of segments that were compacted until now. Spark can miss their rows when it filters by a column
+            of milliseconds, such as ``_timestamp``, since they have statistics of it (apache/iceberg#18173). 0 if the
             topic had a table already.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such topic.
             InvalidConfigError: The topic cannot have a table, nor any topic of this store.
         """
+        location_of(self._connection.objects)
         view = self._connection.view()
         if view.find_topic(topic).config.get(TABLE_FORMAT) == "iceberg":
             return 0

@@ -244,8 +244,11 @@ def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
     reason = "ends at the entries" if others < 2 else "was another entry"
     with pytest.raises(CorruptionError, match=rf"{reason}.*table sync --anew '\*'"):
         later.tables.sync()
+    for anew in ([], ["t"]):  # Not only once.
+        with pytest.raises(CorruptionError, match=reason):
+            later.tables.sync(anew=anew)
     with pytest.raises(CorruptionError, match=reason):
-        later.tables.sync(anew=["t"])
+        later.vacuum()
     assert [problem.topic for problem in later.tables.check().problems] == ["t", "u"]
     assert reason in later.tables.check().problems[0].message
     cut = newest(store).number
@@ -257,6 +260,19 @@ def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
     commit(later, [b"after"])
     another(store, clock).tables.sync()
     assert table_rows(later, "t") == scanned(later, "t")
+
+
+def test_a_comparison_that_was_refused_once_is_made_again(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """The hourly one of a running publisher, too."""
+    cut = newest(store)
+    commit(store, [b"b"])
+    objects.put(keys.cut(cut.number), encode(cut.model_copy(update={"hashes": ["0" * 64]})))
+    clock.advance(HOUR_MS)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="was another entry"):
+            store.tables.sync()
 
 
 def test_a_cut_of_an_earlier_publisher_has_no_hashes(store: Store, clock: ManualClock, objects: MovedObjects) -> None:
