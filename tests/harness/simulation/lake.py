@@ -21,7 +21,7 @@ from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
 from txnstore.core.model import Outcome
-from txnstore.core.transactions.events import TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.tables import publish, published, sweep, version
 
 #: The rows of a table: the key and the value of each, by partition and offset.
@@ -192,6 +192,8 @@ class Truth:
         self._logs: dict[tuple[str, int, str], _Log] = {}
         #: The chain and the entry of the decision of each transaction.
         self._decisions: dict[_Txn, tuple[int, int]] = {}
+        #: The transactions that a new instance of their producer has kept (KIP-939), by what they were before.
+        self._kept: dict[_Txn, _Txn] = {}
         for chain in range(chains):
             lives: dict[str, str] = {}
             for key in sorted(key for key in archive if key.startswith(keys.entries(chain))):
@@ -204,6 +206,8 @@ class Truth:
                 lives[PASSING] = topic.topic_id
             case TxnPrepared():
                 self._decisions[event.producer_id, event.epoch] = chain, sequence
+            case ProducerInitialized(keeps=True):
+                self._kept[event.producer_id, event.epoch - 1] = event.producer_id, event.epoch
             case BatchesAppended():
                 for number in {batch.partition for batch in event.batches}:
                     self._log(chain, event.topic, number, lives).events.append((sequence, event))
@@ -242,6 +246,8 @@ class Truth:
                     yield f"{key}@{record.offset} of {record.txn}, which is committed, is not there"
 
     def _is_decided(self, txn: _Txn, heads: Sequence[int]) -> bool:
+        while txn in self._kept:
+            txn = self._kept[txn]
         chain, sequence = self._decisions.get(txn, (0, heads[0] + 1))
         return sequence <= heads[chain]
 
@@ -263,9 +269,9 @@ def _ends(log: _Log, partition: int, head: int) -> _Ends:
             if event.transactional:
                 opened.setdefault((event.producer_id, event.epoch), batches[0].base_offset)
         elif isinstance(event, MarkerWritten):
-            end, txn = event.offset + 1, (event.producer_id, event.epoch - 1)
-            opened.pop(txn, None)
-            outcomes[txn] = event.outcome
+            end = event.offset + 1
+            opened = {txn: first for txn, first in opened.items() if txn[0] != event.producer_id}
+            outcomes[event.producer_id, event.epoch - 1] = event.outcome
         elif isinstance(event, LogStartMoved):
             start = event.offset
     return _Ends(start, end, opened, outcomes)
