@@ -1,8 +1,7 @@
 """The field ids by which Iceberg finds the columns of a file, and the fields in them.
 
 Columns of a topic are never dropped nor renamed, so the path of names to a field is its identity, and its id is made
-from the path alone. Whoever writes a file, and whoever publishes a table, gets the same ids, whatever was written or
-deleted before.
+from the path alone. So a compaction and a publication give a field the same id, and need no state for that.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from functools import partial
 
 from txnstore.catalog.iceberg.cut import CutDocument
 from txnstore.chain import keys
-from txnstore.chain.tail import read_entry
+from txnstore.chain.tail import missing_entry, read_entry
 from txnstore.connection import Connection
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
@@ -33,7 +33,7 @@ def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compa
 
     Raises:
         LostEntriesError: The store has lost entries that the cut shows.
-        CorruptionError: The entry after the cut is damaged.
+        CorruptionError: The entry after the cut is damaged or missing.
     """
     if is_beyond(cut, view):
         heads = [state.sequence for state in view.states]
@@ -59,4 +59,7 @@ def _hash_at(connection: Connection, view: View, chain: int, head: int) -> str |
     if state.sequence == head:
         return state.entry_hash
     following = read_entry(connection.objects, connection.keys, chain, head + 1)
+    if following is None and connection.chains.boundaries()[chain] <= head:
+        # No vacuum has deleted it: the store was set back, and this process has entries of before.
+        raise missing_entry(connection.keys, chain, head + 1, f"this process has read entry {state.sequence}")
     return following[0].previous if following is not None else None

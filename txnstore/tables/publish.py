@@ -399,14 +399,12 @@ class Publisher:
 
 def _named(anew: Collection[str], topics: Mapping[str, CatalogTopic], view: View) -> set[str]:
     """The topics whose tables are to be published anew."""
-    if ALL in anew:
-        return set(topics)
     for name in anew:
-        if name not in topics:
+        if name not in topics and name != ALL:
             view.find_topic(name)
             msg = f"topic {name!r} has no table that could be published anew"
             raise InvalidConfigError(msg)
-    return set(anew)
+    return set(topics) if ALL in anew else set(anew)
 
 
 def _newest_entries(connection: Connection, view: View) -> list[str]:

@@ -10,13 +10,13 @@ import pytest
 from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
-from txnstore.catalog.iceberg.columns import check_columns, table_columns
+from txnstore.catalog.iceberg.columns import Columns, check_columns, table_columns
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.chain.codec import encode
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError
+from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, open_on
 from txnstore.tables.publish import SyncReport
@@ -247,8 +247,11 @@ def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
     for anew in ([], ["t"]):  # Not only once.
         with pytest.raises(CorruptionError, match=reason):
             later.tables.sync(anew=anew)
+    objects_before = {item.key for item in objects.list("")}
     with pytest.raises(CorruptionError, match=reason):
         later.vacuum()
+    assert {item.key for item in objects.list("")} == objects_before
+    later.vacuum(tables=False)
     assert [problem.topic for problem in later.tables.check().problems] == ["t", "u"]
     assert reason in later.tables.check().problems[0].message
     cut = newest(store).number
@@ -273,6 +276,37 @@ def test_a_comparison_that_was_refused_once_is_made_again(
     for _ in range(2):
         with pytest.raises(CorruptionError, match="was another entry"):
             store.tables.sync()
+
+
+def test_a_publisher_that_lives_through_a_restore_publishes_nothing_lost(
+    store: Store, clock: ManualClock, objects: MovedObjects
+) -> None:
+    """It has read entries that the store does not have any more."""
+    saved = {item.key: objects.get(item.key) for item in objects.list("") if not item.key.startswith(keys.TABLES)}
+    for value in (b"lost", b"lost, too", b"lost, at last"):
+        commit(store, [value])
+    store.tables.sync()
+    restore(objects, saved)
+    later = another(store, clock)
+    cut = later.tables.sync(anew=["*"]).cut
+    with pytest.raises(CorruptionError, match="is missing, but this process has read entry"):
+        store.tables.sync()
+    assert newest(later).number == cut
+
+
+def test_tables_with_the_field_ids_of_an_earlier_release_are_published_anew(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Columns, "has_current_ids", False)
+    later = another(store, clock)
+    assert {change.topic for change in later.tables.sync().changes if change.anew} == {"t", "u"}
+    monkeypatch.undo()
+    assert another(store, clock).tables.sync().changes == ()
+
+
+def test_all_tables_and_one_that_does_not_exist_are_refused(store: Store) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'nope'"):
+        store.tables.sync(anew=["*", "nope"])
 
 
 def test_a_cut_of_an_earlier_publisher_has_no_hashes(store: Store, clock: ManualClock, objects: MovedObjects) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.compaction import HOUR_MS, commit, new_store
+from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, newest
 from txnstore.chain import keys
 from txnstore.chain.codec import encode
 from txnstore.compactor.doctor.findings import Finding, Severity
+from txnstore.compactor.doctor.tables import table_findings
 from txnstore.metrics import TableStatus
 from txnstore.monitoring.catalogue import STATUS
 from txnstore.store import Store
@@ -108,3 +110,27 @@ def test_a_cut_with_entries_that_the_store_has_lost_is_bad(store: Store, objects
     assert finding.severity is Severity.BAD
     assert "was another entry" in finding.message
     assert finding.command == "txnstore table sync --anew '*'"
+
+
+def test_a_doctor_that_began_before_a_publication_calls_nothing_lost(store: Store) -> None:
+    store.tables.enable("t")
+    store.tables.sync()
+    connection = connection_of(store)
+    before = connection.view()
+    commit(store, [b"a"])
+    store.tables.sync()
+    findings = list(table_findings(connection, before))
+    assert [(each.name, each.severity) for each in findings] == [("lag", Severity.OK)]
+
+
+def test_a_damaged_entry_after_the_cut_is_a_finding(store: Store, objects: EngineObjects) -> None:
+    store.tables.enable("t")
+    commit(store, [b"a"])
+    store.tables.sync()
+    heads = newest(store).heads
+    commit(store, [b"b"])
+    chain = next(state.chain for state in connection_of(store).view().states if state.sequence > heads[state.chain])
+    objects.put(connection_of(store).keys.entry(chain, heads[chain] + 1), b"{}")
+    [finding] = table_findings(connection_of(store), connection_of(store).view())
+    assert finding.severity is Severity.BAD
+    assert f"{heads[chain] + 1}.json" in finding.message
