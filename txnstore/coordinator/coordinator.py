@@ -53,6 +53,7 @@ from txnstore.errors import (
     InvalidTxnStateError,
     StorageError,
     TxnStoreError,
+    UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.runtime import Runtime
@@ -413,8 +414,17 @@ class Coordinator:
     # Catalog, objects, offsets ----------------------------------------------------------------------------------------
 
     def _change_catalog(self, command: CreateTopic | AlterTopic) -> CatalogTopic:
+        """Change the catalog, then the copies of the topic in the chains that lead its partitions.
+
+        Raises:
+            UnknownOutcomeError: The topic is altered, and a chain may still delete records by its earlier settings.
+                Repeat the call: it changes only the copies then.
+        """
         topic: CatalogTopic = self._chains[CATALOG].submit(command)
-        copy_everywhere(self._chains, topic)
+        errors = copy_everywhere(self._chains, topic)
+        if errors and isinstance(command, AlterTopic):
+            msg = f"topic {topic.name!r} is altered, but not in every chain yet; repeat the call: {errors[0]}"
+            raise UnknownOutcomeError(msg) from errors[0]
         return topic
 
     def _change_authorization(self, command: ChangeAuthorization | ChangeAcls) -> Any:

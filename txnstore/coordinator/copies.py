@@ -46,24 +46,30 @@ def copy_topics(chains: Chains, number: int, topics: Iterable[str]) -> bool:
     return _update(chains, catalog, number, topics)
 
 
-def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = False) -> None:
+def copy_everywhere(chains: Chains, topic: CatalogTopic, *, deleted: bool = False) -> list[TxnStoreError]:
     """Update the copies of a changed topic in all chains that lead a partition of it.
 
     The catalog has decided, so a chain that cannot be written is only logged: a process that needs the topic there
     updates the copy. A deleted topic is closed there already (:func:`delete_topic`).
+
+    Returns:
+        The errors of the chains that could not be written, by their numbers.
     """
+    refused: list[TxnStoreError] = []
     catalog = chains[CATALOG].state
     work = {
         number: partial(_update, chains, catalog, number, [topic.name], deleted=deleted)
         for number in leaders_of(topic, len(chains)) - {CATALOG}
     }
     _, errors = chains.try_concurrently(work)
-    for number, error in errors.items():
+    for number, error in sorted(errors.items()):
         if not isinstance(error, TxnStoreError):
             raise error
+        refused.append(error)
         _LOG.warning(
             "topic not copied yet: %s", error, extra={"topic": topic.name, "chain": number, "error": str(error)}
         )
+    return refused
 
 
 def delete_topic(chains: Chains, command: DeleteTopic) -> None:

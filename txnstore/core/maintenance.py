@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from txnstore.core.catalog.versions import is_outdated
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
@@ -31,6 +32,8 @@ class ReplaceSegments:
             :class:`~txnstore.core.log.model.NewBatch`.
         clean_until: The cleaner checkpoint after a clean, which may drop records; None for a merge, which keeps them.
         topic_id: The id of the topic that was read; refused if the topic was created again. None: not checked.
+        topic_version: The version of the topic whose columns and settings this was planned with; refused if the topic
+            has another one. None: not checked.
         past_hw: ``removed`` may be above the LSO, if none of it belongs to an open transaction; only for a clean.
         sums: The sums of what was read, removed and written; refused if they do not agree. None: not known.
         revision: The revision of the partition that this was planned at; refused if it has another one. None: not
@@ -43,6 +46,7 @@ class ReplaceSegments:
     uploaded_at: int | None = None
     clean_until: int | None = None
     topic_id: str | None = None
+    topic_version: int | None = None
     past_hw: bool = False
     sums: ConservedSums | None = None
     revision: int | None = None
@@ -131,6 +135,7 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     if partition is None or (command.topic_id is not None and topic is not None and topic.topic_id != command.topic_id):
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
+    check_version(draft.state, command.tp, command.topic_id, command.topic_version)
     clean_until = _checkpoint(command, partition)
     if command.removed:
         _check_removed(command, partition)
@@ -166,6 +171,21 @@ def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
     for run in others:
         revision = replace_segments(draft, replace(run, revision=None))  # Nothing but this command has changed the log.
     return revision
+
+
+def check_version(state: State, tp: TopicPartition, topic_id: str | None, planned: int | None) -> None:
+    """Check that a topic was not altered since a compaction of a partition was planned.
+
+    Raises:
+        CompactionConflictError: It was.
+        UnknownTopicOrPartitionError: See :func:`~txnstore.core.catalog.versions.is_outdated`.
+    """
+    if is_outdated(state, tp.topic, topic_id, planned):
+        now = state.topics[tp.topic].version
+        msg = (
+            f"a compaction of {tp} was planned with version {planned} of the topic, which has {now} now: plan it again"
+        )
+        raise CompactionConflictError(msg)
 
 
 def check_revision(tp: TopicPartition, partition: Partition | None, planned: int | None) -> None:

@@ -87,6 +87,7 @@ def encode_rows(
             last,
             uploaded_at=None if inlined else max(now, chain_time),
             topic_id=writer.topic.topic_id,
+            topic_version=writer.topic.version,
             data=encoded.data if inlined else None,
             first_row=first_row,
             rows=rows.num_rows,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
+from txnstore.core.catalog.versions import is_outdated
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.log.events import BatchesAppended, MarkerWritten, ProducerFenced, appended
@@ -201,17 +202,17 @@ def begin_append(
     answers: list[Appended] = []
     accepted: list[tuple[TopicPartition, Batch]] = []
     run: dict[TopicPartition, Batch] = {}
-    topics: set[tuple[str, str | None]] = set()
+    topics: set[tuple[str, str | None, int | None]] = set()
     for batch in batches:
         tp = batch.tp
         if tp in run:
             draft.emit(*appended(run))
             run = {}
         partition = draft.state.partitions.get(tp)
-        if partition is None or (batch.topic, batch.topic_id) not in topics:
+        if partition is None or _topic_of(batch) not in topics:
             partition = partition_of(draft.state, tp)
             _check_topic(draft.state, batch)
-            topics.add((batch.topic, batch.topic_id))
+            topics.add(_topic_of(batch))
         placed = _decide_batch(draft.state, producer, batch, partition, session_epoch)
         if isinstance(placed, Batch):
             run[tp] = placed
@@ -292,11 +293,16 @@ def _check_upload(state: State, batch: NewBatch) -> None:
         raise UploadExpiredError(msg)
 
 
+def _topic_of(batch: NewBatch) -> tuple[str, str | None, int | None]:
+    return batch.topic, batch.topic_id, batch.topic_version
+
+
 def _check_topic(state: State, batch: NewBatch) -> None:
-    """Refuse rows of a deleted topic: a new topic of the same name may have another schema."""
+    """Refuse rows of a deleted topic, whose successor may have another schema, and of a version not known here yet."""
     if batch.topic_id is not None and batch.topic_id != state.topics[batch.topic].topic_id:
         msg = f"topic {batch.topic!r} was deleted and created again; records for the old topic are refused"
         raise UnknownTopicOrPartitionError(msg)
+    is_outdated(state, batch.topic, batch.topic_id, batch.topic_version)  # Rows of an older version are taken.
 
 
 def window_of(partition: Partition, producer_id: int, epoch: int) -> tuple[BatchMetadata, ...]:

@@ -44,11 +44,15 @@ class Deletion:
     """The new log start of a partition: records below ``offset`` are deleted; -1 is the high watermark.
 
     ``topic_id``: refused if the topic was created again. None: not checked.
+
+    ``topic_version``: of a deletion that follows from the settings of the topic, the version that has them; refused if
+    the topic has another one. None: not checked.
     """
 
     tp: TopicPartition
     offset: int
     topic_id: str | None = None
+    topic_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

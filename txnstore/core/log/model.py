@@ -142,6 +142,8 @@ class NewBatch:
             older than :data:`MAX_UPLOAD_AGE_MS` is refused, because a vacuum may have deleted it. None: not checked.
         topic_id: The id of the topic that the rows were written for; refused if the topic was created again. None: not
             checked.
+        topic_version: The version of the topic whose columns the rows have; refused in a chain whose copy of the topic
+            is older, so that no reader sees rows before their columns. None: not checked.
         data: The bytes of a segment that is not uploaded: it is to be inlined in the entry that appends it, which also
             gives it its place. Batches of one segment have the same bytes object. None: it is uploaded.
         first_row: The row of the segment at which it begins.
@@ -158,6 +160,7 @@ class NewBatch:
     base_sequence: int = NO_PRODUCER
     uploaded_at: int | None = None
     topic_id: str | None = None
+    topic_version: int | None = None
     data: bytes | None = field(default=None, repr=False)
     first_row: int = 0
     rows: int | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.catalog.versions import is_outdated
 from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
@@ -24,6 +25,7 @@ from txnstore.core.state import Draft, Fold, State, replace
 from txnstore.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
+    TopicChangedError,
     UndecidedRecordsError,
     UnknownTopicOrPartitionError,
 )
@@ -42,6 +44,9 @@ def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition,
         if deletion.topic_id not in {None, topic.topic_id}:
             msg = f"topic {tp.topic!r} was deleted and created again; records of the new topic are not deleted"
             raise UnknownTopicOrPartitionError(msg)
+        if is_outdated(state, tp.topic, topic.topic_id, deletion.topic_version):
+            msg = f"topic {tp.topic!r} was altered since the deletion of records of {tp} was planned: plan it again"
+            raise TopicChangedError(msg)
         start = new_log_start(topic, tp, partition, deletion.offset, partial(_holder, state))
         if start > partition.log_start:
             draft.emit(LogStartMoved(topic=tp.topic, partition=tp.partition, offset=start))
