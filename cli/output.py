@@ -7,17 +7,16 @@ per line, whose members are a stable interface. Times are ISO 8601 in UTC. Bytes
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from txnstore.cli.progress import Advance, progress_bar
+from txnstore.values.json_text import plain, to_json
 
 if TYPE_CHECKING:
     from txnstore.core.blocked import BlockedPartition
@@ -170,35 +169,6 @@ def _width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def to_json(value: Any) -> str:
-    """A value as one line of JSON."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else None  # JSON has no NaN and no infinity.
-    if isinstance(value, bytes | bytearray | memoryview):
-        data = bytes(value)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(data).decode()}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if value.tzinfo else value.isoformat()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Iterable):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
 def display(value: Any) -> str:
     """A value as text: empty for None, strings unchanged, other values as in JSON."""
     if value is None:
@@ -209,10 +179,10 @@ def display(value: Any) -> str:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    plain = _plain(value)
-    if isinstance(plain, list) and not any(isinstance(item, list | dict) for item in plain):
-        return ", ".join(map(display, plain))
-    return plain if isinstance(plain, str) else to_json(plain)
+    shown = plain(value)
+    if isinstance(shown, list) and not any(isinstance(item, list | dict) for item in shown):
+        return ", ".join(map(display, shown))
+    return shown if isinstance(shown, str) else to_json(shown)
 
 
 def instant(milliseconds: int | None) -> str | None:

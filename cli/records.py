@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from txnstore.cli.context import CommandError
-from txnstore.cli.output import to_json
 from txnstore.cli.values import bytes_from_json, parse_json, row_from_json
 from txnstore.threads import load
+from txnstore.values.json_text import to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

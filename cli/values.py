@@ -288,6 +288,6 @@ def bytes_from_json(value: Any) -> bytes | None:
         except binascii.Error:
             msg = "invalid base64"
             raise ValueError(msg) from None
-    from txnstore.cli.output import to_json
+    from txnstore.values.json_text import to_json
 
     return to_json(value).encode()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import instant, to_json
+from txnstore.cli.output import instant
 from txnstore.cli.values import parse_position
 from txnstore.phrases import counted
+from txnstore.values.json_text import row_as_json, to_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -172,7 +173,7 @@ def as_values(record: Record) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": record.key,
-        "value": record.value,
+        "value": row_as_json(record.value),
         "headers": record.headers,
     }
 
@@ -195,4 +196,4 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    return to_json(value).encode()
+    return to_json(row_as_json(value)).encode()

@@ -11,7 +11,6 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.values import parse_past
-from txnstore.threads import load
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -131,12 +130,11 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
     from txnstore.sql.interrupts import interruptible
+    from txnstore.values.python import python_rows
 
-    if any(_has_times(column.type) for column in reader.schema):
-        load("pandas")  # to_pylist imports it for such values, if it is installed, and may lose an interrupt.
     names = _distinct(reader.schema.names)
     batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
-    rows = (row for batch in batches for row in batch.rename_columns(names).to_pylist())
+    rows = (row for batch in batches for row in python_rows(batch.rename_columns(names)))
     if app.out.as_json:
         app.out.rows(rows, names)
         return
@@ -159,10 +157,3 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [row for _, row in zip(range(count), rows, strict=False)]
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    """Whether values of this type are times, or contain some."""
-    import pyarrow as pa
-
-    return pa.types.is_temporal(kind) or any(_has_times(kind.field(place).type) for place in range(kind.num_fields))

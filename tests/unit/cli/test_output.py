@@ -4,42 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from txnstore.cli.output import Output, display, instant, to_json
+from txnstore.cli.output import Output, display, instant
 from txnstore.phrases import size
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, None),
-        (True, True),
-        (2**63 - 1, 2**63 - 1),
-        (1.5, 1.5),
-        (float("nan"), None),
-        (float("inf"), None),
-        ("é\n", "é\n"),
-        (b"text", "text"),
-        (b"\xff", {"base64": "/w=="}),
-        (Decimal("1.50"), "1.50"),
-        (date(2024, 1, 2), "2024-01-02"),
-        (datetime(2024, 1, 2, 3, 4, 5, 678000, UTC), "2024-01-02T03:04:05.678000Z"),
-        (datetime(2024, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))), "2024-01-02T01:00:00Z"),
-        (datetime(2024, 1, 2, 3), "2024-01-02T03:00:00"),  # noqa: DTZ001 - a time without a zone is what is tested
-        (timedelta(minutes=1), 60.0),
-        ([(b"a", None)], [["a", None]]),
-        ({"a": {1: b"b"}}, {"a": {"1": "b"}}),
-    ],
-)
-def test_every_value_has_one_form_in_json(value: Any, expected: Any) -> None:
-    text = to_json(value)
-    assert json.loads(text) == expected
-    assert "\n" not in text
 
 
 @pytest.mark.parametrize(
