@@ -38,6 +38,7 @@ class Survey:
         damage: What is wrong with the hint; empty if nothing is.
         saved: The newest checkpoints and those that the hint and boundaries name; None for each damaged one of all.
         heads: The numbers of all checkpoints.
+        index: The keys of all index files, with their last entries.
         boundaries: The last boundaries, and None for each one that is lost.
         is_own: Whether the hint says that it is one of this store; those of older releases do not.
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
@@ -52,6 +53,7 @@ class Survey:
     damage: str
     saved: dict[int, Saved | None]
     heads: frozenset[int]
+    index: dict[str, int]
     boundaries: dict[int, BoundaryDocument | None]
     is_own: bool = False
     conflict: str = ""
@@ -149,6 +151,7 @@ class ChainRepairs:
             damage=damage,
             saved=dict(sorted(saved.items())),
             heads=frozenset(heads),
+            index={key: each[1] for key in sorted(listed) if (each := keys.index_range(key)) is not None},
             boundaries=boundaries,
             is_own=bool(hint_document.store_id),
             conflict=conflict,
@@ -260,6 +263,8 @@ class ChainRepairs:
         if loss is not None:
             yield self._no_checkpoint(survey.begins) if self.state.sequence < survey.begins else loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
+        if loss is None and self.state.sequence:
+            yield from self._index_files(survey)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
         if survey.lost_head > max(self.state.sequence, survey.hinted or 0) and self.state.sequence and loss is None:
             consequence = _lost_end(self._chain, self.state.sequence, survey.lost_head)
@@ -350,6 +355,17 @@ class ChainRepairs:
                 yield Repair(head, damage, action, ((head, None),))
             elif exists and not lost:
                 yield Repair(head, damage, "deleted: it is of no use", ((head, None),))
+
+    def _index_files(self, survey: Survey) -> Iterator[Repair | Loss]:
+        """Those of entries after the end of the chain: no process opens a chain that ends before them."""
+        end = self.state.sequence
+        for key, until in survey.index.items():
+            if until <= end:
+                continue
+            damage = f"it was written after entry {until}, which does not exist"
+            if until not in survey.saved:  # Else the checkpoint says it.
+                yield Loss(key, damage, _lost_end(self._chain, end, until), blocks=False)
+            yield Repair(key, damage, "deleted: it is of no use", ((key, None),))
 
     def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair | Loss]:
         key = keys.latest(self._chain)

@@ -126,7 +126,8 @@ class ChainVerifier:
         self._first = self._check_boundaries(boundaries, max(checkpoints, default=0))
         present = self._entries()
         loaded = self._loaded.sequence if self._loaded is not None else 0
-        last = max([loaded, *present, *checkpoints], default=0)
+        indexed = (until for _, until in filter(None, map(index_range, self._index)))
+        last = max([loaded, *present, *checkpoints, *indexed], default=0)
         self._interval = max(1, (last - self._first) // _LOOKS)
         self._report_missing(present, last)
         if self._first:

@@ -211,6 +211,8 @@ class Chain:
             self._begin(self._loader.again())
             number = self.boundaries.number_at(self.state.sequence)
             self._log_step("entries deleted, chain loaded again", self.state.sequence, logging.INFO, boundary=number)
+            if self._loader.names_after(self.state):
+                self._catch_up(FIRST_WINDOW, sure=True)  # A newer checkpoint is damaged; its entry must exist.
             return False
 
     def refresh(self, until: int | None = None) -> State:
@@ -250,6 +252,8 @@ class Chain:
         follow = partial(self._tail.follow, size=size, until=until, sure=sure)
         while not self._or_begin_again(partial(follow, self.state, self._publish, window=window)):
             window = None
+        if until is None:
+            self._or_begin_again(lambda: self._loader.check_end(self.state))
         if until is None and not sure and self._is_stale(self._runtime.clock()):
             # It was not at the beginning of the look: this process was suspended within it.
             self._catch_up(1, sure=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoints import checkpoint
-from txnstore.chain.checkpoints.checkpoint import Saved
+from txnstore.chain.checkpoints.checkpoint import Named, Saved
 from txnstore.chain.codec import LatestDocument
 from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
 from txnstore.chain.payload import entry_hash
@@ -70,13 +70,17 @@ class Loader:
     ) -> None:
         self._objects, self._keys, self._number, self._chains = objects, keys, number, chains
         self._pool, self._tail, self._boundaries, self._every = pool, tail, boundaries, every
+        #: The newest entry that a list of checkpoints has named. Assigned in one step, without a lock: a lost update
+        #: leaves an older one, which is true, too.
+        self._named = Named()
 
     def first(self, hint: bytes | None) -> Start:
         """Read the checkpoint that the hint names, and concurrently the next boundary and entries after the checkpoint.
 
         A missing, stale or damaged hint or checkpoint costs additional requests, never correctness. A list of later
         checkpoints, which is sent concurrently too, shows that the hint is stale: then the entries that follow its
-        checkpoint may be deleted, or lost, and the newest checkpoint needs none of them.
+        checkpoint may be deleted, or lost, and the newest checkpoint needs none of them. Each object in the list, sound
+        or not, shows that its entry existed: :meth:`check_end`.
 
         Raises:
             CorruptionError: The checkpoint belongs to another chain, or is of another entry than the hint names.
@@ -85,19 +89,37 @@ class Loader:
         sequence = hinted.sequence
         self._boundaries.start(hinted.boundary)
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._number, sequence)
-        # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
+        # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides, where the
+        # list shows nothing, or is refused.
         first_due = None if sequence else self._pool.submit(self._tail.get, self._every)
-        later = None if first_due is not None else self._pool.submit(self._later, sequence)
+        listed = self._pool.submit(self._list_after, sequence)
         window: Mapping[int, bytes | None] | None = self._tail.ahead(sequence, hinted.head)
         saved = checkpoint.receive(self._keys, self._number, sequence, requested)
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
-        newer = first_due is not None and first_due.result() is not None if later is None else bool(later.result())
-        if newer or (sequence and saved is None):
+        named = listed.result()
+        is_due = first_due is not None and first_due.result() is not None
+        if is_due or (sequence and saved is None) or any(each.is_head for each in named):
             saved, window = self._newest() or saved, None
+        elif named:
+            window = None  # It was read beside the list, and may lack an entry that was created meanwhile.
         if saved is not None:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         return Start(self._checked(saved), window, first_due, hinted)
+
+    def check_end(self, state: State) -> None:
+        """Make sure that a chain which ends with ``state`` does not end before an entry that a checkpoint names.
+
+        Raises:
+            CorruptionError: It does.
+            OvertakenError: The entries after ``state`` were deleted since they were looked for.
+        """
+        if self.names_after(state):
+            raise self._ends_before(state, f"{self._named.key} was written after entry {self._named.sequence}")
+
+    def names_after(self, state: State) -> bool:
+        """Whether an object of a checkpoint names a later entry."""
+        return self._named.sequence > state.sequence
 
     def check(self, start: Start, state: State) -> bool:
         """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
@@ -171,7 +193,11 @@ class Loader:
     def _ends_before(self, state: State, evidence: str) -> CorruptionError:
         """The error for a chain that ends with ``state``, although something shows that it was longer."""
         self._boundaries.check(state.sequence + 1)
-        return missing_entry(self._keys, self._number, state.sequence + 1, evidence)
+        repair = (
+            "put it and those after it back, from older versions in the bucket or from a backup; `txnstore recover` "
+            "shows what is lost, and can accept the chain without it"
+        )
+        return missing_entry(self._keys, self._number, state.sequence + 1, f"{evidence}: {repair}")
 
     def again(self) -> Saved:
         """The newest checkpoint, for a process that was overtaken by the deletion of entries.
@@ -189,12 +215,15 @@ class Loader:
             )
             raise CorruptionError(msg)
         self._checked(saved)
+        self._list_after(saved.state.sequence)
         return saved
 
-    def _later(self, sequence: int) -> list[int]:
-        """The checkpoints of later entries. Without a list an open goes on: it only shows what the hint does not."""
+    def _list_after(self, sequence: int) -> list[Named]:
+        """What names later entries. Without a list an open goes on: it only shows what the hint does not."""
         try:
-            return checkpoint.numbers(self._objects, self._keys, self._number, sequence)
+            named = checkpoint.named_after(self._objects, self._keys, self._number, sequence)
+            self._named = max([self._named, *named])
+            return named
         except StorageError as error:
             # A reader need not have the right to list, and each of its opens would warn of it for each chain.
             level = logging.INFO if isinstance(error, StorageRefusedError) else logging.WARNING

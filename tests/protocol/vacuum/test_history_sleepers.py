@@ -8,6 +8,7 @@ from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, HOUR_MS, commit, new_store, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.history import DAYS, Suspending, boundaries, numbers, pass_days
+from tests.helpers.repairs import checkpoints
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.boundary import LEASE_MS
 from txnstore.chain.codec import LatestDocument, encode
@@ -146,6 +147,27 @@ def test_a_reader_that_sleeps_again_while_it_begins_again(
     assert len(rows(reader)) == 8 * DAYS
 
 
+@ONE_CHAIN
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_process_that_has_slept_does_not_go_back_before_a_damaged_checkpoint(
+    store: Store, objects: MemoryStore, clock: ManualClock, commits: bool
+) -> None:
+    """The newest checkpoint shows that its entry existed: the end of what an older one leads to is not the head."""
+    sleeper = open_on(objects, runtime=runtime(clock))
+    sleeper.topics()
+    pass_days(store, clock)
+    for number in range(8):
+        commit(store, [b"%d" % number])
+    last = store.checkpoint()
+    older = checkpoints(objects)[-2]
+    head = keys.checkpoint_head(0, last)
+    objects.put(head, objects.get(head)[:-9])
+    objects.delete([keys.entry(0, number) for number in range(older + 1, last + 1)])
+    with pytest.raises(CorruptionError, match=f"{keys.entry(0, older + 1)} is missing, but {head} .*recover"):
+        sleeper.create_topic("another") if commits else rows(sleeper)
+    assert not objects.list(keys.entry(0, older + 1))
+
+
 def test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head(
     clock: ManualClock, objects: MemoryStore
 ) -> None:
@@ -222,10 +244,9 @@ def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: Manual
     opening = CountingStore(objects, log=True)
     with open_on(opening, runtime=runtime(clock)) as again:
         assert rows(again) == rows(store)
-        listed = {
-            keys.checkpoints(chain.number) if chain.state.sequence else keys.KEYS.chain(chain.number)
-            for chain in connection_of(again).chains
-        }
+        chains = connection_of(again).chains
+        listed = {keys.checkpoints(chain.number) for chain in chains}
+        listed |= {keys.KEYS.chain(chain.number) for chain in chains if not chain.state.sequence}
         assert {key for kind, key in opening.log if kind == "list"} == listed
         requests = sum(key.startswith(keys.boundaries(0)) for _, key in opening.log)
         assert requests == 2, "the last boundary and the next one"

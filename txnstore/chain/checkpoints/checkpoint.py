@@ -18,7 +18,7 @@ from typing import NamedTuple
 from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
 from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, edge_numbers, encode_file
 from txnstore.chain.codec import FORMAT_VERSION, LatestDocument, decode, encode, reason
-from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
+from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, index_range, latest
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.model import sorted_items
 from txnstore.core.state import State, check_observed
@@ -270,11 +270,33 @@ def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
     return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
 
 
-def numbers(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[int]:
-    """The numbers of the checkpoints of later entries than ``after`` that have a head, ascending. One LIST request."""
+class Named(NamedTuple):
+    """An entry that the key of an object of a checkpoint names: it existed, since it is durable before that object."""
+
+    sequence: int = 0
+    key: str = ""
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the object is the head of a checkpoint; else an index file."""
+        return checkpoint_sequence(self.key) is not None
+
+
+def named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[Named]:
+    """The entries after ``after`` that the keys of heads and index files name, ascending. One LIST request.
+
+    These objects may be damaged, and those of an unfinished or incomplete checkpoint count, too.
+    """
     start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
-    sequences = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain), start))
-    return sorted(number for number in sequences if number is not None and number > after)
+    listed = [item.key for item in objects.list(keys.checkpoints(chain), start)]
+    named = [Named(number, key) for key in listed if (number := checkpoint_sequence(key)) is not None]
+    named += [Named(each[1], key) for key in listed if (each := index_range(key)) is not None]
+    return sorted(each for each in named if after < each.sequence < 2**63)
+
+
+def numbers(objects: ObjectStore, keys: Keys, chain: int) -> list[int]:
+    """The numbers of the checkpoints that have a head, ascending. One LIST request."""
+    return [each.sequence for each in named_after(objects, keys, chain) if each.is_head]
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
