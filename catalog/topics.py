@@ -11,13 +11,20 @@ from txnstore.catalog import schemas
 from txnstore.catalog.iceberg.columns import check_columns
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.settings import TABLE_FORMAT, TopicConfig, check_setting
+from txnstore.chain import keys
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
 from txnstore.core.commands import Command
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    StorageRefusedError,
+    TopicChangedError,
+    TopicExistsError,
+)
 from txnstore.runtime import Runtime
 from txnstore.segment.schema import schema_from_text, schema_to_text
-from txnstore.storage.base import ObjectStore
+from txnstore.storage.base import ObjectStore, check_key
 from txnstore.validation import check_integer, check_topic_name
 
 if TYPE_CHECKING:
@@ -106,7 +113,7 @@ def new_topic(
     Args:
         inert: The settings without effect that are taken; see :data:`~txnstore.catalog.settings.INERT`.
     """
-    name = check_topic_name(name)
+    name = _check_new_name(name)
     partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
     settings = _settings(config or {}, timestamp, inert, keyed=schema is None or key is not None)
@@ -249,6 +256,20 @@ def _settings(
         msg = f"message.timestamp.type is LogAppendTime, so column {timestamp!r} cannot be the timestamp"
         raise InvalidConfigError(msg)
     return settings
+
+
+def _check_new_name(name: str) -> str:
+    """The name of a new topic: one of Kafka's, below which the storage accepts objects.
+
+    Only new topics: one that an older release created can still be read and deleted.
+    """
+    name = check_topic_name(name)
+    try:
+        check_key(keys.segment(name, 0, "0", "parquet"))
+    except StorageRefusedError as error:
+        msg = f"a topic cannot be named {name!r}, because no object can be written below this name: {error}"
+        raise InvalidTopicError(msg) from None
+    return name
 
 
 def _check_partitions(name: str, partitions: int) -> int:

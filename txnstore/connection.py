@@ -483,10 +483,15 @@ class Connection:
                 raise
         return authorization
 
+    @property
+    def authorization(self) -> Authorization:
+        """The rules of the store, as far as is known; another object after each change of them."""
+        return self.chain.state.authorization
+
     def refusal(self, *rights: Right) -> AuthorizationError | None:
         """The error for the first of these rights that the principal of this process lacks, as far as is known."""
         try:
-            check_rights(self.chain.state.authorization, self.principal, rights)
+            check_rights(self.authorization, self.principal, rights)
         except AuthorizationError as error:
             return error
         return None
@@ -496,7 +501,7 @@ class Connection:
 
         One GET in a store that checks rights, as far as is known; none in others.
         """
-        if self.chain.state.authorization.mode != "off":
+        if self.authorization.mode != "off":
             self.chain.refresh()
 
     def check_storage(self) -> None:

@@ -23,6 +23,7 @@ from tests.mutants.of_history import HISTORY
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
+from tests.mutants.of_names import NAMES
 from tests.mutants.of_past import PAST
 from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
@@ -372,6 +373,7 @@ MUTANTS = (
         *SHARING,
         *HISTORY,
         *INDEX,
+        *NAMES,
         *PAST,
         *TURNS,
         *UPGRADE,

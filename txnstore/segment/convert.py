@@ -14,6 +14,7 @@ import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.casts import cast_column
+from txnstore.segment.maps import check_maps
 from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, children, stored_schema
 from txnstore.threads import load
 from txnstore.times import without_zone
@@ -122,10 +123,10 @@ def conform(table: pa.Table, schema: pa.Schema | None, columns: Sequence[str] | 
 
 
 def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Convert the table to the stored schema and check the not-null columns."""
+    """Convert the table to the stored schema, and check the not-null columns and the keys of maps."""
     target = stored_schema(schema)
     if table.schema.equals(target, check_metadata=True):
-        raise_all(schema, lambda field: _check_nulls(table[field.name], field))
+        raise_all(schema, lambda field: _check_values(table[field.name], field))
         return table
     _check_columns(table.column_names, schema)
     columns = raise_all(target, lambda field: _filled(table, field, schema.field(field.name)))
@@ -151,9 +152,11 @@ def raise_all(fields: Iterable[pa.Field], work: Callable[[pa.Field], T]) -> list
     return results
 
 
-def _check_nulls(column: Any, field: pa.Field) -> None:
+def _check_values(column: Any, field: pa.Field) -> None:
+    """Refuse what no reader could show: a null where the topic declares none, and a map with equal keys."""
     if not field.nullable and column.null_count:
         raise SchemaMismatchError(f"column {field.name!r} contains a null, but the topic declares it not null")
+    check_maps(column, field.name)
 
 
 def _filled(table: pa.Table, field: pa.Field, declared: pa.Field) -> Any:
@@ -161,7 +164,7 @@ def _filled(table: pa.Table, field: pa.Field, declared: pa.Field) -> Any:
     if not declared.nullable and field.name not in table.column_names:
         raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic declares it not null")
     column = _column(table, field)
-    _check_nulls(column, declared)
+    _check_values(column, declared)
     return column
 
 

@@ -3,7 +3,8 @@
 :func:`query` (``store.sql``) runs a query in a database that the store keeps. :func:`connect` (``store.duckdb``) opens
 a connection to an in-memory database of its own. In both, a topic is a view of its name with the columns of a scan.
 Of topics whose names differ in case only, which an older release could create and DuckDB cannot distinguish, the first
-one has its name, and the next ones are ``"name#2"``, ``"name#3"`` (``txn.topics.view`` lists the names). The schema
+one has its name, and the next ones are ``"name#2"``, ``"name#3"``; one with the name of
+a view of DuckDB, such as ``duckdb_tables``, is ``"name#2"`` (``txn.topics.view`` lists the names). The schema
 ``txn`` shows the state of the store:
 
     topics, partitions, segments, batches, transactions, producers, aborted, groups, members

@@ -13,7 +13,7 @@ from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.snapshot import Snapshot
 from txnstore.sql.local import local_root
-from txnstore.sql.types import quote
+from txnstore.sql.types import comment, quote
 from txnstore.sql.views import topic_select, view_names, visible_slices
 from txnstore.storage.base import ObjectStore
 
@@ -25,22 +25,21 @@ def emit(connection: Connection, snapshot: Snapshot, isolation: Isolation) -> st
     names = view_names(view)
     heads = [chain.sequence for chain in view.states]
     moment = f"entry {heads[0]}" if len(heads) == 1 else f"the entries {', '.join(map(str, heads))} of its chains"
-    parts = [f"-- The topics of {root} as of {moment}, {isolation}."]
+    parts = [comment(f"The topics of {root} as of {moment}, {isolation}.")]
     for topic in view.sorted_topics():
         refusal = connection.refusal(read_topics([topic.name]))
         if refusal is not None:
-            parts.append(f"-- {quote(topic.name)} is left out: {refusal}")
+            parts.append(comment(f"{quote(topic.name)} is left out: {refusal}"))
             continue
         slices = visible_slices(topic, view, isolation)
         unreadable = _unreadable(slices)
         if unreadable is not None:
-            parts.append(f"-- {quote(topic.name)} is left out: {_reason(unreadable)}")
+            parts.append(comment(f"{quote(topic.name)} is left out: {_reason(unreadable)}"))
             continue
         try:
             select = topic_select(topic, slices, lambda segment: f"{root}/{segment.key}")
         except TxnStoreError as error:
-            reason = str(error).replace("\n", " ")
-            parts.append(f"-- {quote(topic.name)} is left out, because DuckDB cannot show it: {reason}")
+            parts.append(comment(f"{quote(topic.name)} is left out, because DuckDB cannot show it: {error}"))
             continue
         parts.append(f"CREATE OR REPLACE VIEW {quote(names[topic.name])} AS\n{select};")
     return "\n\n".join(parts) + "\n"
@@ -66,9 +65,7 @@ def _unreadable(slices: Sequence[Slice]) -> Segment | None:
 def _reason(segment: Segment) -> str:
     if segment.is_range:
         return (
-            f"DuckDB cannot read a part of {segment.object}.\n"
-            "-- Set inline.bytes=0 and compact the topic: later snapshots then show it."
+            f"DuckDB cannot read a part of {segment.object}. "
+            "Set inline.bytes=0 and compact the topic: later snapshots then show it."
         )
-    return (
-        f"DuckDB cannot read the Arrow format of {segment.key}.\n-- Set segment.format=parquet and compact the topic."
-    )
+    return f"DuckDB cannot read the Arrow format of {segment.key}. Set segment.format=parquet and compact the topic."

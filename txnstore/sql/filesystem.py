@@ -5,10 +5,11 @@ chain records the size of every object, so a file costs one GET and no LIST, and
 checksum in the chain; of a large file only the parts that a query reads are fetched. Requests go through the store's
 object store: they are counted and retried, on every storage.
 
-The path of a segment contains its size and its hashes, so the file system needs no list of segments, and a query can
-read those of any snapshot as long as they exist. DuckDB asks for the files of a path when it binds a query. For a
-segment in a local folder the answer is the path of the file there, after its checksum was compared: DuckDB then reads
-the file itself. Without external access DuckDB may not open that path, so it reads the file through this file system.
+A path is no right: a database reads the files that were added for its views, and no other one, whatever path a query
+names. The path of a segment contains its size and its hashes, so that equal paths have equal bytes. DuckDB asks for the
+files of a path when it binds a query. For a segment in a local folder the answer is the path of the file there, after
+its checksum was compared: DuckDB then reads the file itself. Without external access DuckDB may not open that path, so
+it reads the file through this file system.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
 that is made when a query first opens it; so are the rows of shared segments (:mod:`txnstore.sql.fresh`).
@@ -17,7 +18,6 @@ that is made when a query first opens it; so are the rows of shared segments (:m
 from __future__ import annotations
 
 import io
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ from fsspec.spec import AbstractFileSystem
 from txnstore.chain.keys import has_segments, partition_in
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
-from txnstore.errors import TxnStoreError
+from txnstore.errors import CorruptionError, TxnStoreError
 from txnstore.read.ranged import RangedObject, footer_of, has_footer, may_read_parts
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import ROW_GROUP_ROWS, decode
@@ -44,10 +44,8 @@ from txnstore.sql.files import FileOfParts, LocalFile, WholeFile
 from txnstore.sql.local import is_intact, local_root
 from txnstore.storage.base import ObjectStore
 
-#: How many times tables can be added before the first ones are dropped.
+#: For how many calls of :meth:`SegmentFileSystem.add` a file that is not added again can still be read.
 GENERATIONS = 128
-#: The path of a segment: its hash and size, those of its footer if it has checksums of its blocks, and its key.
-_SEGMENT = re.compile(r"([0-9a-f]{64})-(\d+)(?:-([0-9a-f]{64})-(\d+))?/(.+)")
 #: The columns by whose range DuckDB skips row groups of a virtual file: statistics of all take a quarter of its making.
 _SKIPPING = [PARTITION_FIELD.name, OFFSET_FIELD.name, TIMESTAMP_FIELD.name]
 #: The modification time of every file: files never change, so it is a constant.
@@ -68,24 +66,24 @@ class VirtualFile(Protocol):
 
 
 def segment_path(segment: Segment) -> str:
-    """The path below ``txnseg://`` of a segment that is an object of its own.
+    """The path below ``txnseg://`` of a segment that is an object of its own: hashes and sizes, and the key.
 
     Raises:
-        CorruptionError: The chain describes a footer that no segment can have.
+        CorruptionError: The chain describes a footer or a key that no segment can have.
     """
     footer = ""
     if has_footer(segment):
         size, sha256 = footer_of(segment)
         footer = f"-{sha256}-{size}"
+    if not has_segments(segment.key):
+        msg = f"{segment.key!r} is not the key of a segment"
+        raise CorruptionError(msg)
     return f"{segment.sha256}-{segment.size}{footer}/{segment.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
-    """A segment of the store as a Parquet file; loading costs one GET and checks the bytes.
-
-    ``described`` is the segment without its number of rows.
-    """
+    """A segment of the store as a Parquet file; loading costs one GET and checks the bytes."""
 
     objects: ObjectStore
     described: Segment
@@ -137,7 +135,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The files of one database, by their path below ``txnseg://``: segments, and tables that were added. Thread-safe.
+    """The files of one database, by their path below ``txnseg://``: those that were added. Thread-safe.
 
     Args:
         objects: The objects of the store.
@@ -156,12 +154,13 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def __init__(self, objects: ObjectStore, access: Access, cache: ContentCache | None = None) -> None:
         super().__init__()
         self.access = access
-        self._objects = objects
         #: The folder of a local store, whose files DuckDB reads itself; None for other storage.
         self._root = local_root(objects)
         self._cache = cache or ContentCache()
-        #: The tables of the last calls of :meth:`add`; the newest one of a path counts.
-        self._tables: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS)
+        #: The files of the last call of :meth:`add`.
+        self._current: Mapping[str, VirtualFile] = {}
+        #: Those of the calls before that were not added again; the newest one of a path counts.
+        self._earlier: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS - 1)
         #: Those of :meth:`keep`.
         self._lasting: dict[str, VirtualFile] = {}
         #: The paths of topics that cannot be shown, with the error that a read of one raises.
@@ -173,14 +172,19 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         self.damage: TxnStoreError | None = None
         self.owner: object = None
 
-    def add(self, tables: Mapping[str, VirtualFile]) -> None:
-        """Add tables. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
-        self._tables.append(dict(tables))
+    def add(self, files: Mapping[str, VirtualFile]) -> None:
+        """Add files. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
+        before, self._current = self._current, dict(files)
+        self._earlier.append({path: file for path, file in before.items() if path not in files})
 
-    def keep(self, tables: Mapping[str, VirtualFile]) -> None:
-        """Add tables that stay as long as the file system."""
-        for path, file in tables.items():
+    def keep(self, files: Mapping[str, VirtualFile]) -> None:
+        """Add files that stay as long as the file system."""
+        for path, file in files.items():
             self._lasting.setdefault(path, file)
+
+    def forget_earlier(self) -> None:
+        """Drop the files that were added before the last call of :meth:`add`: the rules have changed since."""
+        self._earlier.clear()
 
     def refuse(self, path: str, reason: TxnStoreError) -> None:
         """Raise an error for each query that reads this path."""
@@ -229,21 +233,16 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         return len(self.content(path).data) if size is None else size
 
     def segment(self, path: str) -> SegmentObject | None:
-        """The segment with this path; None if it is no path of a segment."""
-        match = _SEGMENT.fullmatch(path)
-        if match is None:
-            return None
-        sha256, size, footer_sha256, footer_size, key = match.groups()
-        if not has_segments(key):
-            return None
-        footer = int(footer_size) if footer_size is not None else None
-        described = Segment(key, key.rpartition(".")[2], int(size), sha256, 0, False, footer, footer_sha256)
-        return SegmentObject(self._objects, described)
+        """The segment with this path; None if none was added."""
+        file = self._added(path)
+        return file if isinstance(file, SegmentObject) else None
+
+    def _added(self, path: str) -> VirtualFile | None:
+        file = self._current.get(path) or self._lasting.get(path)
+        return file or next((files[path] for files in reversed(self._earlier) if path in files), None)
 
     def _file(self, path: str) -> VirtualFile:
-        file = self.segment(path) or self._lasting.get(path)
-        if file is None:
-            file = next((tables[path] for tables in reversed(self._tables) if path in tables), None)
+        file = self._added(path)
         if file is None:
             msg = f"{path} is not a file of this connection's snapshot"
             raise FileNotFoundError(msg)

@@ -179,8 +179,16 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-def table(name: str, view: View) -> pa.Table:
-    """Compute a table of :data:`SCHEMAS`."""
+def table(name: str, view: View, readable: Callable[[str], bool]) -> pa.Table:
+    """Compute a table of :data:`SCHEMAS`.
+
+    Args:
+        name: The name of the table.
+        view: The view to show.
+        readable: Whether the caller may read a topic: keys and hashes lead to its bytes.
+    """
+    if name in _OF_OBJECTS:
+        return from_rows(SCHEMAS[name], (row for row in _ROWS[name](view) if readable(row[0])))
     return from_rows(SCHEMAS[name], _ROWS[name](view))
 
 
@@ -353,6 +361,9 @@ def _authorization_rows(view: View) -> Iterator[Row]:
     if authorization != NO_AUTHORIZATION:
         yield authorization.mode, sorted(authorization.super_users), authorization.allow_if_no_acl
 
+
+#: The tables whose rows, of the topic in the first column, name objects.
+_OF_OBJECTS = frozenset({"segments", "batches"})
 
 _ROWS: dict[str, Callable[[View], Iterator[Row]]] = {
     "topics": _topic_rows,

@@ -22,7 +22,7 @@ from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, 
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
-from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
+from txnstore.sql.filesystem import SegmentObject, TableFile, VirtualFile, segment_path
 from txnstore.sql.fresh import FreshFile, fresh_files
 from txnstore.sql.history import EntryHistory
 from txnstore.sql.types import literal, shown_ms
@@ -40,14 +40,19 @@ class TopicPlan:
         select: The SELECT of the view.
         refused: The path below ``txnseg://`` that the view reads instead of its segments, and why the topic cannot be
             shown; None if it can.
-        paths: The paths below ``txnseg://`` of its segments, except for shared ones.
+        segments: Its segments, except for shared ones, by their paths below ``txnseg://``.
         fresh: The files with the rows of shared segments, by their paths below ``txnseg://``.
     """
 
     select: str
     refused: tuple[str, TxnStoreError] | None = None
-    paths: tuple[str, ...] = ()
+    segments: Mapping[str, SegmentObject] = field(default_factory=dict)
     fresh: Mapping[str, FreshFile] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, VirtualFile]:
+        """All files that the view reads, by their paths below ``txnseg://``."""
+        return {**self.segments, **self.fresh}
 
     @property
     def size(self) -> int:
@@ -77,25 +82,31 @@ def plan_topic(
         The plan. Equal visible segments give the same text.
     """
     if refusal is not None:
-        return _refused(topic, refusal)
-    paths: list[str] = []
+        return refused(topic, refusal)
+    segments: dict[str, SegmentObject] = {}
 
     def locate(segment: Segment) -> str:
-        paths.append(segment_path(segment))
-        return f"{PROTOCOL}://{paths[-1]}"
+        path = segment_path(segment)
+        segments[path] = SegmentObject(connection.objects, segment)
+        return f"{PROTOCOL}://{path}"
 
-    slices = visible_slices(topic, view, isolation)
-    fresh = fresh_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
-    others = [part for part in slices if not part.batch.shared]
     try:
+        slices = visible_slices(topic, view, isolation)
+        fresh = fresh_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
+        others = [part for part in slices if not part.batch.shared]
         select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
-    except TxnStoreError as error:
-        kind = CorruptionError if isinstance(error, CorruptionError) else UnsupportedFormatError
-        return _refused(topic, kind(f"topic {topic.name!r} cannot be shown in SQL: {error}"))
-    return TopicPlan(select, None, tuple(paths), fresh)
+    except Exception as error:  # noqa: BLE001 - Whatever is wrong with this topic, the others are shown.
+        return refused(topic, not_shown(topic, error))
+    return TopicPlan(select, None, segments, fresh)
 
 
-def _refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
+def not_shown(topic: CatalogTopic, reason: Exception) -> TxnStoreError:
+    """The error of a query that reads a topic for which no view can be made."""
+    kind = CorruptionError if isinstance(reason, CorruptionError) else UnsupportedFormatError
+    return kind(f"topic {topic.name!r} cannot be shown in SQL: {reason}")
+
+
+def refused(topic: CatalogTopic, reason: TxnStoreError) -> TopicPlan:
     """The plan of a view that raises the reason."""
     path = f"refused/{topic.topic_id}-{topic.version}"
     columns = pa.schema([("reason", pa.string())])
@@ -170,7 +181,8 @@ def _inspection_schemas() -> dict[str, pa.Schema]:
 def inspection_files(folder: str, connection: Connection, view: View) -> dict[str, VirtualFile]:
     """The tables of the schema ``txn`` for a view, by their paths in a folder; each is computed when it is first read.
 
-    They have no strong reference to the connection, which their database may outlive.
+    They have no strong reference to the connection, which their database may outlive. What leads to the bytes of a
+    topic, they show only if the principal may read it.
 
     Args:
         folder: The folder below ``txnseg://``.
@@ -179,7 +191,8 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
     """
     heads = [chain.sequence for chain in view.states]
     entries = EntryHistory(connection.objects, connection.keys, _pool(connection), heads, _firsts(connection))
-    files: dict[str, VirtualFile] = {name: _state_table(name, view) for name in inspection.SCHEMAS}
+    readable = _readable(connection)
+    files: dict[str, VirtualFile] = {name: _state_table(name, view, readable) for name in inspection.SCHEMAS}
     files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
     return {f"{folder}/{name}.parquet": file for name, file in files.items()}
 
@@ -189,8 +202,14 @@ def empty_inspection_files(folder: str) -> dict[str, VirtualFile]:
     return {f"{folder}/{name}.parquet": TableFile(schema.empty_table) for name, schema in _inspection_schemas().items()}
 
 
-def _state_table(name: str, view: View) -> TableFile:
-    return TableFile(lambda: inspection.table(name, view))
+def _state_table(name: str, view: View, readable: Callable[[str], bool]) -> TableFile:
+    return TableFile(lambda: inspection.table(name, view, readable))
+
+
+def _readable(connection: Connection) -> Callable[[str], bool]:
+    """A function that returns whether the principal may read a topic, by the rules as they are known now."""
+    authorization, principal = connection.authorization, connection.principal
+    return lambda topic: authorization.mode == "off" or authorization.allows(principal, "READ", "TOPIC", topic)
 
 
 def _entry_table(name: str, entries: EntryHistory) -> TableFile:

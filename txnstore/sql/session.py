@@ -11,13 +11,16 @@ from weakref import WeakValueDictionary, ref
 
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
+from txnstore.core.authorization.rules import Authorization
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.read.expired import judged
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
-from txnstore.sql.planning import inspected, inspection_files, inspection_views, plan_topic
+from txnstore.sql.interrupts import raise_interrupt
+from txnstore.sql.planning import inspected, inspection_files, inspection_views, not_shown, plan_topic, refused
 from txnstore.sql.statements import quoting_advice
 from txnstore.sql.types import quote
 from txnstore.sql.views import view_names
@@ -33,12 +36,26 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotPlan:
-    """The views of a snapshot by name, the tables that they read, the topics that cannot be shown, and the segments."""
+    """The views of a snapshot by name, the topics of those that show one, and the files that they read.
 
+    Attributes:
+        rules: The rules by which they were planned.
+    """
+
+    rules: Authorization
     views: dict[str, str] = field(default_factory=dict)
-    tables: dict[str, VirtualFile] = field(default_factory=dict)
+    topics: dict[str, CatalogTopic] = field(default_factory=dict)
+    files: dict[str, VirtualFile] = field(default_factory=dict)
     refused: list[tuple[str, TxnStoreError]] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Show instead of a topic why DuckDB refuses its view."""
+        topic = self.topics.pop(name)
+        topic_plan = refused(topic, not_shown(topic, error))
+        self.views[name] = topic_plan.select
+        if topic_plan.refused is not None:
+            self.refused.append(topic_plan.refused)
 
 
 class Session:
@@ -55,6 +72,7 @@ class Session:
         self._files = ref(files)
         self._views: dict[str, str] = {}
         self._segments: list[str] = []
+        self._rules: Authorization | None = None
         self._lock = ForkLock()
         files.owner = self
         _sessions[self.number] = self
@@ -66,26 +84,48 @@ class Session:
 
     def _show(self, database: duckdb.DuckDBPyConnection, plan: _SnapshotPlan) -> None:
         files = self.files
-        files.add(plan.tables)
-        for path, reason in plan.refused:
-            files.refuse(path, reason)
-        statements = [f"DROP VIEW {name}" for name in sorted(self._views.keys() - plan.views.keys())]
+        files.add(plan.files)
+        if plan.rules is not self._rules:  # Files of a topic that may not be read any more.
+            files.forget_earlier()
+        while True:
+            for path, reason in plan.refused:
+                files.refuse(path, reason)
+            failure = self._replace_views(database, plan)
+            if failure is None:
+                break
+            plan.refuse(*failure)
+        self._views, self._segments, self._rules = plan.views, plan.segments, plan.rules
+
+    def _replace_views(
+        self, database: duckdb.DuckDBPyConnection, plan: _SnapshotPlan
+    ) -> tuple[str, duckdb.Error] | None:
+        """Replace all views in a transaction; or none, and return the view of a topic that DuckDB refuses, and why."""
+        import duckdb
+
+        statements = [("", f"DROP VIEW {name}") for name in sorted(self._views.keys() - plan.views.keys())]
         statements += [
-            f"CREATE OR REPLACE VIEW {name} AS {select}"
+            (name, f"CREATE OR REPLACE VIEW {name} AS {select}")
             for name, select in plan.views.items()
             if self._views.get(name) != select
         ]
         # A cursor, because the connection itself may have an unfinished result. Closing it early rolls back.
         cursor = database.cursor()
+        creating = ""
         try:
-            with files.planning():
+            with self.files.planning():
                 cursor.execute("BEGIN")
-                for statement in statements:
+                for name, statement in statements:
+                    creating = name
                     cursor.execute(statement)
                 cursor.execute("COMMIT")
+        except duckdb.Error as error:
+            raise_interrupt(error)
+            if creating not in plan.topics:
+                raise
+            return creating, error
         finally:
             cursor.close()
-        self._views, self._segments = plan.views, plan.segments
+        return None
 
     def damaged(self, error: Exception) -> TxnStoreError | None:
         """Find the damaged segment that caused an error of DuckDB, among those that it reads directly.
@@ -132,18 +172,19 @@ class Session:
     def _plan(self, snapshot: Snapshot) -> _SnapshotPlan:
         """The views and files of a snapshot."""
         view = snapshot.view
-        plan = _SnapshotPlan()
+        plan = _SnapshotPlan(self.connection.authorization)
         names = view_names(view)
         for topic in view.sorted_topics():
             refusal = self.connection.refusal(read_topics([topic.name]))
             topic_plan = plan_topic(self.connection, topic, view, self.isolation, refusal)
-            plan.views[quote(names[topic.name])] = topic_plan.select
-            plan.segments.extend(topic_plan.paths)
-            plan.tables.update(topic_plan.fresh)
+            name = quote(names[topic.name])
+            plan.views[name], plan.topics[name] = topic_plan.select, topic
+            plan.segments.extend(topic_plan.segments)
+            plan.files.update(topic_plan.files)
             if topic_plan.refused is not None:
                 plan.refused.append(topic_plan.refused)
         folder = f"state/{view.sequence}"
-        plan.tables.update(inspection_files(folder, self.connection, view))
+        plan.files.update(inspection_files(folder, self.connection, view))
         plan.views.update(inspection_views(inspected(folder, view, self.isolation, self.number)))
         return plan
 

@@ -5,8 +5,9 @@ and each call gets a cursor whose search path lists the schemas of the topics th
 its snapshot however often it is evaluated, a topic that has not changed costs nothing, and topics that a query does not
 name are not planned. The schema ``txn`` exists once; its views read the files that a variable of the cursor names.
 
-Once most of a database is outdated, the next call begins a new one. Cursors and relations own the database that they
-were made in, so an earlier one is released with the last of them.
+Once most of a database is outdated, the next call begins a new one. So does the first call after a change of the rules,
+because the views of a topic that may not be read any more stay in the database. Cursors and relations own the database
+that they were made in, so an earlier one is released with the last of them.
 
 Queries that might list or change the contents of the database get one of their own instead: see
 :func:`~txnstore.sql.statements.is_plain`.
@@ -21,11 +22,11 @@ from weakref import WeakSet
 
 from txnstore.connection import Connection
 from txnstore.core.authorization.rights import read_topics
+from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.errors import AuthorizationError
 from txnstore.sql.access import Access, open_database
 from txnstore.sql.content import ContentCache
 from txnstore.sql.filesystem import SegmentFileSystem
@@ -107,9 +108,9 @@ class SharedDatabase:
         import duckdb
 
         with self._lock.own:
-            database = self._database
-            if database is None or database.is_outdated():
-                database = self._database = _Database(self.work, connection, self._access)
+            database, rules = self._database, connection.authorization
+            if database is None or database.rules is not rules or database.is_outdated():
+                database = self._database = _Database(self.work, connection, self._access, rules)
             try:
                 names = database.names(query)
                 if names is None:
@@ -152,7 +153,7 @@ class _TopicView:
     Attributes:
         schema: The quoted name of its schema.
         size: The number of its characters.
-        seen: The parts of the state that it shows, and whether the principal may read the topic.
+        seen: The parts of the state that it shows.
     """
 
     schema: str
@@ -163,9 +164,11 @@ class _TopicView:
 class _Database:
     """An in-memory database whose views never change; only used under the lock of its :class:`SharedDatabase`."""
 
-    def __init__(self, work: Work, connection: Connection, access: Access) -> None:
+    def __init__(self, work: Work, connection: Connection, access: Access, rules: Authorization) -> None:
         work.databases += 1
         self._work = work
+        #: The rules by which its topics may be read.
+        self.rules = rules
         self.files = SegmentFileSystem(connection.objects, access, ContentCache(CACHE_BYTES))
         self.main = open_database(self.files, access)
         self.files.add(empty_inspection_files(_folder(0)))
@@ -243,11 +246,10 @@ class _Database:
         key = (view_name, isolation)
         if key not in self._current:
             assert self._view is not None
-            refusal = connection.refusal(read_topics([topic.name]))
-            seen = (topic, refusal is None, *(partition for _, partition in self._view.partitions_of(topic.name)))
+            seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                current = self._plan(connection, view_name, topic, isolation, seen, refusal)
+                current = self._plan(connection, view_name, topic, isolation, seen)
                 self._live += current.size - (0 if newest is None else newest.size)
                 newest = self._newest[key] = current
             self._current[key] = newest.schema
@@ -260,14 +262,14 @@ class _Database:
         topic: CatalogTopic,
         isolation: Isolation,
         seen: tuple[object, ...],
-        refusal: AuthorizationError | None,
     ) -> _TopicView:
         assert self._view is not None
         self._work.planned += 1
+        refusal = connection.refusal(read_topics([topic.name]))
         plan = plan_topic(connection, topic, self._view, isolation, refusal)
         if plan.refused is not None:
             self.files.refuse(*plan.refused)
-        self.files.keep(plan.fresh)
+        self.files.keep(plan.files)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
             schema = quote(f"txn view {len(self._schemas)}")

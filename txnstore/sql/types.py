@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -31,6 +33,10 @@ _PLAIN = {
 }
 
 
+#: What ends a line for some program, and what a terminal does not show.
+_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
 def quote(name: str) -> str:
     """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
@@ -39,6 +45,11 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """Quote a string constant."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def comment(text: str) -> str:
+    """Write a comment of one line; a line break in the text, which would end it, is shown as an escape."""
+    return f"-- {_BREAKS.sub(lambda found: repr(found.group())[1:-1], text)}"
 
 
 def duckdb_type(data_type: pa.DataType, levels: int = MAX_DEPTH) -> str:

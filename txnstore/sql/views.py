@@ -18,6 +18,7 @@ refers to two of them, which keeps such a filter out of the scan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
@@ -47,20 +48,24 @@ _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
 _FILE = f"{PARTITION_FIELD.name} file"
 
 
+#: The views of DuckDB that its own commands, such as ``SHOW TABLES``, read by name; a topic's view would hide them.
+_OWN_VIEWS = re.compile(r"duckdb_\w+|sqlite_(?:temp_)?(?:master|schema)|pragma_database_list", re.IGNORECASE)
+
+
 def view_names(view: View) -> dict[str, str]:
     """Return the name of the view of each topic: the topic's name.
 
     DuckDB ignores case in names. Topics whose names differ in case only cannot be created any more; of those that an
     older release has created, the first one has its name, so that its queries stay, and the next ones get ``#2``,
-    ``#3``, in the order of their creation.
+    ``#3``, in the order of their creation. A topic with the name of a view of DuckDB gets ``#2``, too.
     """
     alike: dict[str, list[CatalogTopic]] = {}
     for topic in sorted(view.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
         alike.setdefault(topic.name.lower(), []).append(topic)
     return {
         topic.name: topic.name if number == 1 else f"{topic.name}#{number}"
-        for topics in alike.values()
-        for number, topic in enumerate(topics, 1)
+        for name, topics in alike.items()
+        for number, topic in enumerate(topics, 2 if _OWN_VIEWS.fullmatch(name) else 1)
     }
 
 
@@ -354,4 +359,5 @@ class _Branch:
 
 
 def _inner_name(name: str) -> str:
-    return f"{name} of the topic" if name.lower() in _VIRTUAL else name
+    """The name of a column inside the view; for one that the reader uses itself, a name that no column can have."""
+    return f"{PARTITION_FIELD.name} {name}" if name.lower() in _VIRTUAL else name

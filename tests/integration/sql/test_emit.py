@@ -13,6 +13,7 @@ from tests.helpers.sqlstore import abort, assert_equals_scan, fill
 from txnstore.errors import InvalidConfigError
 from txnstore.sql import emit_views
 from txnstore.store import Store, create
+from txnstore.store import open as open_store
 
 
 @pytest.fixture
@@ -68,11 +69,30 @@ def test_a_topic_with_records_in_entries_is_left_out_until_they_are_moved(
     fill(store, "orders", transactions=1)
     sql = emit_views(connection_of(store))
     assert '-- "orders" is left out: DuckDB cannot read a part of chains/' in sql
-    assert "-- Set inline.bytes=0 and compact the topic" in sql
+    assert "Set inline.bytes=0 and compact the topic" in sql
     store.alter_topic("orders", config={"inline.bytes": 0})
     store.compact("orders")
     bare.execute(emit_views(connection_of(store)))
     assert assert_equals_scan(store, bare, "orders") == 8
+
+
+@pytest.mark.usefixtures("own_objects")
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028"])
+def test_nothing_in_a_name_ends_a_comment(tmp_path: Path, bare: duckdb.DuckDBPyConnection, end: str) -> None:
+    """Neither in the folder of the store, nor in the principal that a refusal names."""
+    injected = f"{end}CREATE TABLE injected AS SELECT 1; --"
+    with create(tmp_path / f"a{injected}" / "s", principal="User:root") as store:
+        store.create_topic("t")
+        fill(store, "t", transactions=1)
+        sql = emit_views(connection_of(store))
+        bare.execute(sql)
+        assert assert_equals_scan(store, bare, "t") == 8
+        store.create_topic("secret")
+        store.acls.enable("User:root")
+        with open_store(store.url, principal="User:bob") as bob:
+            bare.execute(refused := emit_views(connection_of(bob)))
+    assert "is left out: User:bob has no right" in refused
+    assert bare.sql("SELECT table_name FROM duckdb_tables()").fetchall() == []
 
 
 def test_a_store_in_memory_has_no_views_to_emit(memory_store_url: str) -> None:

@@ -194,6 +194,60 @@ def test_topic_that_cannot_be_shown_raises_why_and_hides_no_other(store: Store, 
     assert '-- "odd" is left out' in emit_views(connection_of(store))
 
 
+#: Names that DuckDB's reader uses itself, and those that its views once gave to such columns.
+INNER = ["filename", "filename of the topic", "File_Index", "file_index of the topic", "FILE_ROW_NUMBER", "rowid",
+         "a'b", 'a"b', "--", "x\ny"]  # fmt: skip
+
+
+@pytest.mark.usefixtures("own_objects")
+@pytest.mark.parametrize("inlined", [0, 65536])
+def test_a_column_may_have_any_name(store: Store, inlined: int) -> None:
+    store.create_topic(
+        "odd", schema=pa.schema([(name, pa.int64()) for name in INNER]), config={"inline.bytes": inlined}
+    )
+    rows = [{name: 100 * row + number for number, name in enumerate(INNER)} for row in range(3)]
+    for row in rows:
+        with store.producer() as producer:
+            producer.send("odd", row)
+    for _ in ("fresh", "compacted"):
+        for sandbox in (False, True):
+            table = store.sql('SELECT * FROM odd WHERE "filename" >= 0 ORDER BY _offset', sandbox=sandbox)
+            assert table.to_arrow_table().select(INNER).to_pylist() == rows
+        assert [name for (name,) in store.sql("SHOW TABLES").fetchall()] == ["odd", "orders", "payments"]
+        store.compact("odd", force=True)
+
+
+def test_views_that_duckdb_refuses_raise_why_and_hide_no_other(store: Store) -> None:
+    """Schemas that no release should have accepted: DuckDB, and not txnstore, finds out."""
+    odd = {
+        "twice": (pa.field("x", pa.struct([("a", pa.int64()), ("A", pa.int64())])), "Duplicate type parameter"),
+        "unnamed": (pa.field("", pa.int64()), "zero-length"),
+        "reserved": (pa.field("_offset", pa.int64()), "_offset"),
+    }
+    with store.duckdb() as database:
+        for name, (field, _) in odd.items():
+            old_topic(store, name, schema_to_text(pa.schema([field])))
+        store.refresh(database)
+        assert database.sql(COUNT).fetchall()[0][0] == 16
+        assert len(database.sql("SHOW TABLES").fetchall()) == 5
+        for name, (_, reason) in odd.items():
+            with pytest.raises(UnsupportedFormatError, match=f"topic '{name}' cannot be shown in SQL: .*{reason}"):
+                store.sql(f"FROM {name}")
+            with pytest.raises(duckdb.Error, match=f"topic '{name}' cannot be shown in SQL: .*{reason}"):
+                database.sql(f"FROM {name}")
+        store.refresh(database)
+        assert database.sql(COUNT).fetchall()[0][0] == 16
+    assert store.sql(COUNT, sandbox=True).fetchall()[0][0] == 16
+
+
+def test_a_topic_with_the_name_of_a_view_of_duckdb_hides_nothing(store: Store) -> None:
+    store.create_topic("duckdb_tables")
+    fill(store, "duckdb_tables", transactions=1)
+    names = [name for (name,) in store.sql("SHOW TABLES").fetchall()]
+    assert names == ["duckdb_tables#2", "orders", "payments"]
+    assert store.sql('SELECT count(*) FROM "duckdb_tables#2"').fetchall() == [(8,)]
+
+
 # The sandbox ----------------------------------------------------------------------------------------------------------
 
 

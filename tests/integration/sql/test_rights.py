@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import txnstore
@@ -59,6 +61,86 @@ def test_a_right_that_comes_or_goes_is_seen_by_the_next_query(stores: tuple[Stor
     assert alice.sql('SELECT value FROM "open"').fetchall() == [(b"shown",)]
     admin.acls.create(READ_ALL)
     assert alice.sql("SELECT value FROM secret").fetchall() == [(b"hidden",)]
+
+
+@pytest.mark.usefixtures("own_objects")
+@pytest.mark.parametrize("how", ["sql", "sandbox", "read_only"])
+def test_a_path_is_no_right(stores: tuple[Store, Store], how: str) -> None:
+    """Names, hashes and sizes of segments, as the administrator sees them, do not let another principal read them."""
+    admin, alice = stores
+    paths, keys = paths_of(admin, "secret")
+    assert admin.duckdb().sql(f"FROM read_parquet({paths})").fetchall() != []
+    with txnstore.open(alice.url, principal=ALICE, read_only=how == "read_only") as opened:
+        database = opened.duckdb(sandbox=how == "sandbox")
+        for path in [*paths, *(f"txnseg://{key}" for key in keys)]:
+            for function in ("read_parquet", "read_blob", "read_text", "parquet_metadata", "glob"):
+                query = f"SELECT * FROM {function}('{path}')"
+                for run in (lambda: opened.sql(query, sandbox=how == "sandbox"), lambda: database.sql(query)):  # noqa: B023
+                    assert hidden(run)
+        for pattern in ("txnseg://*", "txnseg://**", "txnseg://topics/secret/0/*.parquet", "txnseg://*/topics/*/*/*"):
+            assert hidden(lambda: database.sql(f"SELECT * FROM glob('{pattern}')"))  # noqa: B023
+        assert database.sql('SELECT value FROM "open"').fetchall() == [(b"shown",)]
+        assert admin.sql("SELECT value FROM secret").fetchall() == [(b"hidden",)]
+
+
+def paths_of(store: Store, topic: str) -> tuple[list[str], list[str]]:
+    """The paths of the files of a topic's view, and the keys of its objects."""
+    segments = [part.batch.segment for part in store.scan(topic).plan()]
+    ((text,),) = store.duckdb().sql(f"SELECT sql FROM duckdb_views() WHERE view_name = '{topic}'").fetchall()
+    return re.findall(r"txnseg://[^']+", text), [segment.key for segment in segments]
+
+
+def hidden(run: Callable[[], duckdb.DuckDBPyRelation]) -> bool:
+    """Whether the query is refused, or finds nothing."""
+    try:
+        return run().fetchall() == []
+    except duckdb.Error as error:
+        return "hidden" not in str(error)
+
+
+@pytest.mark.usefixtures("own_objects")
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_the_tables_of_objects_show_what_the_principal_may_read(stores: tuple[Store, Store], sandbox: bool) -> None:
+    admin, alice = stores
+    admin.acls.create(txnstore.Acl(ALICE, "ALLOW", "DESCRIBE", "TOPIC", "*"))
+    for table in ("segments", "batches"):
+        query = f"SELECT DISTINCT topic FROM txn.{table} ORDER BY topic"
+        assert alice.sql(query, sandbox=sandbox).fetchall() == [("open",)]
+        assert alice.duckdb(sandbox=sandbox).sql(query).fetchall() == [("open",)]
+        assert admin.sql(query, sandbox=sandbox).fetchall() == [("open",), ("secret",)]
+    admin.acls.create(READ_ALL)
+    assert alice.sql("SELECT count(*) FROM txn.segments", sandbox=sandbox).fetchall() == [(2,)]
+
+
+def test_a_revoked_right_ends_earlier_views_and_their_files(stores: tuple[Store, Store]) -> None:
+    """The shared database has a schema for each state that a topic had; a session has had the files of its topics."""
+    admin, alice = stores
+    admin.acls.create(READ_ALL)
+    assert alice.sql("SELECT value FROM secret").fetchall() == [(b"hidden",)]
+    old = [f'SELECT value FROM "txn view {number}".secret' for number in range(3)]
+    assert not all(hidden(lambda: alice.sql(query)) for query in old)  # noqa: B023
+    database, (paths, _) = alice.duckdb(), paths_of(alice, "secret")
+    assert database.sql(f"FROM read_parquet({paths})").fetchall() != []
+    admin.acls.delete(READ_ALL)
+    with pytest.raises(TopicAuthorizationError):
+        alice.sql("SELECT value FROM secret").fetchall()
+    assert all(hidden(lambda: alice.sql(query)) for query in old)  # noqa: B023
+    alice.refresh(database)
+    assert hidden(lambda: database.sql(f"FROM read_parquet({paths})"))
+    assert alice.sql('SELECT value FROM "open"').fetchall() == [(b"shown",)]
+
+
+def test_a_snapshot_from_before_a_revocation_shows_nothing_more(stores: tuple[Store, Store]) -> None:
+    admin, alice = stores
+    admin.acls.create(READ_ALL)
+    before = alice.snapshot()
+    assert alice.sql("SELECT value FROM secret", snapshot=before).fetchall() == [(b"hidden",)]
+    admin.acls.delete(READ_ALL)
+    for sandbox in (False, True):
+        with pytest.raises(TopicAuthorizationError):
+            alice.sql("SELECT value FROM secret", snapshot=before, sandbox=sandbox).fetchall()
+        query = "SELECT DISTINCT topic FROM txn.segments"
+        assert alice.sql(query, snapshot=before, sandbox=sandbox).fetchall() == [("open",)]
 
 
 def test_topics_without_the_right_cost_no_request(stores: tuple[Store, Store]) -> None:

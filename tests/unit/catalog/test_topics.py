@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +15,22 @@ from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import another_process, entries, in_threads, sound
 from txnstore.catalog.description import Topic
+from txnstore.catalog.topics import new_topic
+from txnstore.chain.keys import segment, table_data, table_version
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
     InvalidTopicError,
     SchemaMismatchError,
     StorageError,
+    StorageRefusedError,
     TopicExistsError,
     TxnStoreError,
     UnknownTopicOrPartitionError,
 )
+from txnstore.storage.base import check_key
+from txnstore.validation import is_topic_name
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("at", pa.timestamp("ms"))])
 
@@ -85,6 +93,50 @@ def test_an_illegal_name_creates_nothing(bench: Bench, name: str) -> None:
     message = unchanged(bench, InvalidTopicError, lambda: bench.store.create_topic(name))
     assert "topic" in message
     assert [item.key for item in bench.inner.list("topics/")] == []
+
+
+def test_a_name_is_accepted_if_kafka_and_the_storage_accept_it(bench: Bench) -> None:
+    """The keys of the objects of a topic contain its name, and the storage refuses some names of Kafka's."""
+    parts, runtime = ["", ".", "-", "a", ".tmp", ".tmp-", "TMP", "/", "x" * 245], connection_of(bench.store).runtime
+    names = {"".join(chosen) for chosen in itertools.product(parts, repeat=3)}
+    refused = set()
+    for name in names:
+        try:
+            new_topic(runtime, name, 1)
+        except InvalidTopicError:
+            refused.add(name)
+    keys_of = segment, lambda name, *_: table_version(name, 1), lambda name, *_: table_data(name, "x")
+    assert refused == {
+        name
+        for name in names
+        if not is_topic_name(name) or not all(is_key(key(name, 99_999, str(UUID(int=0)), "parquet")) for key in keys_of)
+    }
+    assert ".tmp-a" in refused
+    assert {".tmp", "a.tmp-", ".TMP-"} & refused == set()
+
+
+def is_key(key: str) -> bool:
+    try:
+        return bool(check_key(key))
+    except StorageRefusedError:
+        return False
+
+
+def test_a_name_below_which_no_object_can_be_written_creates_nothing(bench: Bench) -> None:
+    message = unchanged(bench, InvalidTopicError, lambda: bench.store.create_topic(".tmp-x"))
+    assert "no object can be written below this name" in message
+    unchanged(bench, InvalidTopicError, lambda: bench.store.create_topic(".tmp-x", exist_ok=True))
+
+
+def test_a_topic_of_an_older_release_below_which_nothing_can_be_written_can_be_deleted(bench: Bench) -> None:
+    connection = connection_of(bench.store)
+    connection.submit(CreateTopic(CatalogTopic(".tmp-x", connection.runtime.new_id(), 1)))
+    with bench.store.producer() as producer:
+        producer.send(".tmp-x", b"small")
+        producer.send("t", b"x")
+    assert bench.store.scan(".tmp-x").to_table()["value"].to_pylist() == [b"small"]
+    bench.store.delete_topic(".tmp-x")
+    assert [topic.name for topic in bench.store.topics()] == ["t"]
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t", ["t"], object()], ids=lambda value: type(value).__name__)

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -64,16 +65,24 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
             {"a b": st.none() | st.integers(0, 9), '"': st.none() | st.lists(st.binary(max_size=2), max_size=2)}
         ),
     ),
-    (pa.map_(pa.string(), pa.float64()), st.lists(st.tuples(_text, st.none() | st.floats()), max_size=3)),
+    (
+        pa.map_(pa.string(), pa.float64()),
+        st.lists(st.tuples(_text, st.none() | st.floats()), max_size=3, unique_by=itemgetter(0)),
+    ),
     (
         pa.map_(pa.int16(), pa.struct([pa.field("x", pa.date32())])),
         st.lists(
-            st.tuples(st.integers(-9, 9), st.none() | st.fixed_dictionaries({"x": st.none() | st.dates()})), max_size=3
+            st.tuples(st.integers(-9, 9), st.none() | st.fixed_dictionaries({"x": st.none() | st.dates()})),
+            max_size=3,
+            unique_by=itemgetter(0),
         ),
     ),
     (
         pa.list_(pa.map_(pa.large_string(), pa.decimal128(4, 1))),
-        st.lists(st.none() | st.lists(st.tuples(_text, st.none() | _decimals(4, 1)), max_size=2), max_size=2),
+        st.lists(
+            st.none() | st.lists(st.tuples(_text, st.none() | _decimals(4, 1)), max_size=2, unique_by=itemgetter(0)),
+            max_size=2,
+        ),
     ),
 ]
 KEYS = [pa.string(), pa.large_string(), pa.binary(), pa.binary(3), pa.int16(), pa.int32(), pa.int64(), pa.float64()]
@@ -293,6 +302,12 @@ def test_a_value_that_does_not_fit_is_named(kind: pa.DataType, value: object) ->
     assert index == 2
     assert message.startswith("column 'c': ")
     assert "is not" in message
+
+
+def test_a_map_with_equal_keys_is_named_and_others_are_not() -> None:
+    schema = schema_of(pa.list_(pa.map_(pa.int16(), pa.int8())))
+    once, twice = [[{"key": 1}]], [[{"key": 2}], [{"key": 1}, {"key": 1}]]
+    assert refused(schema, {"c": once}, {"c": None}, {"c": twice}) == [(2, "column 'c' has a map with the key 1 twice")]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import batches_of
-from txnstore.errors import StorageError
+from txnstore.errors import CorruptionError, StorageError
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode
 from txnstore.sql.access import Access
 from txnstore.sql.content import ContentCache
-from txnstore.sql.filesystem import GENERATIONS, SegmentFileSystem, segment_path
+from txnstore.sql.filesystem import GENERATIONS, SegmentFileSystem, SegmentObject, segment_path
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
@@ -117,6 +117,34 @@ def test_tables_of_earlier_snapshots_stay_for_queries_that_run() -> None:
         files.info("txnseg://0")
 
 
+def test_a_segment_that_was_not_added_is_no_file_whatever_names_it(tmp_path: Path) -> None:
+    """Its path is made of what others may know, too: the key, the hash and the size."""
+    encoded = encode(pa.table({"n": [1]}))
+    key = "topics/secret/0/00000000-0000-7000-8000-000000000000.parquet"
+    objects = LocalStore(str(tmp_path))
+    objects.put(key, encoded.data)
+    path, added = segment_path(encoded.segment(key)), SegmentFileSystem(objects, Access())
+    added.add({path: SegmentObject(objects, encoded.segment(key))})
+    assert added.exists(f"txnseg://{path}")
+    files = SegmentFileSystem(objects, Access())
+    for name in (path, f"txnseg://{path}", key, "*", "topics/**", "topics/secret/0/*.parquet"):
+        assert not files.exists(name)
+        with pytest.raises(FileNotFoundError):
+            files.open(name).read()
+    added.add({})
+    assert added.exists(path), "for queries that still run"
+    added.forget_earlier()
+    assert not added.exists(path)
+
+
+@pytest.mark.parametrize(
+    "key", ["../secret", "chains/x/0000/entries/1.json", "topics/t/../../store.json", "topics/t/x/a"]
+)
+def test_an_object_that_is_no_segment_has_no_path(key: str) -> None:
+    with pytest.raises(CorruptionError, match="is not the key of a segment"):
+        segment_path(encode(pa.table({"n": [1]})).segment(key))
+
+
 def test_a_file_is_loaded_again_after_the_loading_thread_was_interrupted() -> None:
     cache = ContentCache()
     loading, waiting = threading.Event(), threading.Event()
@@ -158,6 +186,7 @@ def test_threads_that_share_a_file_have_positions_of_their_own(tmp_path: Path, s
     if kind == "whole":
         segment = replace(segment, footer_size=None, footer_sha256=None)
     files = SegmentFileSystem(objects, Access())
+    files.add({segment_path(segment): SegmentObject(objects, segment)})
     with files.open(segment_path(segment)) as file, ThreadPoolExecutor(1) as other:
         for mine, others in ((10, 300_000), (400_000, 5), (len(data) - 8, 200_000), (0, len(data) - 100)):
             file.seek(mine)

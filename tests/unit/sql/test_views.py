@@ -144,3 +144,18 @@ def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:
     ]
     state = State(topics=Map({topic.name: topic for topic in topics}))
     assert view_names(View((state,))) == {"Orders": "Orders", "orders": "orders#2", "other": "other"}
+
+
+def test_a_topic_does_not_hide_a_view_that_duckdb_needs() -> None:
+    """``SHOW TABLES`` reads ``duckdb_tables`` by its name."""
+    names = ["duckdb_tables", "Duckdb_Tables", "sqlite_master", "duckdb", "my_duckdb_tables"]
+    topics = {name: CatalogTopic(name, name, 1, created_at=number) for number, name in enumerate(names)}
+    shown = view_names(View((State(topics=Map(topics)),)))
+    assert [shown[name] for name in names] == [
+        "duckdb_tables#2", "Duckdb_Tables#3", "sqlite_master#2", "duckdb", "my_duckdb_tables"
+    ]  # fmt: skip
+    with duckdb.connect() as con:
+        own = con.sql("SELECT view_name FROM duckdb_views() WHERE internal AND schema_name = 'main'").fetchall()
+    assert own
+    for (name,) in own:
+        assert view_names(View((State(topics=Map({name: CatalogTopic(name, "id", 1)})),)))[name] == f"{name}#2"

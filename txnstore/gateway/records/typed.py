@@ -1,8 +1,8 @@
 """Records of topics with a schema: the value of a record is the row as one JSON object.
 
 JSON has fewer types than a topic. Binary is base64, a time or a date is ISO 8601, a decimal is a string; a float may be
-``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. A map is an object if its keys are strings, else, and where keys repeat,
-an array of ``{"key": …, "value": …}``; both are read. The key of a record is that of
+``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. A map is an object if its keys are strings, else, and where keys repeat
+(which an older release accepted), an array of ``{"key": …, "value": …}``; both are read. The key of a record is that of
 :func:`~txnstore.segment.partition.key_bytes`: what Kafka's serializers make of the key column, by which clients choose
 the partition, and so do txnstore's producers.
 
@@ -28,6 +28,7 @@ import pyarrow.types as pt
 
 from txnstore import compute as pc
 from txnstore.gateway.records.batch import InvalidBatchError, RecordError
+from txnstore.segment.maps import wrong_key
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import stored_schema
 from txnstore.threads import load
@@ -136,7 +137,11 @@ def _column(field: pa.Field, values: list[Any], errors: dict[int, str]) -> pa.Ar
             except ValueError as error:
                 errors[number] = f"column {field.name!r}: {error}"
         converted.append(result)
-    return pa.array(converted, field.type)
+    column = pa.array(converted, field.type)
+    wrong = wrong_key(column)
+    if wrong is not None:
+        errors.setdefault(wrong.row, f"column {field.name!r} has {wrong}")
+    return column
 
 
 def _together(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
