@@ -28,21 +28,10 @@ from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.budget import Budget, Held, Room
 from txnstore.gateway.errors import code_of, message_of
 from txnstore.gateway.failures import failed_fields, tells_failure
+from txnstore.gateway.frames import START_SIZE, Frame, MalformedRequestError, Start, checked_frame, read_start
 from txnstore.gateway.logs import limited_logger
 from txnstore.gateway.stream import AHEAD, CHUNK, Stream
-from txnstore.gateway.wire import (
-    PREFIX,
-    START_SIZE,
-    MalformedRequestError,
-    Request,
-    Start,
-    check_partitions,
-    lacks_array,
-    read_request,
-    read_start,
-    value,
-    write_response,
-)
+from txnstore.gateway.wire import PREFIX, Request, read_request, value, write_response
 
 _LOG = limited_logger(__name__)
 
@@ -56,8 +45,7 @@ Handler = Callable[[Request, "Peer"], Awaitable["Fields | Built | Awaitable[Fiel
 
 #: Kafka's ``socket.request.max.bytes``, here for Produce.
 MAX_REQUEST_BYTES = 100 << 20
-#: The largest request of another API. Its fields take up to thirty times as much memory as its bytes, and Kafka keeps
-#: no group or transaction that needs more than 1 MB.
+#: The largest request of another API: Kafka keeps no group or transaction that needs more than 1 MB.
 MAX_OTHER_BYTES = 2 << 20
 #: The largest request of a client that has not authenticated.
 MAX_UNAUTHENTICATED_BYTES = 128 << 10
@@ -73,6 +61,8 @@ MAX_IDLE = 600.0
 AUTHENTICATION_TIME = 60.0
 #: The responses of a connection that may wait to be sent; then its next request is not read.
 MAX_UNANSWERED = 64
+#: The memory that the values of a request may take without being counted: those of most requests, while they wait.
+_UNCOUNTED = 64 << 10
 #: What belongs to a transaction, beside batches, or ends those before it.
 _OF_TRANSACTIONS = {
     Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN
@@ -299,19 +289,17 @@ class Server:
         if size > (most if peer.authenticated else MAX_UNAUTHENTICATED_BYTES):
             raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {most}")
 
-    def decode(self, frame: bytes, start: Start) -> Request | None:
-        """The request; None if it is of a version of ApiVersions that the gateway does not know.
+    def check(self, data: bytes, start: Start) -> Frame | None:
+        """The frame of a request; None if it is of a version of ApiVersions that the gateway does not know.
 
         Raises:
             MalformedRequestError: It is none.
         """
-        self.traffic.bytes_in += len(frame)
+        self.traffic.bytes_in += len(data)
         self.traffic.requests[Api(start.api).name] += 1
         if start.api == Api.API_VERSIONS and start.version > VERSIONS[Api.API_VERSIONS].last:
             return None
-        if len(frame) > MAX_OTHER_BYTES:
-            check_partitions(frame)
-        return read_request(frame)
+        return checked_frame(data)
 
     def handler(self, api: int) -> Handler:
         """The handler of an API."""
@@ -394,18 +382,12 @@ class _Connection:
         await self._slots.acquire()
         held = self._server.budget.hold()
         try:
-            start, frame = await self._read_frame(held)
-            self._is_reading = False
-            request = self._server.decode(frame, start)
-            del frame
+            start, request = await self._read_request(held)
             if request is not None and self._stream.is_given_up and _is_of_transaction(request):
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                try:
-                    later = await self._server.handler(request.api)(request, self._peer)
-                except TypeError as error:
-                    raise _blamed(request, error) from error
+                later = await self._server.handler(request.api)(request, self._peer)
                 self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), held)
                 held = self._server.budget.hold()  # Its bytes are those of the task now.
                 return
@@ -418,6 +400,21 @@ class _Connection:
             held.release()
 
     # Reading ----------------------------------------------------------------------------------------------------------
+
+    async def _read_request(self, held: Held) -> tuple[Start, Request | None]:
+        """The next request, once there is room for its values; None if it is of an unknown version of ApiVersions.
+
+        Raises:
+            MalformedRequestError: It is none.
+        """
+        start, data = await self._read_frame(held)
+        self._is_reading = False
+        frame = self._server.check(data, start)
+        if frame is None:
+            return start, None
+        if frame.decoded_size > _UNCOUNTED:
+            await held.add(frame.decoded_size)
+        return start, read_request(frame)
 
     async def _read_frame(self, held: Held) -> tuple[Start, bytes]:
         """The next request.
@@ -507,10 +504,7 @@ class _Connection:
             return None if fields is None else self._counted(self._server.encode(request, fields))
         except ConnectionAbortedError:
             raise
-        except Exception as error:
-            raised = _blamed(request, error) if isinstance(error, TypeError) else error
-            if isinstance(raised, MalformedRequestError):
-                raise raised from error
+        except Exception as error:  # noqa: BLE001 - Its client gets the code.
             return self._counted(self._server.failure(request, error))
 
     def _leave_out(self) -> None:
@@ -602,13 +596,6 @@ def _is_of_transaction(request: Request) -> bool:
     return request.api in _OF_TRANSACTIONS or (
         request.api == Api.PRODUCE and value(request.body, "transactional_id") is not None
     )
-
-
-def _blamed(request: Request, error: TypeError) -> Exception:
-    """The error of a handler, or that of the client, if its request lacks what it must have."""
-    if lacks_array(request.body):
-        return MalformedRequestError(f"a request of {Api(request.api).name} in which an array is null")
-    return error
 
 
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:

@@ -12,33 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v1.header import ResponseHeader as FlexibleHeader
 from kio.serial import entity_reader, entity_writer
 
+from txnstore.gateway.frames import Frame, MalformedRequestError
+
 #: The bytes before a frame that give its length.
 PREFIX = struct.Struct(">i")
-#: The fields at the beginning of each request: API, version, correlation id.
-_START = struct.Struct(">hhi")
-#: The bytes of the shortest request.
-START_SIZE = _START.size
 _CORRELATION = struct.Struct(">i")
 _MILLISECOND = dt.timedelta(milliseconds=1)
-
-
-class MalformedRequestError(Exception):
-    """A frame that is no request of Kafka's protocol. Its connection is closed, as a broker does."""
-
-
-class Start(NamedTuple):
-    """The first fields of a request, which have the same form in each version of the protocol."""
-
-    api: int
-    version: int
-    correlation_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +46,20 @@ class Request:
     body: Any
 
 
-def read_start(frame: bytes) -> Start:
-    """The first fields of a request.
-
-    Raises:
-        MalformedRequestError: The frame is shorter than they are.
-    """
-    if len(frame) < _START.size:
-        raise MalformedRequestError(f"a frame of {len(frame)} bytes is too short for a request")
-    return Start(*_START.unpack_from(frame))
-
-
-def read_request(frame: bytes) -> Request:
-    """Decode a request of an API and a version that kio knows.
+def read_request(frame: Frame) -> Request:
+    """Decode a request.
 
     Raises:
         MalformedRequestError: Its fields do not match the version.
     """
-    start = read_start(frame)
+    start = frame.start
     try:
         read_header, read_body = _readers(start.api, start.version)
-        header, size = read_header(frame, 0)
-        body, _ = read_body(frame, size)  # Bytes may follow, as librdkafka sends them after Metadata: brokers allow it.
+        header, size = read_header(frame.data, 0)
+        body, _ = read_body(frame.data, size)
     except Exception as error:
-        msg = f"a frame of {len(frame)} bytes is no request of API {start.api}, version {start.version}: {error}"
+        size = len(frame.data)
+        msg = f"a frame of {size} bytes is no request of API {start.api}, version {start.version}: {error}"
         raise MalformedRequestError(msg) from error
     return Request(start.api, start.version, start.correlation_id, header.client_id, body)
 
@@ -92,95 +68,6 @@ def read_request(frame: bytes) -> Request:
 def _readers(api: int, version: int) -> tuple[Any, Any]:
     schema: Any = load_request_schema(api, version)
     return entity_reader(schema.__header_schema__), entity_reader(schema)
-
-
-#: The first version of Produce with lengths of variable size, and the first one that names topics by their ids.
-_FLEXIBLE_PRODUCE, _PRODUCE_BY_ID = 9, 13
-#: The most partitions in a large Produce request, and the most tagged fields at one place in it.
-_MOST_PARTITIONS, _MOST_TAGS = 20_000, 16
-
-
-def check_partitions(frame: bytes) -> None:
-    """Check that a large Produce request has no more partitions than a client sends: decoded, each takes much memory.
-
-    Raises:
-        MalformedRequestError: It has more of them, or its lengths do not fit.
-    """
-    try:
-        skim = _Skim(frame, read_start(frame).version)
-        count = sum(skim.partitions() for _ in range(skim.topics()))
-    except (struct.error, IndexError):
-        raise MalformedRequestError(f"a Produce request of {len(frame)} bytes ends in the middle of a field") from None
-    if count > _MOST_PARTITIONS:
-        raise MalformedRequestError(f"a Produce request of {len(frame)} bytes has {count} partitions")
-
-
-class _Skim:
-    """Walks through a Produce request without decoding its batches."""
-
-    def __init__(self, frame: bytes, version: int) -> None:
-        self._frame, self._at = frame, START_SIZE
-        self._is_flexible, self._is_by_id = version >= _FLEXIBLE_PRODUCE, version >= _PRODUCE_BY_ID
-
-    def topics(self) -> int:
-        """The number of topics, behind the fields before them."""
-        self._skip(max(self._number(">h"), 0))  # The client id has the same form in all versions.
-        self._tags()
-        self._skip(self._length(">h"))
-        self._skip(6)  # acks, timeout
-        return self._some(self._length(">i"))
-
-    def partitions(self) -> int:
-        """The number of partitions of the next topic."""
-        self._skip(16 if self._is_by_id else self._length(">h"))
-        count = self._some(self._length(">i"))
-        for _ in range(count):
-            self._skip(4)
-            self._skip(self._length(">i"))
-            self._tags()
-        self._tags()
-        return count
-
-    def _some(self, count: int) -> int:
-        if count > _MOST_PARTITIONS:
-            raise MalformedRequestError(f"a Produce request of {len(self._frame)} bytes has {count} parts")
-        return count
-
-    def _length(self, form: str) -> int:
-        """A length, in this form where it has a fixed size; none is 0."""
-        return max(self._varint() - 1 if self._is_flexible else self._number(form), 0)
-
-    def _number(self, form: str) -> int:
-        (number,) = struct.unpack_from(form, self._frame, self._at)
-        self._at += struct.calcsize(form)
-        return int(number)
-
-    def _varint(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._frame[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return number
-            if shift > 28:
-                raise MalformedRequestError("a length of more than five bytes")
-
-    def _tags(self) -> None:
-        if not self._is_flexible:
-            return
-        count = self._varint()
-        if count > _MOST_TAGS:
-            raise MalformedRequestError(f"{count} tagged fields at one place")
-        for _ in range(count):
-            self._varint()
-            self._skip(self._varint())
-
-    def _skip(self, size: int) -> None:
-        self._at += size
-        if self._at > len(self._frame):
-            raise IndexError
 
 
 def has_error_code(api: int, version: int) -> bool:
@@ -237,19 +124,6 @@ def _code(number: int) -> ErrorCode:
 def _writers(api: int, version: int) -> tuple[Callable[[Mapping[str, Any]], Any], Any, bool]:
     schema: Any = load_response_schema(api, version)
     return partial(build, schema), entity_writer(schema), schema.__header_schema__ is FlexibleHeader
-
-
-def lacks_array(message: Any) -> bool:
-    """Whether an array that must be there is null, which kio decodes all the same; asked only after a failure."""
-    hints = typing.get_type_hints(type(message))
-    for field in dataclasses.fields(message):
-        item, hint = getattr(message, field.name), hints[field.name]
-        if item is None and type(None) not in typing.get_args(hint):
-            return True
-        items = item if isinstance(item, tuple) else (item,)
-        if any(lacks_array(each) for each in items if dataclasses.is_dataclass(each)):
-            return True
-    return False
 
 
 def value(message: Any, name: str, default: Any = None) -> Any:

@@ -19,7 +19,7 @@ from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import Api
 from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
-from txnstore.gateway.wire import MalformedRequestError, Request, check_partitions, write_response
+from txnstore.gateway.wire import Request, write_response
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PRODUCED = {"responses": ()}
@@ -446,23 +446,3 @@ def test_a_client_that_takes_no_response_is_closed(monkeypatch: pytest.MonkeyPat
         assert server.traffic.closed == {"slow": 1}
 
     run({Api.FETCH: much}, scenario)
-
-
-def topics(count: int, version: int) -> dict[str, Any]:
-    parts = [{"index": number, "records": b"r" * 40} for number in range(2)]
-    return {"acks": 1, "topic_data": [{"name": f"t{number}", "partition_data": parts} for number in range(count)]}
-
-
-@pytest.mark.parametrize("version", range(3, 14))
-def test_a_large_produce_request_has_a_bounded_number_of_partitions(version: int) -> None:
-    check_partitions(request_frame(Api.PRODUCE, version, topics(10_000, version))[4:])
-    with pytest.raises(MalformedRequestError, match="20002 partitions"):
-        check_partitions(request_frame(Api.PRODUCE, version, topics(10_001, version))[4:])
-
-
-@pytest.mark.parametrize("version", range(3, 14))
-def test_a_produce_request_that_is_cut_off_is_malformed(version: int) -> None:
-    frame = request_frame(Api.PRODUCE, version, topics(2, version))[4:]
-    for size in range(8, len(frame) - 1):
-        with pytest.raises(MalformedRequestError):
-            check_partitions(frame[:size])
