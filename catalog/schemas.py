@@ -21,6 +21,7 @@ __all__ = [
     "check_timestamp",
     "check_topic_schema",
     "evolve_schema",
+    "is_wider",
     "schema_from_text",
     "schema_to_text",
 ]
@@ -169,14 +170,15 @@ def _change(old: pa.Schema, new: pa.Schema, name: str, key: str | None) -> str |
     before, after = old.field(name), new.field(name)
     if before.nullable and not after.nullable:
         return "cannot become not null, because existing rows may contain a null"
-    if not _is_wider(before.type, after.type):
+    if not is_wider(before.type, after.type):
         return f"cannot change from {before.type} to {after.type}"
     if name == key and pt.is_primitive(before.type) and before.type != after.type:
         return f"is the key and cannot change from {before.type} to {after.type}"
     return None
 
 
-def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a column may change from one type to another, or is of the same."""
     if old == new or new in _WIDER.get(old, ()):
         return True
     decimals = pt.is_decimal128(old) and pt.is_decimal128(new)

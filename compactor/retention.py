@@ -20,8 +20,8 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import (
-    PolicyViolationError,
     StorageError,
+    TopicChangedError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.validation import check_integer, check_mapping, check_pair
@@ -93,17 +93,25 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
     if not dry_run:
         connection.check_writable("no records of it can be deleted")
         connection.check_rights(CLUSTER_ACTION)
-    topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
+    topics = _topics(view, topic)
     logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
+        topics = _topics(view, topic)
     return apply_retention(connection, view, topics, dry_run=dry_run)
+
+
+def _topics(view: View, name: str | None) -> list[CatalogTopic]:
+    return [view.find_topic(name)] if name is not None else view.sorted_topics()
 
 
 def apply_retention(
     connection: Connection, view: View, topics: Iterable[CatalogTopic], *, dry_run: bool = False
 ) -> RetentionReport:
-    """:func:`retain` for these topics of a view; no request if they have no retention."""
+    """:func:`retain` for these topics of a view; no request if they have no retention.
+
+    The chains refuse a deletion by settings that are not those of the topic any more: it is planned again.
+    """
     limited = [(topic, config) for topic in topics if (config := _limits(topic)) is not None]
     now = connection.objects.now_ms() if any(config.retention_ms >= 0 for _, config in limited) else 0
     planned: list[PartitionRetention] = []
@@ -114,13 +122,18 @@ def apply_retention(
             plan = plan_retention(log, *limits, now, append_time=config.append_time)
             if plan.removed:
                 planned.append(_deleted(view, tp, plan.offset))
-                deletions.append(Deletion(tp, plan.offset, topic.topic_id))
+                deletions.append(Deletion(tp, plan.offset, topic.topic_id, topic.version))
     if dry_run or not deletions:
         return RetentionReport(tuple(planned), dry_run)
-    moved = _delete(connection, deletions, skip=True)
+    altered = set[str]()
+    moved = _delete(connection, deletions, altered)
     report = RetentionReport(tuple(item for item in planned if item.tp in moved))
     counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
     _LOG.info("retention applied", extra=counts)
+    if altered:
+        view = connection.view()
+        again = [view.topics[name] for name in sorted(altered) if name in view.topics]
+        report = RetentionReport(report.partitions + apply_retention(connection, view, again).partitions)
     return report
 
 
@@ -178,18 +191,21 @@ def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
     return PartitionRetention(tp, log.log_start, start, len(deleted), records, sum(batch.size for batch in deleted))
 
 
-def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = False) -> dict[TopicPartition, int]:
+def _delete(
+    connection: Connection, deletions: list[Deletion], altered: set[str] | None = None
+) -> dict[TopicPartition, int]:
     """Move the log starts, all chains concurrently; returns the new ones.
 
     Args:
         connection: The connection to the store.
         deletions: The new log starts.
-        skip: Leave out partitions that were deleted, or whose topic forbids it now.
+        altered: Leave out partitions that were deleted, or whose topic was altered, and add the names of the latter
+            topics to this; None: raise the refusal.
     """
     by_chain: dict[int, list[Deletion]] = {}
     for deletion in deletions:
         by_chain.setdefault(chain_of_partition(deletion.tp, len(connection.chains)), []).append(deletion)
-    work = {number: partial(_of_chain, connection, items, skip=skip) for number, items in by_chain.items()}
+    work = {number: partial(_of_chain, connection, items, altered) for number, items in by_chain.items()}
     moved_by_chain, errors = connection.chains.try_concurrently(work)
     refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
     if refused:
@@ -199,20 +215,22 @@ def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = F
     return {tp: start for moved in moved_by_chain.values() for tp, start in moved.items()}
 
 
-def _of_chain(connection: Connection, deletions: list[Deletion], *, skip: bool) -> dict[TopicPartition, int]:
+def _of_chain(connection: Connection, deletions: list[Deletion], altered: set[str] | None) -> dict[TopicPartition, int]:
     moved: dict[TopicPartition, int] = {}
     for at in range(0, len(deletions), _ENTRY):
         items = deletions[at : at + _ENTRY]
         try:
             moved |= connection.submit(DeleteRecords(tuple(items)))
-        except (PolicyViolationError, UnknownTopicOrPartitionError) as error:
-            if not skip:
+        except (TopicChangedError, UnknownTopicOrPartitionError) as error:
+            if altered is None:
                 raise
             if len(items) > 1:
                 for item in items:
-                    moved |= _of_chain(connection, [item], skip=True)
-            else:
-                _LOG.info("retention skipped", extra={"partition": str(items[0].tp), "reason": str(error)})
+                    moved |= _of_chain(connection, [item], altered)
+                continue
+            if isinstance(error, TopicChangedError):
+                altered.add(items[0].tp.topic)
+            _LOG.info("retention skipped", extra={"partition": str(items[0].tp), "reason": str(error)})
     return moved
 
 

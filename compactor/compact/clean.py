@@ -32,6 +32,7 @@ from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection, Run
+from txnstore.read.rewriting import RewritingProjection
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.partition import key_bytes
@@ -69,7 +70,7 @@ class Cleaned:
         return bool(self.superseded or self.tombstones or self.keyless or self.stamped)
 
 
-class CleanProjection(Projection):
+class CleanProjection(RewritingProjection):
     """``_offset``, ``_timestamp``, all columns of a topic, and for a topic of Kafka records the delete horizons.
 
     Args:
@@ -81,7 +82,7 @@ class CleanProjection(Projection):
     """
 
     def __init__(self, topic: CatalogTopic, stamped: frozenset[str]) -> None:
-        super().__init__(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        super().__init__(topic, [OFFSET_FIELD, TIMESTAMP_FIELD])
         self._stamped = stamped
         self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
 
@@ -148,6 +149,7 @@ class Clean:
 
         Raises:
             CorruptionError: A source is missing, or differs from its description in the chain.
+            TopicChangedError: A source has a column, or a type, that the topic does not have.
             InvalidConfigError: The memory is too small.
             NoSpaceError: There is no space left to spill.
         """

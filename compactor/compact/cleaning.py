@@ -141,14 +141,13 @@ def _replace(
             tuple(done.added),
             started,
             clean_until=plan.clean_until,
-            topic_id=topic.topic_id,
             past_hw=plan.past_hw,
             sums=done.sums,
             revision=plan.revision,
         )
 
     try:
-        done = replacements.replace(plan, upload, command)
+        done = replacements.replace(topic, plan, upload, command)
     except CompactionConflictError as error:
         _LOG.info("clean had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return CleanResult(plan, conflict=True)

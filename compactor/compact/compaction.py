@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from txnstore.catalog.writing import topic_writer
@@ -143,6 +143,21 @@ def compact_sound(
     return _Compaction(connection, options, failures, engine).run(topic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What a compaction plans with. A plan of parts of several views would rest on a catalog older than its logs.
+
+    Attributes:
+        view: The view.
+        topics: The topics to compact, as the view has them.
+        targets: The maximum size of a merged segment, by topic.
+    """
+
+    view: View
+    topics: Sequence[CatalogTopic]
+    targets: Mapping[str, int]
+
+
 class _Compaction:
     """One compaction.
 
@@ -169,38 +184,43 @@ class _Compaction:
         """Compact one topic, or all: apply the retention, clean, merge, and expire unused state, in this order."""
         connection, dry_run = self._connection, self._options.dry_run
         view = connection.view()
+        if name is not None:
+            view.find_topic(name)
         if not dry_run:
             connection.check_writable("it cannot be compacted")  # Before anything is uploaded.
             connection.check_rights(CLUSTER_ACTION)
             connection.chains.save_if_overdue()
-        topics = [view.find_topic(name)] if name is not None else view.sorted_topics()
-        if not dry_run and connection.unblock(_open_producers(view, topics)):
+        if not dry_run and connection.unblock(_open_producers(view, _topics(view, name))):
             view = connection.view(refresh=False)
-        targets = {topic.name: target for topic in topics if (target := self._target(topic)) is not None}
-        topics = [topic for topic in topics if topic.name in targets]
-        retained = apply_retention(connection, view, topics, dry_run=dry_run)
-        view = connection.view(refresh=False) if retained.partitions and not dry_run else view
-        planned = self._planned(view, topics, targets, retained)
+        scope = self._scope(view, name)
+        retained = apply_retention(connection, view, scope.topics, dry_run=dry_run)
+        if retained.partitions and not dry_run:
+            scope = self._scope(connection.view(refresh=False), name)
+        planned = self._planned(scope, retained)
         if dry_run:
             return CompactionReport(tuple(planned.values()), dry_run, retained)
-        results, held = self._leased(tuple(planned.values()), topics, targets)
+        results, held = self._leased(tuple(planned.values()), name)
         if self._options.expire:
             expire_due(connection.chains, connection.runtime.clock())
         report = CompactionReport(tuple(results.values()), dry_run, retained, held)
         _log(report, len(self._failures))
         return report
 
-    def _planned(
-        self, view: View, topics: Sequence[CatalogTopic], targets: Mapping[str, int], retained: RetentionReport
-    ) -> dict[TopicPartition, PartitionCompaction]:
+    def _scope(self, view: View, name: str | None) -> _Scope:
+        """What is planned with, all of one view: the topic of this name or all, without those that cannot be read."""
+        topics = _topics(view, name)
+        targets = {topic.name: target for topic in topics if (target := self._target(topic)) is not None}
+        return _Scope(view, [topic for topic in topics if topic.name in targets], targets)
+
+    def _planned(self, scope: _Scope, retained: RetentionReport) -> dict[TopicPartition, PartitionCompaction]:
         """The expected results of the partitions that are due; no segment is read."""
         plan = replace(self._options, dry_run=True, progress=self._options.progress if self._options.dry_run else None)
         planner = _Compaction(self._connection, plan, Failures(), LocalEngine(self._connection), self._storage_clock)
-        logs = self._logs(view, topics, retained)
-        return planner._merge(logs, targets, view, planner._clean(logs, targets))
+        logs = _logs(scope, retained)
+        return planner._merge(logs, scope, planner._clean(logs, scope))
 
     def _leased(
-        self, planned: Sequence[PartitionCompaction], topics: Sequence[CatalogTopic], targets: Mapping[str, int]
+        self, planned: Sequence[PartitionCompaction], name: str | None
     ) -> tuple[dict[TopicPartition, PartitionCompaction], int]:
         """Lease partitions that are due, and compact them; returns the results, and how many of them others hold."""
         held = 0
@@ -215,20 +235,18 @@ class _Compaction:
             leased = lease.take(choose) if planned else frozenset[TopicPartition]()
             if not leased:
                 return {}, held
-            # Another compactor may have compacted them, and released its lease, since they were planned.
-            return self._compacted(self._connection.view(), topics, targets, leased), held
+            # Others may have compacted them and released their lease, or altered topics, since they were planned.
+            return self._compacted(name, leased), held
 
     def _compacted(
-        self,
-        view: View,
-        topics: Sequence[CatalogTopic],
-        targets: Mapping[str, int],
-        leased: Collection[TopicPartition],
+        self, name: str | None, leased: Collection[TopicPartition]
     ) -> dict[TopicPartition, PartitionCompaction]:
         """Clean and merge these partitions."""
-        results = self._clean(self._logs(view, topics, selected=leased), targets)
-        view = self._connection.view(refresh=False) if results else view
-        return self._merge(self._logs(view, topics, selected=leased), targets, view, results)
+        scope = self._scope(self._connection.view(), name)
+        results = self._clean(_logs(scope, selected=leased), scope)
+        if results:
+            scope = self._scope(self._connection.view(refresh=False), name)
+        return self._merge(_logs(scope, selected=leased), scope, results)
 
     def _target(self, topic: CatalogTopic) -> int | None:
         """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
@@ -241,43 +259,15 @@ class _Compaction:
         target = limit if limit is not None else config.segment_bytes
         return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
-    def _logs(
-        self,
-        view: View,
-        topics: Iterable[CatalogTopic],
-        retained: RetentionReport | None = None,
-        selected: Collection[TopicPartition] | None = None,
-    ) -> list[TopicLog]:
-        """The logs of all partitions, or of these; in a dry run without what the retention would delete."""
-        new_starts: dict[TopicPartition, int] = {}
-        if (
-            retained is not None and retained.dry_run
-        ):  # Else the view is newer than the retention, and its logs have the new starts.
-            new_starts = {item.tp: item.new_log_start for item in retained.partitions}
-        logs: list[TopicLog] = []
-        for topic in topics:
-            for tp in _partitions(topic):
-                log = _log_of(view, topic, tp)
-                if log is None or (selected is not None and tp not in selected):
-                    continue
-                if tp in new_starts:
-                    log = with_log_start(log, new_starts[tp])
-                logs.append((topic, tp, log))
-        return logs
-
-    def _clean(self, logs: list[TopicLog], targets: Mapping[str, int]) -> dict[TopicPartition, PartitionCompaction]:
+    def _clean(self, logs: list[TopicLog], scope: _Scope) -> dict[TopicPartition, PartitionCompaction]:
         """Clean the partitions that are due; the results of these."""
         cleans = clean(
-            self._connection, logs, targets, self._options, self._failures, self._engine, self._storage_clock
+            self._connection, logs, scope.targets, self._options, self._failures, self._engine, self._storage_clock
         )
         return {tp: _with_cleans(_unchanged(tp, log), cleans[tp]) for _, tp, log in logs if tp in cleans}
 
     def _merge(
-        self,
-        logs: list[TopicLog],
-        targets: Mapping[str, int],
-        view: View,
-        cleaned: Mapping[TopicPartition, PartitionCompaction],
+        self, logs: list[TopicLog], scope: _Scope, cleaned: Mapping[TopicPartition, PartitionCompaction]
     ) -> dict[TopicPartition, PartitionCompaction]:
         """Merge segments, but not where a clean failed; returns the results of the cleans and merges."""
         options = self._options
@@ -289,10 +279,10 @@ class _Compaction:
                 plan_merges(
                     tp,
                     log,
-                    targets[topic.name],
+                    scope.targets[topic.name],
                     options.min_segments,
                     topic_writer(topic).config,
-                    partial(is_released, view.states[chain_of_partition(tp, view.chains)]),
+                    partial(is_released, scope.view.states[chain_of_partition(tp, scope.view.chains)]),
                 ),
             )
             for topic, tp, log in logs
@@ -301,13 +291,13 @@ class _Compaction:
         total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
         results = {tp: cleaned.get(tp, _unchanged(tp, log)) for _, tp, log, plans in work if plans or tp in cleaned}
         done, replacements = 0, Replacements(self._connection)
-        for (plan, started), upload in self._engine.run(self._merge_jobs(work)):
+        for (topic, plan, started), upload in self._engine.run(self._merge_jobs(work)):
             result = results[plan.tp]
             try:
                 results[plan.tp] = (
                     _with_plan(result, plan)
                     if options.dry_run
-                    else _with_merge(result, plan, started, upload, replacements)
+                    else _with_merge(result, topic, plan, started, upload, replacements)
                 )
             except PARTIAL as error:
                 self._failures.merge(plan.tp, error)
@@ -318,11 +308,11 @@ class _Compaction:
 
     def _merge_jobs(
         self, work: Iterable[tuple[CatalogTopic, TopicPartition, Partition, list[MergePlan]]]
-    ) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
-        """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
+    ) -> Iterator[tuple[tuple[CatalogTopic, MergePlan, int], Job[Merged]]]:
+        """The jobs that upload merged segments, each with its topic, its plan and the time from which on it uploads."""
         for topic, tp, _, plans in work:
             for plan in plans:
-                yield (plan, time_of_upload(self._connection, tp)), partial(_merged, topic=topic, plan=plan)
+                yield (topic, plan, time_of_upload(self._connection, tp)), partial(_merged, topic=topic, plan=plan)
 
 
 def _log(report: CompactionReport, failed: int) -> None:
@@ -343,15 +333,36 @@ def _open_producers(view: View, topics: Iterable[CatalogTopic]) -> set[int]:
     return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
 
+def _topics(view: View, name: str | None) -> list[CatalogTopic]:
+    """The topic of this name, or all; none if it was deleted."""
+    if name is None:
+        return view.sorted_topics()
+    return [view.topics[name]] if name in view.topics else []
+
+
+def _logs(
+    scope: _Scope, retained: RetentionReport | None = None, selected: Collection[TopicPartition] | None = None
+) -> list[TopicLog]:
+    """The logs of all partitions, or of these; in a dry run without what the retention would delete.
+
+    Each is in the state of its own chain, which decides a replacement.
+    """
+    new_starts: dict[TopicPartition, int] = {}
+    if retained is not None and retained.dry_run:  # Else the logs of the view have the new starts.
+        new_starts = {item.tp: item.new_log_start for item in retained.partitions}
+    logs: list[TopicLog] = []
+    for topic in scope.topics:
+        for tp in _partitions(topic):
+            log = scope.view.log(tp)
+            if log is None or (selected is not None and tp not in selected):
+                continue
+            logs.append((topic, tp, with_log_start(log, new_starts[tp]) if tp in new_starts else log))
+    return logs
+
+
 def _partitions(topic: CatalogTopic) -> list[TopicPartition]:
     """The partitions of a topic in order."""
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-
-
-def _log_of(view: View, topic: CatalogTopic, tp: TopicPartition) -> Partition | None:
-    """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
-    current = view.topics.get(topic.name)
-    return view.log(tp) if current is not None and current.topic_id == topic.topic_id else None
 
 
 def _unchanged(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
@@ -395,6 +406,7 @@ def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Ca
 
 def _with_merge(
     result: PartitionCompaction,
+    topic: CatalogTopic,
     plan: MergePlan,
     started: int,
     upload: Callable[[], Merged],
@@ -407,7 +419,7 @@ def _with_merge(
         return ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision)
 
     try:
-        added, _ = replacements.replace(plan, upload, command)
+        added, _ = replacements.replace(topic, plan, upload, command)
     except CompactionConflictError as error:
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)

@@ -23,6 +23,7 @@ class Failures:
 
     def __init__(self) -> None:
         self._errors: list[CorruptionError | NoSpaceError] = []
+        self._unreadable: set[str] = set()
         self.uncleaned: set[TopicPartition] = set()
         self.unmerged: set[TopicPartition] = set()
 
@@ -30,7 +31,10 @@ class Failures:
         return len(self._errors)
 
     def topic(self, name: str, error: CorruptionError) -> None:
-        """Note a topic that cannot be read."""
+        """Note a topic that cannot be read, once."""
+        if name in self._unreadable:
+            return
+        self._unreadable.add(name)
         _LOG.warning("topic skipped: unreadable", extra={"topic": name, "error": str(error)})
         self._add(f"topic {name!r} cannot be compacted", error)
 

@@ -17,7 +17,7 @@ from txnstore.core.log.model import Batch
 from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection
+from txnstore.read.rewriting import RewritingProjection
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
@@ -40,6 +40,7 @@ def merge(
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
+        TopicChangedError: A source has a column, or a type, that the topic does not have; the same.
         NoSpaceError: There is no space left for the temporary file.
     """
     config = topic_writer(topic).config
@@ -67,7 +68,7 @@ def _encode(
     compression: str,
 ) -> tuple[EncodedSegment, Sums, int, int]:
     """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
-    projection = _projection(topic)
+    projection = RewritingProjection(topic, [OFFSET_FIELD, TIMESTAMP_FIELD])
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
     for_table = topic_writer(topic).config.has_table
@@ -96,11 +97,6 @@ def _segments(plan: MergePlan) -> str:
     """The segments of a plan, for an error; not all, since there may be thousands."""
     keys = [source.batch.segment.key for source in plan.sources]
     return f"the segments {keys[0]} to {keys[-1]}" if keys else "the segments"
-
-
-def _projection(topic: CatalogTopic) -> Projection:
-    """``_offset`` and ``_timestamp``, then all columns of the topic."""
-    return Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
 
 
 def _check_order(plan: MergePlan, offsets: pa.ChunkedArray, before: int) -> int:

@@ -1,7 +1,7 @@
 """Replaces the sources of plans that one compactor has made together.
 
-A replacement is refused if the revision of its partition is not that of the plan. A compactor's own replacements raise
-the revision, too; they make none of its other plans obsolete.
+A replacement is refused if the revision of its partition, or the version of its topic, is not that of the plan. A
+compactor's own replacements raise the revision, too; they make none of its other plans obsolete.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TypeVar
 
 from txnstore.compactor.compact.clean_plan import CleanPlan
 from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.outdated import refusal
 from txnstore.connection import Connection
-from txnstore.core.maintenance import ReplaceSegments, check_revision
+from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.maintenance import ReplaceSegments, check_revision, check_version
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import chain_of_partition
-from txnstore.errors import CompactionConflictError, CorruptionError
+from txnstore.core.routing import CATALOG, chain_of_partition
+from txnstore.errors import CompactionConflictError, CorruptionError, TopicChangedError
 from txnstore.read.reader import is_missing
 
 T = TypeVar("T")
@@ -35,11 +37,16 @@ class Replacements:
         self._own: dict[TopicPartition, int] = {}
 
     def replace(
-        self, plan: CleanPlan | MergePlan, upload: Callable[[], T], command: Callable[[T], ReplaceSegments]
+        self,
+        topic: CatalogTopic,
+        plan: CleanPlan | MergePlan,
+        upload: Callable[[], T],
+        command: Callable[[T], ReplaceSegments],
     ) -> T:
         """Upload the segments of a plan, then replace its sources with one entry.
 
         Args:
+            topic: The topic that the plan was made with.
             plan: The plan of a clean or merge.
             upload: Uploads the new segments; not called if the plan is obsolete.
             command: The command that registers what ``upload`` returned.
@@ -48,14 +55,16 @@ class Replacements:
             What ``upload`` returned.
 
         Raises:
-            CompactionConflictError: Another process has replaced or deleted batches since the plan was made; the
-                uploads, if there are any, are left for a vacuum.
+            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since the
+                plan was made; the uploads, if there are any, are left for a vacuum.
             CorruptionError: A source is damaged, or missing although the log still contains all of them.
         """
         try:
-            self._check(plan)
+            self._check(topic, plan)
             result = upload()
-            self._submit(command(result))
+            self._submit(topic, command(result))
+        except TopicChangedError as error:
+            raise refusal(self._connection.chains, topic, error) from error
         except CorruptionError as error:
             # 1. Another compactor replaces a source. 2. After the grace period, a vacuum deletes the object. 3. This
             # compactor, slow or suspended, reads it and finds it missing: that is no damage.
@@ -64,23 +73,25 @@ class Replacements:
             raise
         return result
 
-    def _check(self, plan: CleanPlan | MergePlan) -> None:
-        """Check a plan against what this process knows of the chain, without a request, before its segments are read.
+    def _check(self, topic: CatalogTopic, plan: CleanPlan | MergePlan) -> None:
+        """Check a plan against what this process knows of the chains, without a request, before its segments are read.
 
         Raises:
-            CompactionConflictError: Another process has replaced or deleted batches since the plans were made.
+            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since then.
         """
         chains, tp = self._connection.chains, plan.tp
+        check_version(chains[CATALOG].state, tp, topic.topic_id, topic.version)
         state = chains[chain_of_partition(tp, len(chains))].state
         check_revision(tp, state.partitions.get(tp), self._own.get(tp, plan.revision))
 
-    def _submit(self, command: ReplaceSegments) -> None:
+    def _submit(self, topic: CatalogTopic, command: ReplaceSegments) -> None:
         """Commit a replacement, at the revision of this compactor's last one.
 
         Raises:
-            CompactionConflictError: Another process has replaced or deleted batches since the plans were made.
+            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since then.
         """
-        command = replace(command, revision=self._own.get(command.tp, command.revision))
+        revision = self._own.get(command.tp, command.revision)
+        command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
         self._own[command.tp] = self._connection.submit(command)
 
     def _is_overtaken(self, plan: CleanPlan | MergePlan) -> bool:

@@ -23,9 +23,11 @@ from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
+from txnstore.compactor.outdated import refusal
 from txnstore.compactor.settle.plan import Place, inlined_only, place_of, plan_settling
 from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
+from txnstore.coordinator.copies import copy_topics
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.sums import ConservedSums, Sums
@@ -34,10 +36,11 @@ from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
+from txnstore.errors import CompactionConflictError, CorruptionError, TopicChangedError, TxnStoreError
 from txnstore.read.ranged import DAMAGE
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection, Run, is_missing, unreadable
+from txnstore.read.rewriting import RewritingProjection
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.pieces import DecodedSegment
@@ -205,7 +208,8 @@ def settle(
         if topic is None or topic.topic_id != settlement.topic.topic_id:
             continue  # It was deleted.
         plans = [plan for plan in settlement.plans if plan.tp not in leased]
-        # The columns of the catalog: the chain's copy of the topic may lack some that its batches have.
+        # The topic of the catalog, which is read after the logs: what older releases wrote may have columns that the
+        # chain's copy lacks.
         _settle(parts, state.chain, topic, plans, settled)
     return settled
 
@@ -227,6 +231,7 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
     try:
         _check_open(parts)
         parts.chains[number].check_features()
+        _update_copy(parts, number, topic)
         commands = _merged(parts, topic, plans)
     except _ClosedError:
         settled.leave(topic, partitions)
@@ -234,6 +239,8 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
         missing = isinstance(error, CorruptionError) and is_missing(error)
         if missing and any(_is_overtaken(parts.chains[number], plan) for plan in plans):
             error = CompactionConflictError(str(error))  # Another process has replaced it, and a vacuum deleted it.
+        if isinstance(error, TopicChangedError):
+            error = refusal(parts.chains, topic, error)
         settled.leave(topic, partitions, error)
         older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
         if older and isinstance(error, CorruptionError):
@@ -243,6 +250,13 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
                 settled.damaged |= older  # One of them is, which must not keep later commits from being settled.
     else:
         _replace(parts, number, topic, commands, settled)
+
+
+def _update_copy(parts: OpenParts, number: int, topic: CatalogTopic) -> None:
+    """Copy a topic to a chain that has an older version, and would refuse a plan with this one."""
+    copy = parts.chains[number].state.topics.get(topic.name)
+    if copy is not None and copy.topic_id == topic.topic_id and copy.version < topic.version:
+        copy_topics(parts.chains, number, [topic.name])
 
 
 def _is_overtaken(chain: Chain, plan: MergePlan) -> bool:
@@ -302,7 +316,14 @@ def _merged(parts: OpenParts, topic: CatalogTopic, plans: Sequence[MergePlan]) -
         first_row += merge.rows
         commands.append(
             ReplaceSegments(
-                plan.tp, plan.removed, added, started, topic_id=topic.topic_id, sums=sums, revision=plan.revision
+                plan.tp,
+                plan.removed,
+                added,
+                started,
+                topic_id=topic.topic_id,
+                topic_version=topic.version,
+                sums=sums,
+                revision=plan.revision,
             )
         )
     return commands
@@ -357,7 +378,8 @@ def _upload(parts: OpenParts, topic: CatalogTopic, merges: Sequence[_Merge]) -> 
     config, compression = topic_writer(topic).config, topic_writer(topic).compression
     tp = merges[0].plan.tp
     key = keys.segment(tp.topic, tp.partition, parts.connection.runtime.new_id(), config.segment_format)
-    encoded = _encode(parts, _Settled(topic), merges, config.segment_format, compression)
+    projection = RewritingProjection(topic, [PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD])
+    encoded = _encode(parts, projection, merges, config.segment_format, compression)
     parts.connection.objects.put(key, encoded.data)
     return encoded.segment(key, explicit_offsets=True)
 
@@ -393,14 +415,6 @@ def _encode(
             msg = f"small commits of topic {projection.topic.name!r} have {writer.rows} records; expected {ends[-1]}"
             raise CorruptionError(msg)
         return writer.finish()
-
-
-class _Settled(Projection):
-    """The columns of a settled segment: ``_partition``, ``_offset``, ``_timestamp``, and those of the topic."""
-
-    def __init__(self, topic: CatalogTopic) -> None:
-        reserved = [PARTITION_FIELD.name, OFFSET_FIELD.name, TIMESTAMP_FIELD.name]
-        super().__init__(topic, [*reserved, *topic_writer(topic).stored.names])
 
 
 def _numbers(table: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
@@ -458,6 +472,7 @@ def _taken(sources: Iterable[tuple[Slice, DecodedSegment]], projection: Projecti
     for _, alike in groupby(sources, kind):
         parts, files = zip(*alike, strict=True)
         batches = [part.batch for part in parts]
+        projection.check_columns(batches[0].segment, files[0].columns)  # They are alike.
         distinct = {id(file): file.table for file in files}
         before = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]), strict=False))
         first = np.array([before[id(file)] + batch.first_row for file, batch in zip(files, batches, strict=True)])

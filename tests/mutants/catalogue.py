@@ -25,6 +25,7 @@ from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
 from tests.mutants.of_names import NAMES
 from tests.mutants.of_past import PAST
+from tests.mutants.of_plans import PLANS
 from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
@@ -375,6 +376,7 @@ MUTANTS = (
         *INDEX,
         *NAMES,
         *PAST,
+        *PLANS,
         *TURNS,
         *UPGRADE,
         *POWER,

@@ -104,7 +104,7 @@ COMPACTION = (
     ),
     Mutant(
         "a compactor works by what it knew before its lease",
-        compaction._Compaction._leased,
+        compaction._Compaction._compacted,
         "$self._connection.view()",
         "$self._connection.view(refresh=False)",
         test=_LEASES + "test_what_was_compacted_before_the_lease_is_not_compacted_again",
@@ -126,8 +126,8 @@ COMPACTION = (
     Mutant(
         "a round works on what it did not choose",
         compaction._Compaction._compacted,
-        "$self._merge($self._logs($view, $topics, selected=$leased),",
-        "$self._merge($self._logs($view, $topics),",
+        "$self._merge(_logs($scope, selected=$leased),",
+        "$self._merge(_logs($scope),",
         test=_ROUNDS + "test_the_partition_with_the_most_segments_comes_first",
     ),
     Mutant(

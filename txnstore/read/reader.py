@@ -7,7 +7,7 @@ object. Of a large segment only what is needed is fetched, and checked (:mod:`tx
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -97,6 +97,9 @@ class Projection:
         if explicit:
             names.append(OFFSET_FIELD.name)
         return names
+
+    def check_columns(self, segment: Segment, names: Collection[str]) -> None:
+        """Refuse a segment for its columns: a read takes those that it returns, whatever others there are."""
 
     def time_column_of(self, batch: Batch) -> str | None:
         """The column of a segment without ``_timestamp`` that has the event times of a batch.
@@ -210,6 +213,7 @@ class OpenSlice:
     """A slice whose segment, or the footer of a large one, was fetched and checked. Thread-safe."""
 
     def __init__(self, part: Slice, projection: Projection, file: SegmentFile, pieces: Sequence[PieceRows]) -> None:
+        projection.check_columns(part.batch.segment, file.columns)
         self.part = part
         self._projection = projection
         self._file = file

@@ -6,7 +6,6 @@ may be there before the next look at the catalog.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pytest
 from tests.helpers.chains import Cluster, process
 from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.interleaving import Interleaved
 from tests.helpers.tables import EngineObjects, scanned, table_rows
 from txnstore.catalog.topics import altered_topic
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic
@@ -33,21 +33,6 @@ TWO = pa.schema([("a", pa.int64()), ("b", pa.string())])
 NAME = next(name for name in "tuvw" if chain_of_partition(TopicPartition(name, 0), 2) == 1)
 
 
-class Interleaved(EngineObjects):
-    """Objects of a process; before its first read of an entry of chain 1, ``then`` runs."""
-
-    def __init__(self, inner: EngineObjects, then: Callable[[], None]) -> None:
-        self.__dict__.update(inner.__dict__)
-        self._then: Callable[[], None] | None = then
-        self.armed = False
-
-    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        if self.armed and self._then is not None and "/0001/entries/" in key:
-            then, self._then = self._then, None
-            then()
-        return super().get(key, start, end)
-
-
 class Altered:
     """A topic that gets a column, which only the catalog's chain learns, and rows with it, between two looks."""
 
@@ -58,9 +43,14 @@ class Altered:
         self.store.create_topic(NAME, schema=ONE, config={"table.format": "iceberg"})
         for number in range(2):
             self._send(self.store, {"a": number})
-        between = Interleaved(self.objects, self._alter_and_write)
+        self._armed = False
+        between = Interleaved(self.objects, self._is_due, self._alter_and_write)
         self.reader = open_on(between, runtime=runtime(self.clock))
-        between.armed = True
+        self._armed = True
+
+    def _is_due(self, kind: str, key: str) -> bool:
+        """Whether the reader looks for an entry of chain 1: it may have read chain 0 already."""
+        return self._armed and kind == "get" and "/0001/entries/" in key
 
     def _alter_and_write(self) -> None:
         store = self.another()
