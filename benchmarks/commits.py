@@ -1,6 +1,6 @@
 """Small commits: 100 records a transaction, against the same Parquet bytes and a small put-if-absent.
 
-In a folder, where each object is synced, and on an S3 server (``TXNSTORE_TEST_S3``, else ministack) with 20 ms added to
+In a folder, where each object is synced, and on an S3 server (``TXNSTORE_TEST_S3``, else moto) with 20 ms added to
 each request: a commit is one request, what it is compared with is two, one after the other.
 """
 

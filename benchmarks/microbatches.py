@@ -1,6 +1,6 @@
 """Micro-batches of 10 rows and without rows: txnstore to txnstore, beside Spark's file source with its sink and Delta.
 
-The milliseconds are those of a folder, the requests those of an S3 server (``TXNSTORE_TEST_S3``, else ministack); Spark
+The milliseconds are those of a folder, the requests those of an S3 server (``TXNSTORE_TEST_S3``, else moto); Spark
 reads it with hadoop-aws. The checkpoints are in a folder. All data exists when a query starts, so the micro-batches
 follow one another; the requests of one are those of a long query without those of a short one. A filter makes
 micro-batches without rows. Spark fetches hadoop-aws and Delta from Maven Central.

@@ -34,21 +34,31 @@ from txnstore.cli.commands.txn import txn
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo.command import demo
 from txnstore.errors import (
+    ConsumerClosedError,
     FencedInstanceError,
+    GroupNotEmptyError,
     GroupNotFoundError,
     IllegalGenerationError,
+    InvalidPidMappingError,
+    InvalidTxnTimeoutError,
     OffsetOutOfRangeError,
+    ProducerClosedError,
     ProducerFencedError,
+    ReadOnlyError,
     StorageRefusedError,
     StoreExistsError,
     StoreNotFoundError,
+    TopicAuthorizationError,
     TopicExistsError,
+    TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
     TxnStoreError,
     UnknownMemberError,
+    UnsoundStoreError,
 )
 
 _REJOIN = "Run the command again: it continues at the committed offsets of the group."
+_REPEAT = "Run the command again."
 #: The advice for errors, where it differs from that of the library.
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use the existing store, or add --exist-ok.",
@@ -60,6 +70,16 @@ _ADVICE: dict[type[Exception], str] = {
     GroupNotFoundError: "`txnstore group list` shows all.",
     OffsetOutOfRangeError: "Give an offset in that range, or a word for its ends: --help of the command names them.",
     ProducerFencedError: "Another producer uses this --transactional-id now. Run the command again to fence that one.",
+    InvalidPidMappingError: _REPEAT,
+    ProducerClosedError: _REPEAT,
+    ConsumerClosedError: _REPEAT,
+    TransactionalIdAuthorizationError: TopicAuthorizationError.advice,
+    InvalidTxnTimeoutError: "Give a timeout within these limits.",
+    ReadOnlyError: "",  # A message that names what needs the right to write.
+    UnsoundStoreError: "Look with `txnstore recover --dry-run`; --force vacuums a damaged store, and --foreign ID "
+    "deletes the chains of another one.",
+    GroupNotEmptyError: "Stop its consumers first, or wait for their session timeout. If their gateways never return, "
+    "`txnstore group remove-members` removes the members.",
     IllegalGenerationError: _REJOIN,
     UnknownMemberError: _REJOIN,
     FencedInstanceError: _REJOIN,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,8 @@ def backup(
     target_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Copy the newest snapshot of the store; the number of objects that were copied."""
-    files, root = fsspec.core.url_to_fs(source, use_listings_cache=False, **(source_options or {}))
-    copies, copy_root = fsspec.core.url_to_fs(target, use_listings_cache=False, **(target_options or {}))
+    files, root = _files(source, source_options)
+    copies, copy_root = _files(target, target_options)
     with txnstore.open(source, source_options, read_only=True) as store:
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
@@ -69,6 +70,13 @@ def _store_id(files: fsspec.AbstractFileSystem, root: str) -> object:
         return None
 
 
+def _files(url: str, options: Mapping[str, Any] | None) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system of a URL and its path there; all storage options but ``transport`` are those of fsspec."""
+    known = {name: value for name, value in (options or {}).items() if name != "transport"}
+    files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **known)
+    return files, root
+
+
 def _numbered(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:
     """The keys and sizes of the objects in a folder of a chain, by whose names they are not after the head."""
     files_below = files.find(f"{root}/{folder}", detail=True)
@@ -83,5 +91,8 @@ if __name__ == "__main__":
     parser.add_argument("--source-options", metavar="JSON", type=json.loads, default={})
     parser.add_argument("--target-options", metavar="JSON", type=json.loads, default={})
     arguments = parser.parse_args()
-    copied = backup(arguments.source, arguments.target, arguments.source_options, arguments.target_options)
+    try:
+        copied = backup(arguments.source, arguments.target, arguments.source_options, arguments.target_options)
+    except (txnstore.TxnStoreError, OSError) as error:
+        sys.exit(str(error))
     print(f"{copied} objects copied")

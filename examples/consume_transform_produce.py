@@ -6,6 +6,7 @@ Run it with ``python examples/consume_transform_produce.py [URL]``; without a UR
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 
@@ -52,8 +53,13 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(folder)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    url = parser.parse_args().url
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            main(url or f"{folder}/store")
+        except txnstore.TxnStoreError as error:
+            sys.exit(str(error))

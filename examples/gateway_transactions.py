@@ -7,6 +7,7 @@ starts one on a temporary folder. It needs ``txnstore[gateway]`` and ``confluent
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -121,12 +122,20 @@ def main(servers: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            url = f"{folder}/store"
-            with txnstore.create(url) as store, gateway(url, Path(folder, "gateway.log")) as address:
-                main(address)
-                # Beside the gateway, the library and SQL read the same topics.
-                print("alarms:", store.sql("select count(*) from alarms").fetchall()[0][0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", metavar="HOST:PORT", nargs="?", help="a gateway; else one that this starts")
+    address = parser.parse_args().address
+    try:
+        if address is not None:
+            main(address)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                url = f"{folder}/store"
+                with txnstore.create(url) as store, gateway(url, Path(folder, "gateway.log")) as started:
+                    main(started)
+                    # Beside the gateway, the library and SQL read the same topics.
+                    print("alarms:", store.sql("select count(*) from alarms").fetchall()[0][0])
+    except (txnstore.TxnStoreError, KafkaException) as error:
+        sys.exit(str(error))
+    except TimeoutError:
+        sys.exit(f"no gateway has answered at {address} within {TIMEOUT} seconds")

@@ -7,6 +7,7 @@ Run it with ``python examples/gateway_typed.py [URL]``; without a URL it uses a 
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import kafka
 import pyarrow as pa
-from kafka.errors import InvalidRecordError
+from kafka.errors import InvalidRecordError, KafkaError
 
 import txnstore
 
@@ -75,5 +76,13 @@ def main(url: str, log: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    url = parser.parse_args().url
     with tempfile.TemporaryDirectory() as folder:
-        main(sys.argv[1] if len(sys.argv) > 1 else f"{folder}/store", Path(folder, "gateway.log"))
+        try:
+            main(url or f"{folder}/store", Path(folder, "gateway.log"))
+        except (txnstore.TxnStoreError, KafkaError) as error:
+            sys.exit(str(error))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -90,5 +91,8 @@ if __name__ == "__main__":
     parser.add_argument("url", metavar="URL")
     parser.add_argument("topic", metavar="TOPIC")
     arguments = parser.parse_args()
-    with txnstore.create(arguments.url, exist_ok=True) as opened:
-        print(f"{migrate(arguments.folder, opened, arguments.topic)} records migrated")
+    try:
+        with txnstore.create(arguments.url, exist_ok=True) as opened:
+            print(f"{migrate(arguments.folder, opened, arguments.topic)} records migrated")
+    except (txnstore.TxnStoreError, OSError, ValueError) as error:
+        sys.exit(str(error))

@@ -10,6 +10,7 @@ runs at the same time are safe: the second fences the first. The folder is a pat
 from __future__ import annotations
 
 import argparse
+import sys
 
 import fsspec
 import pyarrow as pa
@@ -55,5 +56,8 @@ if __name__ == "__main__":
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="COLUMN", help="the column that chooses the partition")
     arguments = parser.parse_args()
-    with txnstore.create(arguments.url, exist_ok=True) as opened:
-        print(f"{migrate(arguments.folder, opened, arguments.topic, arguments.key)} rows migrated")
+    try:
+        with txnstore.create(arguments.url, exist_ok=True) as opened:
+            print(f"{migrate(arguments.folder, opened, arguments.topic, arguments.key)} rows migrated")
+    except (txnstore.TxnStoreError, OSError, pa.ArrowException) as error:
+        sys.exit(str(error))

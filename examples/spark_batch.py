@@ -1,14 +1,15 @@
 """PySpark writes a topic in one transaction, once; reads it back; and a Parquet scan agrees.
 
-Run it with a folder or an s3:// URL that holds no store yet:
-
-    python examples/spark_batch.py /tmp/spark-batch-example
+Run it with ``python examples/spark_batch.py [URL]``, the URL of no store yet; without one it uses a temporary folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -47,6 +48,15 @@ def run(spark: SparkSession, url: str) -> None:
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.master("local[2]").appName("txnstore").getOrCreate()
-    run(session, sys.argv[1])
-    session.stop()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    url = parser.parse_args().url
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            session = txnstore.spark.session(master="local[2]", app_name="txnstore")
+            run(session, url or f"{folder}/store")
+            session.stop()
+        except (txnstore.TxnStoreError, PySparkException) as error:
+            sys.exit(str(error))

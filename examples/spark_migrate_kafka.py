@@ -10,11 +10,14 @@ files of Kafka's S3 connectors. Spark fetches its Kafka source, in the VERSION o
 
 from __future__ import annotations
 
+import argparse
 import sys
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import txnstore
+import txnstore.spark
 
 
 def migrate(spark: SparkSession, servers: str, url: str, topic: str, version: int = 1) -> None:
@@ -40,6 +43,14 @@ def migrate(spark: SparkSession, servers: str, url: str, topic: str, version: in
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.master("local[2]").appName("txnstore").getOrCreate()
-    migrate(session, sys.argv[1], sys.argv[2], sys.argv[3])
-    session.stop()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("servers", metavar="SERVERS", help="the brokers: HOST:PORT,…")
+    parser.add_argument("url", metavar="URL", help="a folder, or s3://bucket/prefix")
+    parser.add_argument("topic", metavar="TOPIC")
+    arguments = parser.parse_args()
+    try:
+        session = txnstore.spark.session(master="local[2]", app_name="txnstore")
+        migrate(session, arguments.servers, arguments.url, arguments.topic)
+        session.stop()
+    except (txnstore.TxnStoreError, PySparkException) as error:
+        sys.exit(str(error))

@@ -2,23 +2,26 @@
 
 A sensor is silent when the watermark is five minutes past its last reading. Spark keeps the last reading of each sensor
 in its checkpoint, so a query that starts again goes on with it, and each alarm is in the topic ``silences`` once.
-Run it with a folder or an s3:// URL that holds no store yet, and a new folder for Spark's checkpoint:
-
-    python examples/spark_stateful.py /tmp/spark-stateful-example /tmp/spark-stateful-checkpoint
+Run it with ``python examples/spark_stateful.py [URL CHECKPOINT]``, the URL of no store yet and a new folder for Spark's
+checkpoint; without them it uses a temporary folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import txnstore
+import txnstore.spark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 NOON = 1_767_268_800_000  # of 1 January 2026, in UTC: the first minute of the readings.
 MINUTE = 60_000
 SILENCES = pa.schema([("sensor", pa.string()), ("readings", pa.int64()), ("last", pa.timestamp("ms", "UTC"))])
+#: Each partition of Spark's state costs time in each micro-batch, and the default has 200.
+SETTINGS = {"spark.sql.shuffle.partitions": 2, "spark.sql.session.timeZone": "UTC"}
 #: What arrives before each run of the query: (sensor, minute of the reading).
 ARRIVALS = [
     [("a", 0), ("b", 0), ("a", 1), ("b", 3)],
@@ -96,8 +101,16 @@ def run(spark: SparkSession, url: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    # Each partition of Spark's state costs time in each micro-batch, and the default has 200.
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
-    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    run(session, sys.argv[1], sys.argv[2])
-    session.stop()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="where Spark stores what a query has read")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            session = txnstore.spark.session(master="local[2]", app_name="txnstore", **SETTINGS)
+            run(session, arguments.url or f"{folder}/store", arguments.checkpoint or f"{folder}/checkpoint")
+            session.stop()
+        except (txnstore.TxnStoreError, PySparkException) as error:
+            sys.exit(str(error))

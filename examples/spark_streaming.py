@@ -1,15 +1,17 @@
 """A streaming pipeline between topics, exactly once: orders come in, large ones and totals go out, SQL adds up.
 
-Run it with a folder or an s3:// URL that holds no store yet, and a folder for Spark's checkpoint:
-
-    python examples/spark_streaming.py /tmp/spark-streaming-example /tmp/spark-streaming-checkpoint
+Run it with ``python examples/spark_streaming.py [URL CHECKPOINT]``, the URL of no store yet and a new folder for
+Spark's checkpoint; without them it uses a temporary folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+import tempfile
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -68,6 +70,16 @@ def run(spark: SparkSession, url: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.master("local[2]").appName("txnstore").getOrCreate()
-    run(session, sys.argv[1], sys.argv[2])
-    session.stop()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help="where Spark stores what a query has read")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            session = txnstore.spark.session(master="local[2]", app_name="txnstore")
+            run(session, arguments.url or f"{folder}/store", arguments.checkpoint or f"{folder}/checkpoint")
+            session.stop()
+        except (txnstore.TxnStoreError, PySparkException) as error:
+            sys.exit(str(error))

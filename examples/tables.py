@@ -9,12 +9,12 @@ Run it with ``python examples/tables.py [URL]``; without a URL it uses a tempora
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -122,8 +122,13 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(Path(folder, "store").as_uri())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="a folder, or s3://bucket/prefix; else a temporary folder"
+    )
+    url = parser.parse_args().url
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            main(url or f"{folder}/store")
+        except txnstore.TxnStoreError as error:
+            sys.exit(str(error))

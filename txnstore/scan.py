@@ -37,8 +37,8 @@ class Scan:
     """A part of a topic in one snapshot, ordered by partition, then offset. Creating it reads no data.
 
     It can be read as often as needed, with the same result. It speaks the Arrow C stream protocol, so
-    ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB accept it. Segments are fetched and decoded in
-    parallel ahead of the reader, within a bounded window.
+    ``pa.table(scan)`` and DuckDB accept it; :meth:`to_polars` gives a frame of Polars. Segments are fetched and decoded
+    in parallel ahead of the reader, within a bounded window.
 
     Args:
         connection: The connection to the store.

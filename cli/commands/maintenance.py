@@ -100,10 +100,10 @@ def _compact(
         app.out.record({"held": report.held})
     elif report.held:
         app.out.note(f"{counted(report.held, 'partition')} left to other compactors, which work on them")
-    if rows:
+    if report.merges or report.aborted:
         app.out.note(
-            f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "
-            f"{report.segments_after:,}; {report.aborted:,} aborted batches dropped"
+            f"{'Would merge' if dry_run else 'Merged'} {counted(report.segments_before, 'segment')} into "
+            f"{report.segments_after:,}; dropped {counted(report.aborted, 'aborted batch', 'aborted batches')}"
         )
     if report.deleted_records:
         deleted = counted(report.deleted_records, "record")

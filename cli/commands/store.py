@@ -54,6 +54,7 @@ def info(app: App) -> None:
     """Show what is in the store and what it cost to look."""
     from txnstore.core.groups.offsets import exists
     from txnstore.core.log.visibility import count_records
+    from txnstore.storage.base import transport_of
 
     with app.connect() as connection:
         view = connection.view(refresh=False)
@@ -62,6 +63,7 @@ def info(app: App) -> None:
         app.out.record(
             {
                 "url": connection.url,
+                "transport": transport_of(connection.objects),
                 "store_id": connection.store_id,
                 "chains": view.chains,
                 "transaction_max_timeout_ms": connection.transaction_max_timeout_ms,

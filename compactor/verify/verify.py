@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from txnstore.chain import keys
 from txnstore.chain.checkpoints.document import HeadDocument
@@ -51,7 +51,7 @@ class VerifyReport:
     bytes_read: int
     deep: bool
     foreign: tuple[str, ...] = ()
-    rules: tuple[RuleReport, ...] = ()
+    rules: tuple[RuleReport, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 #: The Spark tests share a session: a JVM, which is slow to start and large.
-_SPARK = "tests/integration/test_spark_"
+_SPARK = "tests/integration/spark/"
 _BY_FILE = ("tests/protocol/", "tests/unit/", "tests/integration/test_wheel.py")
 
 

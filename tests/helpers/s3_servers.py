@@ -21,17 +21,25 @@ def fresh_bucket(server: S3Server) -> str:
     return server.create_bucket(f"txnstore-test-{_RUN}-{next(_numbers)}")
 
 
+class _ThroughS3fs(S3Server):
+    """A server whose options choose s3fs, with obstore installed or not; tests of transports choose themselves."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {**super().storage_options, "transport": "s3fs"}
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """The S3 server that ``TXNSTORE_TEST_S3`` names, or else ministack."""
-    with S3Server() as server:
+    """The S3 server that ``TXNSTORE_TEST_S3`` names, or else moto."""
+    with _ThroughS3fs() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[S3Server]:
     """Moto, behind a lock."""
-    with S3Server("moto") as server:
+    with _ThroughS3fs("moto") as server:
         yield server
 
 
@@ -64,4 +72,4 @@ def request_log(s3_server: S3Server) -> Iterator[RequestLog]:
 @pytest.fixture
 def logged_options(request_log: RequestLog) -> dict[str, Any]:
     """Like ``storage_options``, but through ``request_log``."""
-    return storage_options(request_log.url)
+    return {**storage_options(request_log.url), "transport": "s3fs"}

@@ -1,4 +1,4 @@
-"""The examples that need no Spark, each as its docstring says; ``test_spark_examples.py`` has those that do."""
+"""The examples, each run as its docstring says."""
 
 from __future__ import annotations
 
@@ -16,50 +16,119 @@ import pytest
 
 import txnstore
 from tests.helpers.gateway import serving
+from tests.helpers.spark_home import environment, link_spark_home
+from tests.integration import test_backup
 
 ROOT = Path(__file__).parents[2]
 _PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": _PATH}
 
 
-def run(name: str, *arguments: str | Path) -> str:
-    """What an example prints, run as a process."""
+def ran(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """An example, run as a process."""
     command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
-    done = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    """What an example prints. Spark logs to standard error, others print nothing there."""
+    done = ran(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" or name.startswith("spark_")
     return done.stdout
 
 
-def test_every_example_is_in_the_readme_and_runs_in_a_test() -> None:
+#: What examples print that run without arguments.
+ALONE = {
+    "quickstart.py": ["aborted: there are no pears", "read_committed: [{'_partition':", "read_uncommitted: ["],
+    "sql.py": ["before the refresh: 30 orders", "after the refresh: 31 orders"],
+    "tables.py": [
+        "cut 1: 100 orders, 70 changes",
+        "cut 2: 200 orders, 140 changes",
+        "cut 3, after a compaction: 0 copies left",
+        "pyiceberg: ",
+    ],
+    "consume_transform_produce.py": ["first run: 1000 readings", "second run: 0 readings", "99 alarms"],
+}
+ON_SPARK = {
+    "spark_batch.py": ["records: 100000", "sum of amounts: 2450000"],
+    "spark_streaming.py": ["│         1200 │", "│ 294000 │"],
+    "spark_stateful.py": [
+        "run 1: 0 late; silent, with readings and last minute: []",
+        "run 2: 0 late; silent, with readings and last minute: [('b', 2, 3)]",
+        "run 3: 1 late; silent, with readings and last minute: [('a', 3, 5), ('b', 2, 3), ('c', 2, 11)]",
+    ],
+}
+#: The examples that a harness runs, since they need a broker of Kafka.
+WITH_A_BROKER = {"spark_migrate_kafka.py": "make migration"}
+NO_FOLDER = "it is a file, not a folder. Choose another folder."
+PYTHON = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_every_example_is_in_the_readme_and_runs_in_a_test(request: pytest.FixtureRequest) -> None:
+    """Each has its output in a table of this module, or the test of its name."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    names = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_file())
-    assert len(names) > 10
-    assert [name for name in names if f"(examples/{name})" not in readme] == []
-    assert [name for name in names if f'"{name}"' not in tests] == []
+    files = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_file())
+    assert [name for name in files if f"(examples/{name})" not in readme] == []
+    own = {
+        "backup.py": test_backup.test_a_backup_is_the_store_at_a_snapshot,
+        "migrate_parquet.py": test_a_parquet_folder_is_migrated_once,
+        "migrate_kafka.py": test_files_of_a_kafka_connector_are_migrated_once,
+        "gateway_transactions.py": test_kafkas_client_processes_each_record_once_through_a_gateway,
+        "gateway_typed.py": test_typed_rows_come_from_kafkas_client,
+        "analysis.ipynb": test_the_notebook_runs,
+    }
+    assert sorted([*ALONE, *ON_SPARK, *WITH_A_BROKER, *own]) == files
+    assert all(command in readme for command in WITH_A_BROKER.values())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_example_runs_with_and_without_a_url(name: str, tmp_path: Path) -> None:
+    for arguments in ([], [tmp_path / "store"]):
+        output = run(name, *arguments)
+        assert [text for text in ALONE[name] if text not in output] == [], output
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_an_example_of_spark_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in environment(link_spark_home(tmp_path)).items():
+        monkeypatch.setitem(_ENVIRONMENT, variable, value)
+    output = run(name)
+    assert [text for text in ON_SPARK[name] if text not in output] == [], output
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_an_example_says_how_to_run_it(name: str) -> None:
+    done = ran(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {name} [-h]")
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "arguments", "sentence"),
     [
-        ("quickstart.py", ["aborted: there are no pears", "read_committed: [{'_partition':", "read_uncommitted: ["]),
-        ("sql.py", ["before the refresh: 30 orders", "after the refresh: 31 orders"]),
-        (
-            "tables.py",
-            [
-                "cut 1: 100 orders, 70 changes",
-                "cut 2: 200 orders, 140 changes",
-                "cut 3, after a compaction: 0 copies left",
-                "pyiceberg: ",
-            ],
+        *(
+            (name, ["FILE"], "it is a file, not a folder. Choose another folder.")
+            for name in [*ALONE, "gateway_typed.py"]
         ),
-        ("consume_transform_produce.py", ["first run: 1000 readings", "second run: 0 readings", "99 alarms"]),
+        ("migrate_parquet.py", ["FOLDER", "FILE", "t"], "it is a file, not a folder. Choose another folder."),
+        ("migrate_parquet.py", ["FOLDER", "STORE", "t"], "there are no Parquet files in FOLDER"),
+        ("migrate_kafka.py", ["FOLDER", "STORE", "t"], "there are no files of a connector in FOLDER/t"),
+        ("backup.py", ["FOLDER", "STORE"], "there is no txnstore at file://FOLDER: it has no store.json"),
+        *((name, ["1", "2", "3", "4"], "error: unrecognized arguments: ") for name in PYTHON),
     ],
 )
-def test_an_example_runs_with_and_without_a_url(name: str, expected: list[str], tmp_path: Path) -> None:
-    for arguments in ([], [tmp_path / "store"]):
-        output = run(name, *arguments)
-        assert [text for text in expected if text not in output] == [], output
+def test_an_example_with_wrong_arguments_ends_with_a_sentence(
+    name: str, arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    places = {"FILE": tmp_path / "file", "FOLDER": tmp_path / "folder", "STORE": tmp_path / "store"}
+    places["FILE"].write_text("no store")
+    places["FOLDER"].mkdir()
+    done = ran(name, *[places.get(argument, argument) for argument in arguments])
+    assert done.returncode != 0
+    assert sentence.replace("FOLDER", str(places["FOLDER"])) in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_kafkas_client_processes_each_record_once_through_a_gateway(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,16 @@ def test_the_session_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
     with Session(tmp_path, f"{fresh_bucket(s3_server)}/events", env) as session:
         for printed, shown in _play(session):
             assert printed == shown
+
+
+@pytest.mark.slow
+def test_the_python_of_the_session_passes_a_type_checker(tmp_path: Path) -> None:
+    """Strictly, as this project is checked."""
+    program = tmp_path / "session.py"
+    program.write_text("\n".join(block.code for block in blocks(session_of(TEXT)) if block.language == "python"))
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=README.parent)
+    assert done.stdout.startswith("Success"), done.stdout
 
 
 def test_nothing_of_the_readme_is_outside_of_the_session_but_make_and_pip() -> None:

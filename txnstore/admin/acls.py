@@ -54,6 +54,9 @@ class Acls:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def __repr__(self) -> str:
+        return f"<the rules of {self._connection.url}>"
+
     def enable(self, super_users: Iterable[str] | str, *, allow_if_no_acl: bool = False) -> AuthorizationSettings:
         """Check the rights of all commands from now on (``declared``). Older releases cannot write to the store then.
 

@@ -58,6 +58,10 @@ class _SendFuture(Generic[T]):
     def _value(self, timeout: float | None) -> T:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        partitions = ", ".join(sorted({str(batch.tp) for batch in self._batches()})) or "no partition"
+        return f"<txnstore.{type(self).__name__} of {partitions}, {'done' if self.done() else 'pending'}>"
+
     def done(self) -> bool:
         """Whether the outcome is known."""
         return all(batch.settled for batch in self._batches())

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    # Checkers know ``Record`` alone as ``Record[Any]``; the interpreter knows defaults from Python 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    V = TypeVarWithDefault("V", default=Any)
+else:
+    V = TypeVar("V")
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Generic[V]):
     """A record of a partition.
+
+    A checker takes what is read for ``Record[Any]``: one consumer reads topics with and without a schema. Say which
+    where it matters: ``records: list[Record[bytes]] = consumer.poll()``, or ``Record[dict[str, Any]]`` for rows.
 
     Attributes:
         topic: The name of the topic.
@@ -28,5 +38,5 @@ class Record:
     offset: int
     timestamp: int
     key: Any
-    value: bytes | Mapping[str, Any] | None
+    value: V
     headers: Headers = field(default=())

@@ -45,7 +45,8 @@ def session(*, master: str | None = None, app_name: str | None = None, **conf: o
             ``spark.pyspark.python`` replaces ``PYSPARK_PYTHON``.
 
     Raises:
-        InvalidConfigError: A name is not a setting of Spark, or the workers do not find txnstore.
+        InvalidConfigError: A name is not a setting of Spark, PySpark is not installed, or the workers do not find
+            txnstore.
     """
     from txnstore.spark.workers import make_session
 
@@ -187,7 +188,8 @@ def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
     """Start a query, and wait until its first micro-batch is committed, or there is nothing to read.
 
     ``writer.start()`` returns before the query has read its checkpoint and asked its sources. This raises the error of
-    a query that ends in between, such as offsets outside the log or the checkpoint of another store.
+    a query that ends in between, such as offsets outside the log or the checkpoint of another store. A query whose
+    Python process did not start within Spark's 10 seconds, as on a busy machine, is started again, up to four times.
 
     Args:
         writer: The writer of any stream, with all its options.

@@ -70,8 +70,11 @@ def _lacking(python: str, path: str, folder: str) -> str:
 
 def make_session(master: str | None, app_name: str | None, conf: dict[str, object]) -> SparkSession:
     """Implements :func:`txnstore.spark.session`."""
-    from pyspark.sql import SparkSession
-
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        msg = "PySpark is not installed: install txnstore[spark]"
+        raise InvalidConfigError(msg) from error
     for name in conf:
         if not name.startswith("spark."):
             msg = (

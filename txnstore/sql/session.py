@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from txnstore.threads import ForkLock
 if TYPE_CHECKING:
     import duckdb
 
+#: What DuckDB proposes for a topic that does not exist if no topic has a similar name: a table of its own.
+_OWN_TABLE = re.compile(r'\nDid you mean "(?:\w+\.)?(?:pg|duckdb|sqlite|pragma)_\w+"\?')
 _numbers = itertools.count(1)
 #: The sessions of this process whose databases are open, by the number in their view ``txn.snapshot``.
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
@@ -257,6 +260,8 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
         if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
             raise judged(session.connection, damage) from damage.__cause__
+        if isinstance(error, duckdb.CatalogException):
+            error.args = (_OWN_TABLE.sub("", str(error)),)
         if query is not None and (advice := session.quoting_advice(query)):
             error.add_note(advice)
         raise

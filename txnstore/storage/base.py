@@ -139,6 +139,11 @@ def method_of(objects: ObjectStore, name: str) -> Callable[..., Any] | None:
     return next((method for method in methods if method is not None), None)
 
 
+def transport_of(objects: ObjectStore) -> str | None:
+    """The library that sends the requests to S3, s3fs or obstore; None before the first one, or on other storage."""
+    return next((name for layer in layers(objects) if (name := getattr(layer, "transport", None))), None)
+
+
 def unwrapped(objects: ObjectStore) -> ObjectStore:
     """The store below wrappers that only count, repeat or remember requests.
 

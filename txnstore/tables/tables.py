@@ -115,6 +115,9 @@ class Tables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def __repr__(self) -> str:
+        return f"<the tables of {self._connection.url}>"
+
     def enable(self, topic: str) -> int:
         """Give a topic a table: ``table.format=iceberg``. The next :meth:`sync` publishes it.
 

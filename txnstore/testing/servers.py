@@ -27,7 +27,7 @@ Kind = Literal["ministack", "moto", "minio", "versitygw", "given"]
 
 START_TIMEOUT_S = 180.0
 GIVEN = "TXNSTORE_TEST_S3"
-"""The environment variable with the default server: a kind, or the endpoint of a running server; empty: ministack."""
+"""The environment variable with the default server: a kind, or the endpoint of a running server; empty: moto."""
 _REGION = "us-east-1"
 #: A guard against hangs: a busy machine is no fault of the server.
 _LIMIT_S = 120
@@ -35,7 +35,7 @@ _LIMIT_S = 120
 
 def _default() -> tuple[Kind, str]:
     """The kind of the default server, and the endpoint of a given one."""
-    value = os.environ.get(GIVEN) or "ministack"
+    value = os.environ.get(GIVEN) or "moto"
     if "://" in value:
         return "given", value.rstrip("/")
     kinds = [kind for kind in get_args(Kind) if kind != "given"]
@@ -52,7 +52,7 @@ class S3Server:
 
     Args:
         kind: ``"ministack"``, ``"moto"``, ``"minio"``, ``"versitygw"`` or ``"given"``; by default as the environment
-            variable ``TXNSTORE_TEST_S3`` says, else ``"ministack"``.
+            variable ``TXNSTORE_TEST_S3`` says, else ``"moto"``.
         folder: Where ``"minio"`` and ``"versitygw"`` keep their objects; by default a temporary folder, which is
             deleted with the server. With a folder, :meth:`start` after :meth:`kill` or :meth:`stop` continues with the
             same objects at the same URL.

@@ -207,7 +207,8 @@ class RequestLog:
                 else:
                     response, keep = await server.ask(message.raw + body, request.method)
                     if fault is not None:
-                        response = _changed(response, fault, body, head_only=request.method == "HEAD")
+                        answer, response = response, _changed(response, fault, body, head_only=request.method == "HEAD")
+                        keep = keep or response is not answer  # An answer of the proxy announces no close.
                 self._answered(request, status_of(response))
                 if what is Break.DROP_AFTER:
                     break

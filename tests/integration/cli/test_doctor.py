@@ -79,7 +79,7 @@ def test_lifecycle_rules_and_versions_of_a_bucket_are_read(moto_server: S3Server
     bucket = url.split("/")[2]
     with txnstore.create(url, storage_options=options) as store:
         assert _bucket_findings(store) == {"versioning": "ok", "lifecycle": "ok", "uploads": "note"}
-        files = S3FileSystem(**options)
+        files = S3FileSystem(**{name: value for name, value in options.items() if name != "transport"})
         files.call_s3("put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         files.call_s3("put_bucket_lifecycle_configuration", Bucket=bucket, LifecycleConfiguration={"Rules": [
             _rule("uploads", "", AbortIncompleteMultipartUpload={"DaysAfterInitiation": 3}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,14 +186,6 @@ def test_a_session_may_know_the_source_by_registration(spark: SparkSession, stor
     other = spark.newSession()
     register(other)
     assert load(other, store.url, "typed").count() == 40
-
-
-def test_the_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "spark_batch.py"))
-    script["run"](spark, str(tmp_path / "store"))
-    output = capsys.readouterr().out
-    assert "records: 100000" in output
-    assert "sum of amounts: 2450000" in output
 
 
 @pytest.mark.parametrize("name", ["100%25 of it", "a b%", "*[a-b]{c}?", "year=2026"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import runpy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,13 +192,6 @@ def test_a_stream_decodes_the_columns_that_it_names(spark: SparkSession, store: 
     wrong = reader.schema("value string").load(store.url)
     with pytest.raises(StreamingQueryException, match="'value' is of type binary; the schema of the read says string"):
         drain(stream_to(wrong, store.url, tmp_path / "wrong", topic="out"))
-
-
-def test_the_example(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "spark_streaming.py"))
-    script["run"](spark, str(tmp_path / "store"), str(tmp_path / "checkpoint"))
-    totals = [int(number) for number in re.findall(r"│\s+(\d+)\s+│", capsys.readouterr().out)]
-    assert totals == [1200, 294_000, 294_000]
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

@@ -267,6 +267,11 @@ def test_errors_in_a_query_are_those_of_duckdb(store: Store) -> None:
         read_table(connection_of(store), "SELECT * FROM nope")
     with pytest.raises(duckdb.BinderException, match="nope"):
         read_table(connection_of(store), "SELECT nope FROM orders")
+    with pytest.raises(duckdb.CatalogException) as caught:
+        store.sql("SELECT * FROM nothing_like_it")
+    assert "Did you mean" not in str(caught.value), "a table of DuckDB itself is no advice"
+    with pytest.raises(duckdb.CatalogException, match=r'Did you mean "orders"\?'):
+        store.sql("SELECT * FROM ordres")
 
 
 def test_wrong_arguments_are_named(store: Store) -> None:

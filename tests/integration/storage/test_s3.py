@@ -85,7 +85,7 @@ def test_running_server_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
         store.close()
         monkeypatch.delenv("TXNSTORE_TEST_S3")
         assert running.storage_options["key"] == "test-access-key"
-        assert S3Server().kind == "ministack"
+        assert S3Server().kind == "moto"
 
 
 # --- requests on the wire ---------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_an_open_does_not_load_s3fs(
 
     Of eight chains most are empty, which an open makes sure of by lists with a limit.
     """
-    url = f"{s3_bucket_url}/store"
+    url, storage_options = f"{s3_bucket_url}/store", {**storage_options, "transport": "obstore"}
     with txnstore.create(url, storage_options=storage_options, chains=chains) as store:
         store.create_topic("t")
         store.producer(linger=None).send("t", b"1").result()

@@ -7,6 +7,7 @@ and checkpoints are awaited after it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_LOG = logging.getLogger(__name__)
+
 #: The pause between two looks at a query, in seconds.
 _PAUSE_S = 0.05
+#: How often a query is started whose Python process was too slow: Spark waits 10 seconds, and has no setting for it.
+_STARTS = 5
+#: What Spark says of a Python process that had not connected after these 10 seconds.
+_TOO_SLOW = "Python worker failed to connect back"
 
 
 def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
@@ -42,10 +49,21 @@ def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWr
 
 def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
     """Implements :func:`txnstore.spark.start`."""
-    query = writer.start()
-    for _ in range(max(1, int(timeout / _PAUSE_S))):
-        if query.awaitTermination(_PAUSE_S) or _has_read(query):  # type: ignore[arg-type]  # It takes fractions, too.
-            break
+    from pyspark.errors import StreamingQueryException
+
+    for start in range(1, _STARTS + 1):
+        query = writer.start()
+        try:
+            for _ in range(max(1, int(timeout / _PAUSE_S))):
+                if query.awaitTermination(_PAUSE_S) or _has_read(query):  # type: ignore[arg-type]  # It takes fractions.
+                    break
+        except StreamingQueryException as error:
+            # The query has read and written nothing: the process of its source had not even started.
+            if start == _STARTS or _TOO_SLOW not in str(error):
+                raise
+            _LOG.warning("Spark gave up on a Python process after 10 seconds: the query is started again")
+            continue
+        break
     return query
 
 
