@@ -15,3 +15,4 @@ def test_a_gateway_survives_frames_that_are_nearly_valid(tmp_path: Path) -> None
     assert outcome.frames["answered"] > 50
     assert outcome.frames["decoded"] > 50
     assert outcome.frames["closed"] > 50
+    assert outcome.frames["refused"] > 1000, "each length and count of each request, and some again"
