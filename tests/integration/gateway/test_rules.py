@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,9 +39,8 @@ def gateway(admin: txnstore.Store) -> Iterator[RunningGateway]:
 
 
 def _until(is_reached: Callable[[], bool]) -> None:
-    deadline = time.perf_counter() + 10
     while not is_reached():
-        assert time.perf_counter() < deadline, "the gateway did not follow"
+        pass  # The test's own timeout ends it.
 
 
 def _produced(client: Client) -> int:

@@ -36,8 +36,7 @@ def test_parts_of_requests_that_fill_the_budget_do_not_wait_for_each_other() -> 
             ended.append(name)
             held.release()
 
-        async with asyncio.timeout(10):
-            await asyncio.gather(*(receive(name) for name in "abcdefgh"))
+        await asyncio.gather(*(receive(name) for name in "abcdefgh"))
         assert (budget.used, budget.preferred, budget.is_short) == (0, None, False)
         return ended
 
@@ -63,8 +62,7 @@ def test_at_most_one_request_is_in_memory_beyond_the_budget() -> None:
         for task in tasks[::7]:
             await asyncio.sleep(0)
             task.cancel()
-        async with asyncio.timeout(30):
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         assert budget.used == 0
         assert 1000 < most <= 1000 + 39 * 63
 

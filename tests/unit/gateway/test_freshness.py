@@ -23,8 +23,7 @@ def run(store: Store, scenario: Callable[[Freshness], Awaitable[None]]) -> None:
     async def with_freshness() -> None:
         with ThreadPoolExecutor(4) as threads:
             freshness = Freshness(store._connection, threads)
-            async with asyncio.timeout(30):
-                await scenario(freshness)
+            await scenario(freshness)
             await freshness.close()
 
     asyncio.run(with_freshness())

@@ -41,8 +41,7 @@ def run(
 
         grace = 0
         try:
-            async with asyncio.timeout(60):
-                await scenario(server, connect)
+            await scenario(server, connect)
             grace = 30
         finally:
             for writer in opened:
