@@ -188,14 +188,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "a broker that has pending offsets of the producer does not look at the id",
     ),
     Allowed(
-        "offsets_of_transactions",
-        "a negative offset, .*|decided, .*|the same, not stable, .*",
-        ".*(error_code|committed_offset)",
-        "none|-5",
-        "invalid_config|2",
-        "no offset is negative",
-    ),
-    Allowed(
         "ends",
         "the opposite after an abort, END_TXN 5",
         "error_code",
@@ -210,9 +202,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "transaction_abortable|-1",
         "none|0",
         "a batch of an ended transaction of the session is a duplicate",
-    ),
-    Allowed(
-        "committed_offsets", "a negative offset, .*", ".*error_code", "none", "invalid_config", "no offset is negative"
     ),
     Allowed(
         "transactional_appends",

@@ -287,3 +287,16 @@ def test_who_is_authenticated_is_the_principal_of_the_rules(secured: ServedStore
     with serving(secured.store) as open_to_all:
         answer = _produce(ServedStore(secured.store, open_to_all), values_batch([b"v"]))
     assert answer.error_code is ErrorCode.none
+
+
+def test_a_committed_offset_may_be_negative(served: ServedStore) -> None:
+    """A group is reset to its default so by kafkajs, which reads it back as none."""
+    for number in (-1, -2):
+        parts = [{"partition_index": 0, "committed_offset": number}]
+        commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": parts}]}
+        answer = served.ask(Api.OFFSET_COMMIT, commit, 8)
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.none
+        asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}]}
+        found = served.ask(Api.OFFSET_FETCH, asked, 7).topics[0].partitions[0]
+        assert (found.error_code, found.committed_offset) == (ErrorCode.none, number)
+        assert [position.offset for position in served.store.groups()[0].positions] == [None]

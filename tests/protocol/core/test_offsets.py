@@ -9,7 +9,7 @@ from txnstore.core.catalog.model import DeleteTopic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupMarkerWritten, GroupOffset
 from txnstore.core.groups.model import OffsetAndMetadata
-from txnstore.core.groups.offsets import MAX_METADATA_LENGTH, committed
+from txnstore.core.groups.offsets import MAX_METADATA_LENGTH, committed, group_offset
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.errors import (
@@ -192,7 +192,7 @@ def test_bad_offsets_are_refused_as_a_whole(world: World) -> None:
         (OffsetMetadataTooLargeError, GroupOffset(topic="t", partition=1, offset=1, metadata=good.metadata + "x")),
         (UnknownTopicOrPartitionError, GroupOffset(topic="t", partition=2, offset=1)),
         (UnknownTopicOrPartitionError, GroupOffset(topic="nope", partition=0, offset=1)),
-        (InvalidConfigError, GroupOffset(topic="t", partition=1, offset=-1)),
+        (InvalidConfigError, GroupOffset(topic="t", partition=1, offset=2**63)),
     ]
     client = world.client("a")
     for error, item in bad:
@@ -200,6 +200,19 @@ def test_bad_offsets_are_refused_as_a_whole(world: World) -> None:
         world.refuse(error, client.append(client.numbered(), offsets=TxnOffsets("g", (good, item))))
     world.do(CommitOffsets(TxnOffsets("g", (good,))))
     assert world.offset() == 1
+
+
+def test_a_negative_offset_is_none(world: World) -> None:
+    """As Kafka's brokers take it, and its clients read it: kafkajs resets a group to its default so."""
+    world.commit_offset(3)
+    for number in (-1, -2, -(2**63)):
+        world.do(CommitOffsets(TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=number),))))
+        assert committed(world.state, "g", T0) is None
+        assert world.state.groups["g"].offsets[T0].value.offset == number, "gateways answer what was committed"
+        with pytest.raises(InvalidConfigError, match=f"offset {number} of t-0: it must be 0 to"):
+            group_offset(T0, number)
+    world.commit_offset(4)
+    assert world.offset() == 4
 
 
 def test_empty_offset_commit_emits_nothing(world: World) -> None:

@@ -94,8 +94,8 @@ def _group(state: State, **changes: Any) -> State:
     return replace(state, groups=state.groups.insert("g", replace(state.groups["g"], **changes)))
 
 
-def _offset(state: State, tp: TopicPartition, offset: int = 1, position: int = 0) -> State:
-    value = CommittedOffset(OffsetAndMetadata(offset), position)
+def _offset(state: State, tp: TopicPartition, position: int = 0) -> State:
+    value = CommittedOffset(OffsetAndMetadata(1), position)
     return _group(state, offsets=state.groups["g"].offsets.insert(tp, value))
 
 
@@ -198,7 +198,6 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("pending_offsets_have_a_transaction", "producer id 77", lambda s: _group(
         s, pending=s.groups["g"].pending.insert(77, s.groups["g"].offsets))),
     ("group_offsets_sound", "nowhere-0", lambda s: _offset(s, NOWHERE)),
-    ("group_offsets_sound", "offset -1", lambda s: _offset(s, T1, offset=-1)),
     ("group_offsets_sound", "position 9", lambda s: _offset(s, T1, position=9)),
 ]  # fmt: skip
 

@@ -38,8 +38,8 @@ MAX_METADATA_LENGTH = 4096
 #: Kafka's ``offsets.retention.minutes``, one week, in ms.
 OFFSETS_RETENTION_MS = 7 * 86_400_000
 
-#: The largest offset, a signed 64-bit integer as in Kafka and Arrow.
-MAX_OFFSET = 2**63 - 1
+#: The offsets that a group can have: signed 64-bit integers, as in Kafka. A negative one says that it has none.
+_OFFSETS = range(-(2**63), 2**63)
 
 
 class HasGroups(Protocol):
@@ -57,7 +57,8 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
         value: The next offset to read: any integer, those of numpy included, or an :class:`OffsetAndMetadata`.
 
     Raises:
-        InvalidConfigError: A value has another type.
+        InvalidConfigError: A value has another type, or the offset is out of range. Only clients of gateways commit
+            negative ones, as those of brokers do; Java's consumer refuses them, too.
     """
     item = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     try:
@@ -68,10 +69,14 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
     if not isinstance(item.metadata, str) or not is_unicode(item.metadata):
         msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {item.metadata!r}"
         raise InvalidConfigError(msg)
+    offset = check_integer(f"the offset of {topic}-{partition}", item.offset)
+    if not 0 <= offset < _OFFSETS.stop:
+        msg = f"a group cannot commit offset {offset} of {topic}-{partition}: it must be 0 to 2**63 - 1"
+        raise InvalidConfigError(msg)
     return GroupOffset(
         topic=check_topic_name(topic),
         partition=check_integer(f"the partition of {topic!r}", partition),
-        offset=check_integer(f"the offset of {topic}-{partition}", item.offset),
+        offset=offset,
         metadata=item.metadata,
         leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", item.leader_epoch),
     )
@@ -236,8 +241,8 @@ def check_offset(group: str, item: GroupOffset) -> None:
         InvalidConfigError: The offset is out of range.
         OffsetMetadataTooLargeError: The metadata is longer than :data:`MAX_METADATA_LENGTH`.
     """
-    if not 0 <= item.offset <= MAX_OFFSET:
-        msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 to 2**63 - 1"
+    if item.offset not in _OFFSETS:
+        msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it is no 64-bit integer"
         raise InvalidConfigError(msg)
     if len(item.metadata.encode("utf-16-le")) > 2 * MAX_METADATA_LENGTH:
         msg = f"the metadata of {item.tp} in group {group!r} is longer than {MAX_METADATA_LENGTH} characters"
@@ -272,7 +277,7 @@ def committed(
     require_stable: bool = True,
     strict: bool = False,
 ) -> OffsetAndMetadata | None:
-    """The committed offset of a group in a partition, or None.
+    """The committed offset of a group in a partition; None without one, or if it is negative, as for Kafka's clients.
 
     Args:
         state: A view, or a state; the state of one of several chains may have offsets of deleted topics (OFF-18).
@@ -293,7 +298,7 @@ def committed(
         msg = f"an open transaction has a pending offset of {where} in group {group!r}"
         raise UnstableOffsetCommitError(msg)
     value = record.offsets.get(tp)
-    return value.value if value is not None else None
+    return value.value if value is not None and value.value.offset >= 0 else None
 
 
 def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTION_MS) -> list[TopicPartition]:
