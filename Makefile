@@ -352,6 +352,10 @@ readers: $(if $(filter spark,$(CHOSEN_READERS)),java $(READERS)/$(ICEBERG_JAR)) 
 readers-short: $(STAMP) $(SHORT_READERS:%=$(READERS)/%/.installed) ## As readers, one history, with pyiceberg, DuckDB and Polars: less than three minutes
 	'$(BIN)/python' -m tests.readers '$(READERS)' $(SHORT_READERS) --seeds 3 1 --keep '$(READERS)/kept'
 
+.PHONY: differential-readers
+differential-readers: $(STAMP) ## Compare all readers of COUNT=100 random histories from SEED=0 on with a model: ONLY="scan sql"
+	'$(BIN)/python' -m tests.harness.readers --first '$(SEED)' --count '$(COUNT)' $(if $(ONLY),--readers $(ONLY))
+
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks

@@ -59,6 +59,11 @@ class Entry:
         return bool(self.file["content"] != _DATA)
 
     @property
+    def partition(self) -> int:
+        """The partition of the topic whose rows it has."""
+        return int(self.file["partition"]["_partition_id"])
+
+    @property
     def path(self) -> str:
         return str(self.file["file_path"])
 
@@ -93,6 +98,10 @@ class PlainTable:
             number = self.snapshots[snapshot_id].get("schema-id", number)
         [schema] = [each for each in self.document["schemas"] if each["schema-id"] == number]
         return dict(schema)
+
+    def bytes_of(self, entry: Entry) -> bytes:
+        """The content of a file."""
+        return self._fetch(entry.path)
 
     def rows(self, snapshot_id: int | None = None) -> list[Row]:
         """The rows of a snapshot, with the columns of its schema; None: the current snapshot and schema."""
@@ -142,7 +151,7 @@ class PlainTable:
         table = pq.read_table(pa.BufferReader(data))
         if table.num_rows != entry.file["record_count"]:
             raise TableError(f"{entry.path} has {table.num_rows} rows, not as its manifest says")
-        gone = self._positions(entry, deletes)
+        gone = self.positions(entry, deletes)
         if gone and max(gone) >= table.num_rows:
             raise TableError(f"a row of {entry.path} is deleted that it does not have")
         identity = {source: entry.file["partition"][name] for source, name in self._identities()}
@@ -155,7 +164,7 @@ class PlainTable:
             if place not in gone:
                 yield {each["name"]: _column(each, row, names, mapping, identity) for each in fields}
 
-    def _positions(self, entry: Entry, deletes: list[Entry]) -> set[int]:
+    def positions(self, entry: Entry, deletes: list[Entry]) -> set[int]:
         """The rows of a data file that are deleted."""
         positions: set[int] = set()
         for delete in deletes:

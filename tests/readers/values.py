@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 #: A column of each type that a topic may have; nested ones have the others inside.
-_TYPES: tuple[pa.DataType, ...] = (
+TYPES: tuple[pa.DataType, ...] = (
     pa.bool_(),
     pa.int8(),
     pa.int16(),
@@ -57,7 +57,7 @@ _WORDS = ("", "a", "ß", "日本", "two words", "x" * 40, 'q"uote', "null", "\n"
 def new_schema(rng: random.Random) -> pa.Schema:
     """A schema with a column ``id``, a column ``name`` that may be a key, and some of all types."""
     names = rng.sample(_NAMES, rng.randint(2, 7))
-    own = [pa.field(name, rng.choice(_TYPES)) for name in names]
+    own = [pa.field(name, rng.choice(TYPES)) for name in names]
     return pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string()), *own])
 
 
@@ -65,19 +65,19 @@ def evolved(rng: random.Random, schema: pa.Schema, key: str | None) -> pa.Schema
     """The schema with one change that is allowed: a new column, a wider one, or another order."""
     fields = list(schema)
     unused = [name for name in _NAMES if name not in schema.names]
-    wide = [place for place, field in enumerate(fields) if _wider(field.type) is not None and field.name != key]
+    wide = [place for place, field in enumerate(fields) if wider(field.type) is not None and field.name != key]
     change = rng.choice(["add", "widen", "widen", "order"])
     if change == "add" and unused:
-        fields.insert(rng.randint(0, len(fields)), pa.field(rng.choice(unused), rng.choice(_TYPES)))
+        fields.insert(rng.randint(0, len(fields)), pa.field(rng.choice(unused), rng.choice(TYPES)))
     elif change == "widen" and wide:
         place = rng.choice(wide)
-        fields[place] = fields[place].with_type(_wider(fields[place].type))
+        fields[place] = fields[place].with_type(wider(fields[place].type))
     else:
         rng.shuffle(fields)
     return pa.schema(fields)
 
 
-def _wider(data_type: pa.DataType) -> pa.DataType | None:
+def wider(data_type: pa.DataType) -> pa.DataType | None:
     if pt.is_decimal(data_type) and data_type.precision < 36:
         return pa.decimal128(data_type.precision + 2, data_type.scale)
     return _WIDER.get(data_type)
@@ -102,14 +102,14 @@ def rows(rng: random.Random, schema: pa.Schema, first_id: int, count: int, names
 
 
 def _value(rng: random.Random, data_type: pa.DataType) -> Any:
-    return None if rng.random() < 0.15 else _present(rng, data_type)
+    return None if rng.random() < 0.15 else present(rng, data_type)
 
 
-def _present(rng: random.Random, data_type: pa.DataType) -> Any:
+def present(rng: random.Random, data_type: pa.DataType) -> Any:
     if pt.is_struct(data_type):
         return {field.name: _value(rng, field.type) for field in data_type}
     if pt.is_map(data_type):
-        keys = {_present(rng, data_type.key_type) for _ in range(rng.randint(0, 3))}
+        keys = {present(rng, data_type.key_type) for _ in range(rng.randint(0, 3))}
         return [(key, _value(rng, data_type.item_type)) for key in sorted(keys)]
     if pt.is_list(data_type):
         return [_value(rng, data_type.value_type) for _ in range(rng.randint(0, 3))]

@@ -1,0 +1,64 @@
+"""Runs histories: ``python -m tests.harness.readers --first 0 --count 100``.
+
+Exit status 1 if a reader differs from the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage
+from tests.harness.readers.run import STEPS, drawn, run, shortest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the histories; returns the exit status."""
+    logging.disable(logging.CRITICAL)
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.readers")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first history")
+    parser.add_argument("--count", type=int, default=100, help="how many histories")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a history")
+    parser.add_argument("--readers", nargs="*", choices=sorted(READS), help="only these; by default all")
+    parser.add_argument("--whole", action="store_true", help="print failing histories as they are, not shortened")
+    options = parser.parse_args(arguments)
+    began, failed, coverage = time.monotonic(), 0, Coverage()
+    for seed in range(options.first, options.first + options.count):
+        failure, covered = run(seed, drawn(seed, options.steps, options.readers))
+        coverage.add(covered)
+        if failure is not None:
+            failed += 1
+            _say(str(failure if options.whole else shortest(failure)))
+    took = time.monotonic() - began
+    _say(*_summary(coverage))
+    _say(f"{options.count} histories from {options.first}: {failed} differ; {took / options.count:.2f} s each")
+    return int(failed > 0)
+
+
+def _summary(coverage: Coverage) -> list[str]:
+    """What was reached."""
+    outer = sorted((set(CHANGES) | set(READS)) - set(ALONE) - {"rights"})
+    never = [pair for pair in itertools.product(outer, sorted(CHANGES)) if not coverage.pairs[pair]]
+    lines = [f"{sum(coverage.pairs.values())} injections, {len(coverage.pairs)} of {len(outer) * len(CHANGES)} pairs:"]
+    for step in outer:
+        reached = ", ".join(
+            f"{beside} {count}" for beside in sorted(CHANGES) if (count := coverage.pairs[step, beside])
+        )
+        lines.append(f"    {step}: {reached}")
+    if len(never) < 40:
+        lines.append(f"never: {', '.join(f'{beside} in {step}' for step, beside in never)}")
+    reads = (f"{who} {count} ({coverage.rows[who]} rows)" for who, count in sorted(coverage.reads.items()))
+    return [*lines, f"compared: {', '.join(reads)}"]
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

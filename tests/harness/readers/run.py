@@ -1,0 +1,135 @@
+"""Draws the steps of a history, runs them, and leaves out steps while it still fails."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tests.harness.readers import answers
+from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage, DifferenceError, History, Step
+from txnstore.validation import BlockedReadWarning
+
+#: How often each step is taken.
+_WEIGHTS = {
+    "commit": 9,
+    "append": 5,
+    "abort": 3,
+    "small": 3,
+    "begin": 2,
+    "end": 3,
+    "create": 2,
+    "delete": 1,
+    "recreate": 1,
+    "add_column": 3,
+    "widen": 2,
+    "grow": 1,
+    "policy": 5,
+    "acl": 2,
+    "settle": 2,
+    "compact": 7,
+    "retain": 2,
+    "delete_records": 3,
+    "sync": 3,
+    "checkpoint": 1,
+    "wait": 2,
+    "wait_long": 2,
+    "keep": 2,
+}
+_READS = {"scan": 4, "past": 2, "sql": 6, "duckdb": 1, "consume": 4, "rights": 1, "table": 3}
+#: After the last step: all readers, and one that shares no code with the library.
+_LAST = ("sync", "table", *_READS, "format")
+#: Steps that follow one another between two requests: what makes the plan of the outer step old.
+_TOGETHER = (
+    ("add_column", "commit", "append"),
+    ("widen", "commit", "append"),
+    ("policy", "commit", "append"),
+    ("policy", "small"),
+    ("recreate", "commit", "append"),
+)
+_DOES = {**CHANGES, **ALONE}
+STEPS = 22
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A history that failed.
+
+    Attributes:
+        seed: Its seed.
+        steps: Its steps up to the one that failed.
+        error: What is different.
+    """
+
+    seed: int
+    steps: tuple[Step, ...]
+    error: str
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n    {step}" for step in self.steps)
+        return f"seed {self.seed}: {self.error}{lines}"
+
+
+def drawn(seed: int, count: int = STEPS, readers: Iterable[str] | None = None) -> list[Step]:
+    """The steps of a history: some that prepare it, then others with readers between them."""
+    rng = random.Random(f"steps {seed}")
+    reads = {name: weight for name, weight in _READS.items() if readers is None or name in readers}
+    steps = [Step(number, "create" if number < 2 else "commit", rng.getrandbits(32)) for number in range(4)]
+    injectable = sorted(CHANGES)
+    for number in range(4, count):
+        reading = number > 5 and rng.random() < 0.4
+        names = reads if reading else _WEIGHTS
+        [name] = rng.choices(list(names), list(names.values()))
+        step = Step(number, name, rng.getrandbits(32))
+        if name not in ALONE and name != "rights" and rng.random() < 0.5:
+            injected = tuple(rng.choice(injectable) for _ in range(rng.choice([1, 1, 2])))
+            if rng.random() < 0.4:
+                injected = rng.choice(_TOGETHER)
+            step = replace(step, injected=injected, at=int(2 ** rng.uniform(0, 5)))
+        steps.append(step)
+    last = [Step(count + place, name, rng.getrandbits(32)) for place, name in enumerate(_LAST)]
+    last = [step for step in last if readers is None or step.name in {*readers, "sync"}]
+    return [*steps, *last]
+
+
+def run(seed: int, steps: Sequence[Step]) -> tuple[Failure | None, Coverage]:
+    """Run a history."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BlockedReadWarning)
+        history = History(seed)
+        try:
+            for place, step in enumerate(steps):
+                try:
+                    history.take(step, READS[step.name] if step.name in READS else _DOES[step.name])
+                except DifferenceError as error:
+                    return Failure(seed, tuple(steps[: place + 1]), str(error)), history.coverage
+                except Exception as error:  # noqa: BLE001 - An engine, or the harness itself: the seed is what helps.
+                    problem = f"{step.name}: {type(error).__name__}: {error}"
+                    return Failure(seed, tuple(steps[: place + 1]), problem), history.coverage
+        finally:
+            history.close()
+    return None, history.coverage
+
+
+def shortest(failure: Failure, tries: int = 200) -> Failure:
+    """Leave out steps, and injected steps, while the history still fails."""
+    changed = True
+    while changed and tries > 0:
+        changed = False
+        for place in reversed(range(len(failure.steps))):
+            step = failure.steps[place]
+            without = [*failure.steps[:place], *failure.steps[place + 1 :]]
+            alone = [*failure.steps[:place], replace(step, injected=step.injected[1:]), *failure.steps[place + 1 :]]
+            for steps in [without, *([alone] if step.injected else [])]:
+                tries -= 1
+                again, _ = run(failure.seed, steps)
+                if again is not None:
+                    failure, changed = again, True
+                    break
+            if changed:
+                break
+    return failure
+
+
+__all__ = ["STEPS", "Failure", "answers", "drawn", "run", "shortest"]
