@@ -13,7 +13,8 @@ import pyarrow.types as pt
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.convert import raise_all
 from txnstore.segment.partition import is_key_type
-from txnstore.segment.schema import children, is_reserved, is_timestamp_type, schema_from_text, schema_to_text
+from txnstore.segment.schema import is_reserved, is_timestamp_type, schema_from_text, schema_to_text
+from txnstore.values.kinds import children
 
 __all__ = [
     "check_key",

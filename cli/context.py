@@ -12,9 +12,10 @@ import click
 
 from txnstore.cli.logs import printed_logs
 from txnstore.cli.output import Output
-from txnstore.cli.values import Principal, parse_json
+from txnstore.cli.values import Principal
 from txnstore.errors import InvalidConfigError
 from txnstore.phrases import size
+from txnstore.values.json_text import parse_json
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -242,7 +243,7 @@ def _storage_value(key: str, text: str) -> Any:
     """The value of a storage option: parsed JSON for true, false, an object or a list, else the text, as in Spark."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
-            return parse_json(text)
+            return parse_json(text, exact=False)
         except ValueError as error:
             msg = f"--storage-option {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
             raise click.UsageError(msg) from None

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from txnstore.cli.context import CommandError
-from txnstore.cli.values import bytes_from_json, parse_json, row_from_json
+from txnstore.cli.csv_files import csv_batches
 from txnstore.threads import load
-from txnstore.values.json_text import to_json
+from txnstore.values.json_text import bytes_from_json, parse_json, plain, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK = 1 << 20
 _FILE_ROWS = 65_536
+_MARK = b"\xef\xbb\xbf"
 _RECORD_MEMBERS = frozenset({"topic", "partition", "offset", "timestamp", "key", "value", "headers"})
 
 
@@ -54,12 +55,14 @@ class Reading:
         as_json: Whether lines are JSON.
         key_field: The field of a document that is the key.
         key_separator: The text between key and value in a line of text.
+        nulls: The texts that are null in a CSV file where they are not in quotation marks.
     """
 
     schema: pa.Schema | None
     as_json: bool
     key_field: str | None = None
     key_separator: str | None = None
+    nulls: tuple[str, ...] = ()
 
 
 def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[InputPiece]:
@@ -100,36 +103,39 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
             keys, lines = _split(lines, name, first, reading.key_separator.encode())
         load("pandas")  # pa.array imports it, if it is installed, and its import may lose an interrupt.
         return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
-    documents = []
+    documents: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
         try:
-            documents.append(_record(line, reading))
-        except (ValueError, RecursionError) as error:
-            reason = error if isinstance(error, ValueError) else "it is nested too deeply"
-            msg = f"{name}, line {number}: {reason}"
-            raise CommandError(msg, ADVICE) from None
+            documents[number] = _record(line.removeprefix(_MARK), reading)
+        except ValueError as error:
+            raise _refused(f"{name}, line {number}", error) from None
     if reading.schema is None:
-        return documents
-    where = f"line {first}" if len(lines) == 1 else f"lines {first} to {first + len(lines) - 1}"
-    return _rows(documents, f"{name}, {where}", reading)
+        return list(documents.values())
+    return _rows(documents, name, reading.schema)
 
 
 #: The advice for input that cannot be sent.
 ADVICE = "Correct the input, without what was sent; with --transactional-id all of it is sent, or nothing."
 
 
-def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:
-    """Convert rows to a table of the topic's schema."""
-    from txnstore.errors import SchemaMismatchError
-    from txnstore.segment.convert import normalize
+def _refused(where: str, why: object) -> CommandError:
+    return CommandError(f"{where}: {why}", ADVICE)
 
-    try:
-        return normalize(rows, reading.schema)
-    except SchemaMismatchError as error:
-        msg = f"{where}: {error}"
-        raise CommandError(msg, ADVICE) from error
+
+def _rows(rows: Mapping[int, dict[str, Any]], name: str, schema: pa.Schema) -> pa.Table:
+    """Convert rows, by the numbers of their lines, to a table of the topic's schema."""
+    import pyarrow as pa
+
+    from txnstore.values.columns import columns_of
+
+    errors: dict[int, str] = {}
+    columns = columns_of(list(rows.values()), schema, errors, text=True)
+    for row, number in enumerate(rows):
+        if row in errors:
+            raise _refused(f"{name}, line {number}", errors[row])
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
@@ -148,7 +154,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
 def _record(line: bytes, reading: Reading) -> dict[str, Any]:
     """Parse a line of JSON: a row, a document with its key, or a record as ``consume --json`` prints it."""
     try:
-        document = parse_json(line.decode("utf-8-sig"))
+        document = parse_json(line.decode())
     except ValueError as error:
         msg = f"not valid JSON ({error})"
         raise ValueError(msg) from None
@@ -156,10 +162,17 @@ def _record(line: bytes, reading: Reading) -> dict[str, Any]:
         msg = f"expected a JSON object, not {str(line[:40], 'utf-8', 'replace')!r}"
         raise ValueError(msg)
     if reading.schema is not None:
-        return row_from_json(document, reading.schema)
+        return _row(document, reading.schema.names)
     if reading.key_field is not None:
         return {"key": _key(document, reading.key_field), "value": line}
     return _record_of(document)
+
+
+def _row(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    if unknown := [repr(name) for name in document if name not in names]:
+        msg = f"the topic has no column {', '.join(unknown)}; it has {', '.join(names)}"
+        raise ValueError(msg)
+    return document
 
 
 def _key(document: Mapping[str, Any], field: str) -> bytes | None:
@@ -209,7 +222,12 @@ def pieces_of_file(path: Path, reading: Reading) -> Iterator[InputPiece]:
             yield from pieces_of_stream(stream, path.name, reading)
         return
     row = 0
-    for batch, done in _parquet_batches(path) if path.suffix == ".parquet" else _csv_batches(path, reading):
+    if path.suffix == ".csv":
+        for batch, done in csv_batches(path, reading.nulls, ADVICE):
+            yield InputPiece(_of_cells(batch, path.name, row, reading), f"{path.name}, row {row + 1}", done)
+            row += batch.num_rows
+        return
+    for batch, done in _parquet_batches(path):
         yield InputPiece(_as_records(batch, path.name, reading), f"{path.name}, row {row + 1}", done)
         row += batch.num_rows
 
@@ -233,50 +251,57 @@ def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
             yield batch, done
 
 
-def _csv_batches(path: Path, reading: Reading) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
+    """The rows of a CSV file in the types of the topic; of documents, and of other columns, the text."""
     import pyarrow as pa
-    from pyarrow import csv
 
-    with path.open("rb") as stream:
-        try:
-            options = csv.ConvertOptions(
-                column_types=_csv_types(path, reading),
-                strings_can_be_null=True,
-                null_values=["", "NA", "NULL", "null"],
-            )
-            for batch in csv.open_csv(stream, convert_options=options):
-                yield batch, stream.tell()
-        except pa.ArrowException as error:
-            msg = f"{path.name}: {error}"
-            raise CommandError(msg, ADVICE) from None
+    from txnstore.segment.schema import RECORD_SCHEMA
+    from txnstore.values.columns import column_of_cells
+
+    schema = pa.schema([]) if _are_documents(cells, reading) else reading.schema or RECORD_SCHEMA
+    errors: dict[int, str] = {}
+    columns = []
+    for column, array in zip(cells.schema.names, cells.columns, strict=True):
+        index = schema.get_field_index(column)
+        field = pa.field(column, pa.string()) if index < 0 else schema.field(index)
+        columns.append(column_of_cells(array, field, errors, milliseconds=schema is RECORD_SCHEMA))
+    if errors:
+        row = min(errors)
+        raise _refused(f"{name}, row {first + row + 1}", errors[row])
+    return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), name, reading)
 
 
-def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
-    """The types of the topic's columns. Keys and values of Kafka records are bytes, even if all look like numbers."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    if reading.schema is not None:
-        return {field.name: field.type for field in reading.schema}
-    if reading.key_field is not None:
-        return {}
-    with path.open("rb") as stream:
-        is_record = "value" in csv.open_csv(stream).schema.names
-    return {"key": pa.binary(), "value": pa.binary()} if is_record else {}
+def _are_documents(batch: pa.RecordBatch, reading: Reading) -> bool:
+    """Whether the rows of a file are documents of a topic without a schema, for lack of a column ``value``."""
+    return reading.schema is None and (reading.key_field is not None or "value" not in batch.schema.names)
 
 
 def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:
     """Rows for a topic with a schema; else records if there is a column ``value``, or documents."""
     import pyarrow as pa
 
-    if reading.schema is not None or ("value" in batch.schema.names and reading.key_field is None):
+    from txnstore.values.python import python_rows
+
+    names = batch.schema.names
+    if twice := sorted({repr(column) for column in names if names.count(column) > 1}):
+        raise _refused(name, f"several of its columns are {', '.join(twice)}")
+    if not _are_documents(batch, reading):
         return pa.Table.from_batches([batch])  # pa.table would import pandas, if it is installed.
-    if reading.key_field is not None and reading.key_field not in batch.schema.names:
-        msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(batch.schema.names)}"
+    if reading.key_field is not None and reading.key_field not in names:
+        msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(names)}"
         raise CommandError(msg)
-    records = []
-    for row in batch.to_pylist():
-        key = row[reading.key_field] if reading.key_field is not None else None
-        encoded = key if isinstance(key, bytes | None) else str(key).encode()
-        records.append({"key": encoded, "value": to_json(row).encode()})
-    return records
+    return [
+        {
+            "key": _text_of(row[reading.key_field]) if reading.key_field is not None else None,
+            "value": to_json(row).encode(),
+        }
+        for row in python_rows(batch)
+    ]
+
+
+def _text_of(value: Any) -> bytes | None:
+    """The bytes of a key: bytes and text unchanged, other values as in JSON, without quotation marks."""
+    if value is None or isinstance(value, bytes):
+        return value
+    shown = plain(value)
+    return shown.encode() if isinstance(shown, str) else to_json(value).encode()

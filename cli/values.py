@@ -1,15 +1,10 @@
-"""Parses values of the command line: column types, rows in JSON, durations."""
+"""Parses values of the command line: column types, durations, sizes, positions."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import math
 import re
-from collections.abc import Mapping
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -173,121 +168,3 @@ def data_type(text: str) -> pa.DataType:
         )
         msg = f"there is no column type {text!r}; types are {types} and others of Arrow"
         raise click.UsageError(msg) from None
-
-
-# Rows in JSON ---------------------------------------------------------------------------------------------------------
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON by RFC 8259, strictly.
-
-    Raises:
-        ValueError: The text is no JSON, contains NaN, an infinite number or a number that no double holds, repeats a
-            name in an object, or is nested too deeply.
-    """
-    try:
-        return json.loads(
-            text, parse_constant=_no_number, parse_float=_finite_number, object_pairs_hook=_object_of_distinct_names
-        )
-    except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
-
-
-def _no_number(text: str) -> Any:
-    msg = f"{text} is no JSON number"
-    raise ValueError(msg)
-
-
-def _finite_number(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        msg = f"the number {text} is out of the range of a double"
-        raise ValueError(msg)
-    return number
-
-
-def _object_of_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        msg = f"the name {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object"
-        raise ValueError(msg)
-    return members
-
-
-def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Convert a JSON object to a row of the schema: strings to times, dates, decimals and bytes, by column type.
-
-    Other values are unchanged; the library checks them. Raises ``ValueError``, which names the column.
-    """
-    converted = {}
-    for name, value in row.items():
-        index = schema.get_field_index(name)
-        try:
-            converted[name] = value if index < 0 else from_json(value, schema.field(index).type)
-        except (ValueError, InvalidOperation):
-            msg = f"column {name!r}: {value!r} is not {schema.field(index).type}"
-            raise ValueError(msg) from None
-    return converted
-
-
-def from_json(value: Any, kind: pa.DataType) -> Any:
-    """Convert a JSON value to the Python value of an Arrow type."""
-    import pyarrow.types as pt
-
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _from_text(value, kind)
-    if isinstance(value, float) and pt.is_decimal(kind):
-        return Decimal(repr(value))
-    if isinstance(value, Mapping):
-        if pt.is_binary(kind) or pt.is_large_binary(kind):
-            return bytes_from_json(value)
-        if pt.is_map(kind):
-            return [(_from_text(key, kind.key_type), from_json(item, kind.item_type)) for key, item in value.items()]
-        if pt.is_struct(kind):
-            return {
-                key: item if kind.get_field_index(key) < 0 else from_json(item, kind.field(key).type)
-                for key, item in value.items()
-            }
-    if isinstance(value, list) and (pt.is_list(kind) or pt.is_large_list(kind)):
-        return [from_json(item, kind.value_type) for item in value]
-    return value
-
-
-def _from_text(text: str, kind: pa.DataType) -> Any:
-    import pyarrow.types as pt
-
-    if pt.is_timestamp(kind):
-        # Text without a zone is in UTC, where the column has a zone.
-        moment = parse_time(text) if kind.tz is not None else datetime.fromisoformat(text)
-        if moment is None:
-            msg = "it is not ISO 8601"
-            raise ValueError(msg)
-        return moment
-    if pt.is_date(kind):
-        return date.fromisoformat(text)
-    if pt.is_decimal(kind):
-        return Decimal(text)
-    if pt.is_binary(kind) or pt.is_large_binary(kind):
-        return text.encode()
-    return text
-
-
-def bytes_from_json(value: Any) -> bytes | None:
-    """Convert a key, value or header: a string, ``{"base64": "…"}``, null, or other JSON, which stays JSON text."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
-        try:
-            return base64.b64decode(value["base64"], validate=True)
-        except binascii.Error:
-            msg = "invalid base64"
-            raise ValueError(msg) from None
-    from txnstore.values.json_text import to_json
-
-    return to_json(value).encode()

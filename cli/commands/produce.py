@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,13 @@ _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 )
 @click.option("--key-field", metavar="NAME", help="Lines and rows are documents; this field is the key.")
 @click.option("--key-separator", metavar="TEXT", help="Lines of text consist of a key, this separator, and a value.")
+@click.option(
+    "--null",
+    "nulls",
+    metavar="TEXT",
+    multiple=True,
+    help="CSV: this text is null where it is not in quotation marks; '' for empty cells. Repeatable.",
+)
 @click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
 @click.option("--transactional-id", metavar="ID", help="Send everything in one transaction with this id.")
 @shared_options()
@@ -51,6 +58,7 @@ def produce(
     form: str | None,
     key_field: str | None,
     key_separator: str | None,
+    nulls: tuple[str, ...],
     partition: int | None,
     transactional_id: str | None,
 ) -> None:
@@ -60,10 +68,13 @@ def produce(
     given, or a row if the topic has a schema. With --transactional-id, either all records become visible or none.
     """
     _check_options(path, form, key_field, key_separator)
+    if nulls and (path is None or path.suffix != ".csv"):
+        msg = "--null is for a .csv file"
+        raise click.UsageError(msg)
     with app.open() as store:
         described = store.topic(topic)
         _check_partition(described, partition)
-        reading = _reading(described, form, key_field, key_separator)
+        reading = replace(_reading(described, form, key_field, key_separator), nulls=nulls)
         pieces, total = _input(path, reading)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()

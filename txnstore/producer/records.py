@@ -15,9 +15,10 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.errors import InvalidRecordError, RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
-from txnstore.segment.schema import as_milliseconds, children, fill_timestamps
+from txnstore.segment.schema import as_milliseconds, fill_timestamps
 from txnstore.threads import load
 from txnstore.validation import is_unicode
+from txnstore.values.kinds import children
 
 #: The years 1 to 9999 in milliseconds: the range that Python, Spark and DuckDB can read. One row outside of it would
 #: make its whole topic unreadable there, and is nearly always a time in another unit.

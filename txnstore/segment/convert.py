@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.casts import cast_column
-from txnstore.segment.maps import check_maps
-from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, children, stored_schema
+from txnstore.segment.schema import RECORD_SCHEMA, stored_schema
 from txnstore.threads import load
-from txnstore.times import without_zone
+from txnstore.values.arrays import array_of
+from txnstore.values.casts import cast_column
+from txnstore.values.maps import check_maps
 
 T = TypeVar("T")
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
     """Convert the rows to a table of ``stored_schema(schema)``.
 
     Columns are matched by name, in any order. Missing nullable columns become null. Types are cast by the rules of
-    :mod:`txnstore.segment.casts`.
+    :mod:`txnstore.values.casts`.
 
     Args:
         data: A pyarrow table, batch or reader, any object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (polars,
-            DuckDB, …), a pandas DataFrame (its index is ignored), or a sequence of dicts.
+            DuckDB, …), a pandas DataFrame (a level of its index that has a name is a column), or a sequence of dicts.
         schema: The schema of the topic; None for Kafka records.
 
     Raises:
@@ -199,114 +194,26 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     if not names:
         # All dicts are empty: one column of nulls keeps the number of rows.
         names[schema.names[0]] = None
-    arrays = raise_all(map(schema.field, names), lambda field: _array([row.get(field.name) for row in rows], field))
+    arrays = raise_all(map(schema.field, names), lambda field: array_of([row.get(field.name) for row in rows], field))
     return pa.table(dict(zip(names, arrays, strict=True)))
 
 
 def _from_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
-    """Convert a DataFrame's columns to a table; NaN and NaT become null."""
+    """Convert a DataFrame's columns, and the levels of its index that have names, to a table; NaN and NaT become null.
+
+    ``groupby`` and ``set_index`` make such levels. A column that is a level, too (``set_index(…, drop=False)``), is
+    taken once.
+    """
     names = list(frame.columns)
-    _check_columns(names, schema)
-    arrays = raise_all(map(schema.field, names), lambda field: _array(frame[field.name], field))
-    return pa.table(dict(zip(names, arrays, strict=True)))
+    levels = [name for name in frame.index.names if name is not None and name not in names]
+    _check_columns([*levels, *names], schema)
 
+    def convert(field: pa.Field) -> Any:
+        level = field.name in levels
+        return array_of(frame.index.get_level_values(field.name) if level else frame[field.name], field)
 
-def _array(values: Any, field: pa.Field) -> Any:
-    """Convert Python or pandas values to an array of the type that Arrow infers (headers and maps: the field's type).
-
-    A cast to the field's type follows: ``pa.array([1.5], pa.int64())`` would silently truncate the fraction.
-    """
-    load("pandas")  # pa.array imports it, if it is installed.
-    pandas = not isinstance(values, list)
-    objects = not pandas or values.dtype == object
-    if objects:
-        values = _without_missing(list(values))
-    try:
-        if objects and _has_zone(field.type):
-            _check_zones(values, field.name)
-        if field.type == HEADERS or pt.is_map(field.type):
-            # Lists of pairs, whose type Arrow cannot infer.
-            return pa.array(values, field.type, from_pandas=pandas)
-        if objects and pt.is_temporal(field.type):
-            values = _without_integers(values, field)
-        return pa.array(values, from_pandas=pandas)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:  # Arrow leaves some of Python's errors.
-        raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
-
-
-def _without_missing(values: Any) -> Any:
-    """The values with None for pandas' NaT and NA, in containers too; a NaN is a value.
-
-    Dicts have them that are made of the rows of a DataFrame. Arrow raises an error for most of them, and takes a NaT
-    among dates for the first day of the year 1.
-    """
-    if isinstance(values, dict):
-        return dict(zip(values, _without_missing([*values.values()]), strict=True))
-    kinds = set(map(type, values))
-    if not any(map(_may_be_missing, kinds)):
-        return values
-    converted: list[Any] = []
-    for value in values:
-        if isinstance(value, list | tuple | dict):
-            converted.append(_without_missing(value))
-        elif type(value).__name__ in _MISSING:
-            converted.append(None)
-        else:
-            converted.append(value)
-    return tuple(converted) if isinstance(values, tuple) else converted
-
-
-_MISSING = {"NaTType", "NAType"}
-
-
-@lru_cache(maxsize=1024)
-def _may_be_missing(kind: type) -> bool:
-    """Whether values of a type are missing by pandas' word, or may contain such values."""
-    return kind.__name__ in _MISSING or issubclass(kind, list | tuple | dict)
-
-
-@lru_cache(maxsize=1024)
-def _has_zone(data_type: pa.DataType) -> bool:
-    """Whether values of the type are, or contain, times with a zone."""
-    if pt.is_nested(data_type):
-        return any(map(_has_zone, children(data_type)))
-    return bool(pt.is_timestamp(data_type)) and data_type.tz is not None
-
-
-def _check_zones(value: object, name: str) -> None:
-    """Refuse a ``datetime`` without a zone, in containers too: Arrow would take it for UTC.
-
-    Whole columns of such times (``datetime64`` of pandas, timestamps of Arrow) are cast to UTC (:mod:`.casts`), by the
-    convention of those libraries.
-
-    Raises:
-        SchemaMismatchError: There is one.
-    """
-    if isinstance(value, dt.datetime):
-        if value.tzinfo is None and value == value:  # noqa: PLR0124 - pandas' NaT is a datetime that equals nothing.
-            raise SchemaMismatchError(f"a value of column {name!r} is {without_zone(value)}")
-    elif isinstance(value, Mapping):
-        _check_zones(list(value.values()), name)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for inner in value:
-            _check_zones(inner, name)
-
-
-def _without_integers(values: Any, field: pa.Field) -> Any:
-    """Replace integers among datetimes by datetimes, because an integer in a timestamp column counts milliseconds.
-
-    Arrow would infer the unit of the other values: microseconds for a ``datetime``, days for a ``date``. Raises if
-    integers have no meaning in the column.
-    """
-    kinds = set(map(type, values)) - {type(None)}
-    if int not in kinds or len(kinds) == 1:
-        return values
-    if field.type != TIMESTAMP:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise SchemaMismatchError(
-            f"column {field.name!r} mixes values of types {names}; the topic's column is of type {field.type}"
-        )
-    return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
+    arrays = raise_all(map(schema.field, [*levels, *names]), convert)
+    return pa.table(dict(zip([*levels, *names], arrays, strict=True)))
 
 
 def _is_pandas(data: object) -> bool:

@@ -14,9 +14,9 @@ import pyarrow as pa
 from txnstore import compute as pc
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.threads import load
+from txnstore.values.casts import MILLISECONDS, floor_to_milliseconds
 
-#: Kafka's resolution of time.
-TIMESTAMP = pa.timestamp("ms", "UTC")
+TIMESTAMP = MILLISECONDS
 #: Headers of a Kafka record: an ordered list; names may repeat.
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -53,13 +53,6 @@ def is_reserved(name: str) -> bool:
     The comparison ignores case, because DuckDB and Spark treat ``_Offset`` and ``_offset`` as equal.
     """
     return name.lower().startswith(tuple(field.name for field in RESERVED_FIELDS))
-
-
-def children(data_type: pa.DataType) -> list[pa.DataType]:
-    """The types of the fields of a nested type; of a map its keys and items."""
-    if pa.types.is_map(data_type):
-        return [data_type.key_type, data_type.item_type]
-    return [data_type.field(number).type for number in range(data_type.num_fields)]
 
 
 @lru_cache(maxsize=256)
@@ -187,10 +180,7 @@ def as_milliseconds(values: Any, column: str) -> Any:
         )
     if data_type == pa.int64():
         return values.cast(TIMESTAMP)
-    if data_type.unit != "ms":
-        # Without the zone: rounding in a zone would require a time zone database.
-        values = pc.floor_temporal(values.cast(pa.timestamp(data_type.unit)), unit="millisecond")
-    return values.cast(pa.timestamp("ms")).cast(pa.int64()).cast(TIMESTAMP)
+    return floor_to_milliseconds(values)
 
 
 def schema_to_text(schema: pa.Schema) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 #: Integers with more digits stay text: no column has them, and Python takes long to convert them.
 _INTEGER_DIGITS = 1_000
-_MARK = "\ufeff"
 
 
 class Number(str):
@@ -22,7 +21,7 @@ class Number(str):
 
 
 def parse_json(text: str, *, exact: bool = True) -> Any:
-    """Parse JSON by RFC 8259, strictly; a byte order mark before it is left out.
+    """Parse JSON by RFC 8259, strictly.
 
     Args:
         text: The text.
@@ -33,7 +32,7 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
             too deeply.
     """
     try:
-        return (_EXACT if exact else _PLAIN).decode(text.removeprefix(_MARK))
+        return (_EXACT if exact else _PLAIN).decode(text)
     except RecursionError:
         msg = "it is nested too deeply"
         raise ValueError(msg) from None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from typing import Any
-
 import click
 import pyarrow as pa
 import pytest
 
 from txnstore.cli.context import parse_pairs
-from txnstore.cli.values import Duration, Size, bytes_from_json, column, data_type, row_from_json
+from txnstore.cli.values import Duration, Size, column, data_type
 
 
 @pytest.mark.parametrize(
@@ -53,59 +49,6 @@ def test_a_column_without_a_name_or_a_type_is_refused(text: str) -> None:
 def test_unknown_type_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="no column type"):
         data_type(text)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        (pa.timestamp("ms", "UTC"), "2024-01-02T03:04:05Z", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
-        (pa.timestamp("ms", "UTC"), "2024-01-02T03:04:05", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
-        (pa.timestamp("ms"), "2024-01-02T03:04:05", datetime(2024, 1, 2, 3, 4, 5)),  # noqa: DTZ001 - as the column is
-        (pa.date32(), "2024-01-02", date(2024, 1, 2)),
-        (pa.decimal128(10, 2), "1.50", Decimal("1.50")),
-        (pa.decimal128(10, 2), 1.1, Decimal("1.1")),
-        (pa.binary(), "é", b"\xc3\xa9"),
-        (pa.binary(), {"base64": "/w=="}, b"\xff"),
-        (pa.map_(pa.string(), pa.date32()), {"a": "2024-01-02"}, [("a", date(2024, 1, 2))]),
-        (pa.list_(pa.date32()), ["2024-01-02", None], [date(2024, 1, 2), None]),
-        (pa.struct([("d", pa.date32())]), {"d": "2024-01-02", "x": 1}, {"d": date(2024, 1, 2), "x": 1}),
-        (pa.string(), "2024-01-02", "2024-01-02"),
-        (pa.int64(), "7", "7"),  # The library says what is wrong with it.
-        (pa.timestamp("ms"), None, None),
-    ],
-)
-def test_json_values_are_converted_to_the_column_type(kind: pa.DataType, value: Any, expected: Any) -> None:
-    assert row_from_json({"c": value}, pa.schema([("c", kind)])) == {"c": expected}
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (pa.timestamp("ms"), "yesterday"),
-        (pa.timestamp("ms", "UTC"), "yesterday"),
-        (pa.decimal128(4, 2), "1,5"),
-        (pa.binary(), {"base64": "*"}),
-        (pa.date32(), "2024-13-01"),
-    ],
-)
-def test_a_value_that_does_not_fit_names_its_column(kind: pa.DataType, value: Any) -> None:
-    with pytest.raises(ValueError, match="column 'c'"):
-        row_from_json({"c": value}, pa.schema([("c", kind)]))
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, None),
-        ("a", b"a"),
-        (7, b"7"),
-        ({"base64": "AAE="}, b"\x00\x01"),
-        ({"a": [1, "x"]}, b'{"a":[1,"x"]}'),
-        ({"base64": "AAE=", "b": 1}, b'{"base64":"AAE=","b":1}'),
-    ],
-)
-def test_keys_and_values_in_json_are_text_base64_or_json(value: Any, expected: bytes | None) -> None:
-    assert bytes_from_json(value) == expected
 
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:

@@ -192,6 +192,12 @@ STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
     [
         (pa.array([1, None], pa.int32()), pa.int16(), [1, None]),
         (pa.array([1, -1]), pa.float64(), [1.0, -1.0]),
+        (pa.array([2**60, -(2**63)]), pa.float64(), [2.0**60, -(2.0**63)]),
+        (pa.array([2**63], pa.uint64()), pa.float32(), [2.0**63]),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(38, 0), [Decimal(2**64 - 1)]),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(38, 18), [Decimal(2**64 - 1)]),
+        (pa.array([0, None]), pa.decimal128(38, 38), [Decimal(0), None]),
+        (pa.array([None], pa.timestamp("ns")), pa.timestamp("ms", "UTC"), [None]),
         (pa.array([0.1]), pa.float32(), pc.cast(pa.array([0.1]), pa.float32()).to_pylist()),
         (pa.array([float("inf"), float("nan")]), pa.float32(), None),
         (pa.array([1.0, None]), pa.int32(), [1, None]),
@@ -206,8 +212,8 @@ STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         (pa.nulls(2), pa.date32(), [None, None]),
         (pa.array([DAY], pa.timestamp("us", "UTC")), pa.timestamp("ms", "UTC"), [DAY.replace(microsecond=123_000)]),
         (pa.array([DAY], pa.timestamp("ns", "Europe/Berlin")), pa.timestamp("us", "UTC"), [DAY]),
-        (pa.array([-1], pa.timestamp("ns")), pa.timestamp("ms", "UTC"), [EPOCH - dt.timedelta(milliseconds=1)]),
-        (pa.array([1], pa.timestamp("s")), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1)]),
+        (pa.array([-1], pa.timestamp("ns", "UTC")), pa.timestamp("ms", "UTC"), [EPOCH - dt.timedelta(milliseconds=1)]),
+        (pa.array([1], pa.timestamp("s", "UTC")), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1)]),
         (pa.array([1500]), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1.5)]),
         (pa.array([dt.date(2024, 2, 29)], pa.date64()), pa.date32(), [dt.date(2024, 2, 29)]),
         (pa.array([[1], None], pa.large_list(pa.int32())), pa.list_(pa.int64()), [[1], None]),
@@ -231,6 +237,10 @@ def test_allowed_casts(given: Any, target: pa.DataType, expected: list[Any] | No
         (pa.array([128]), pa.int8()),
         (pa.array([1e39]), pa.float32()),
         (pa.array([2**53 + 1]), pa.float64()),
+        (pa.array([2**63 - 1]), pa.float64()),
+        (pa.array([2**64 - 1], pa.uint64()), pa.float64()),
+        (pa.array([2**24 + 1]), pa.float32()),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(38, 20)),
         (pa.array([1000]), pa.decimal128(5, 2)),
         (pa.array([Decimal("1.555")]), pa.decimal128(5, 2)),
         (pa.array([1.5]), pa.decimal128(5, 2)),
@@ -294,6 +304,93 @@ def test_integer_among_datetimes_counts_milliseconds(rows: Any) -> None:
         assert table["c"].to_pylist() == (expected if given is values else expected[::-1])
 
 
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (pd.DataFrame({"id": [1, 2], "name": ["a", "b"]}).set_index("id"), [(1, "a"), (2, "b")]),
+        (pd.DataFrame({"id": [1, 1], "name": ["a", "b"]}).groupby("id").agg({"name": "last"}), [(1, "b")]),
+        (pd.DataFrame({"id": [1], "name": ["a"]}).set_index(["name", "id"]), [(1, "a")]),
+        (pd.DataFrame({"id": [1], "name": ["a"]}).set_index("id", drop=False), [(1, "a")]),
+        (pd.DataFrame({"id": [1], "name": ["a"]}, index=[7]), [(1, "a")]),
+        (pd.Series(["a"], pd.Index([1], name="id"), name="name").to_frame(), [(1, "a")]),
+        (pd.DataFrame({"id": [1]}, index=pd.RangeIndex(5, 6)), [(1, None)]),
+        (pd.DataFrame(index=pd.RangeIndex(3, 5, name="id")), [(3, None), (4, None)]),
+    ],
+    ids=["set_index", "groupby", "levels", "both", "no name", "series", "range", "named range"],
+)
+def test_a_named_level_of_an_index_is_a_column(frame: pd.DataFrame, expected: list[tuple[int, str | None]]) -> None:
+    assert [tuple(row.values()) for row in normalize(frame, SCHEMA).to_pylist()] == expected
+
+
+def test_a_level_that_the_topic_does_not_have_is_refused() -> None:
+    frame = pd.DataFrame({"id": [1]}, index=pd.Index([5], name="row"))
+    with pytest.raises(SchemaMismatchError, match="no column 'row'"):
+        normalize(frame, SCHEMA)
+    assert normalize(frame.reset_index(drop=True), SCHEMA).num_rows == 1
+
+
+def test_a_level_of_categories_or_times_keeps_its_values() -> None:
+    times = pd.date_range("2026-01-01", periods=2, tz="Europe/Berlin", name="c")
+    assert normalize(pd.DataFrame(index=times), one(pa.timestamp("us", "UTC")))["c"].to_pylist() == list(times)
+    codes = pd.CategoricalIndex(["x", "y", "x"], name="c")
+    assert normalize(pd.DataFrame(index=codes), one(pa.string()))["c"].to_pylist() == ["x", "y", "x"]
+
+
+@pytest.mark.parametrize("rows", [list, lambda rows: pd.DataFrame(rows, dtype=object)], ids=["dicts", "frame"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.decimal128(38, 0), [2**63, -(10**30), Decimal(1), 7, None]),
+        (pa.decimal128(38, 2), [2**64, Decimal("1.25")]),
+        (pa.float64(), [2**63, 1.5, 10**20, -7, None]),
+        (pa.float32(), [2**63, 0.5]),
+        (pa.list_(pa.decimal128(38, 0)), [[2**63, Decimal(1)], None, []]),
+        (pa.struct([("x", pa.float64())]), [{"x": 10**20}, {"x": 0.5}, None, {}]),
+        (pa.map_(pa.string(), pa.decimal128(38, 0)), [[("a", 2**63)], None, [], {"b": 1}]),
+        (pa.list_(pa.map_(pa.string(), pa.list_(pa.int8()))), [[[("a", [1])], None]]),
+        (pa.struct([("m", pa.map_(pa.int64(), pa.binary()))]), [{"m": [(1, b"x")]}]),
+    ],
+    ids=str,
+)
+def test_integers_of_any_size_and_nested_values(kind: pa.DataType, values: list[Any], rows: Any) -> None:
+    table = normalize(rows([{"c": value} for value in values]), one(kind))
+    table.validate(full=True)
+    expected = [list(value.items()) if value == {"b": 1} else value for value in values]
+    assert table["c"].to_pylist() == [{"x": None} if value == {} else value for value in expected]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float64(), 2**53 + 1),
+        (pa.float64(), 10**400),
+        (pa.float32(), 2**24 + 1),
+        (pa.decimal128(38, 0), 10**38),
+        (pa.decimal128(5, 2), Decimal("1.255")),
+        (pa.int64(), 1.5),
+        (pa.int8(), 300),
+        (pa.int64(), "1"),
+        (pa.string(), b"x"),
+        (pa.string(), 1),
+        (pa.list_(pa.int64()), "text"),
+        (pa.list_(pa.int64()), 5),
+        (pa.struct([("x", pa.int64())]), {"y": 1}),
+        (pa.struct([("x", pa.int64())]), [1]),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1.5)]),
+        (pa.map_(pa.string(), pa.int64()), [(None, 1)]),
+        (pa.map_(pa.string(), pa.int64()), [("a",)]),
+        (pa.map_(pa.string(), pa.int64()), {"a": 2**64}),
+    ],
+    ids=str,
+)
+def test_python_values_are_never_changed(kind: pa.DataType, value: Any, nested: bool) -> None:
+    """Arrow drops the fraction of 1.5 in a map of integers in silence."""
+    kind, value = (pa.map_(pa.string(), pa.list_(kind)), [("k", [value])]) if nested else (kind, value)
+    with pytest.raises(SchemaMismatchError, match="column 'c'"):
+        normalize([{"c": value}], one(kind))
+
+
 ZONED = pa.timestamp("ms", "UTC")
 LOCAL = DAY.replace(tzinfo=None)
 
@@ -322,10 +419,35 @@ def test_a_column_without_a_zone_takes_datetimes_without_one() -> None:
     assert normalize([{"c": LOCAL}], one(pa.timestamp("us")))["c"].to_pylist() == [LOCAL]
 
 
-def test_whole_columns_without_a_zone_are_in_utc() -> None:
-    """The convention of Arrow and pandas; the cast is documented."""
-    for data in (pa.table({"c": pa.array([LOCAL])}), pd.DataFrame({"c": [LOCAL]})):
-        assert normalize(data, one(pa.timestamp("us", "UTC")))["c"].to_pylist() == [DAY]
+@pytest.mark.parametrize(
+    ("value", "wrapped"),
+    [
+        (LOCAL, lambda kind: kind),
+        ([LOCAL], pa.list_),
+        ({"x": LOCAL}, lambda kind: pa.struct([("x", kind)])),
+        ([("a", LOCAL)], lambda kind: pa.map_(pa.string(), kind)),
+    ],
+    ids=["itself", "list", "struct", "map"],
+)
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_a_whole_column_without_a_zone_is_refused(unit: str, value: Any, wrapped: Any) -> None:
+    """As a single ``datetime`` is: it may be local time or UTC (day_02)."""
+    table = pa.table({"c": pa.array([value], wrapped(pa.timestamp(unit)))})
+    for data in (table, table.to_batches()[0], pa.RecordBatchReader.from_batches(table.schema, table.to_batches())):
+        with pytest.raises(SchemaMismatchError, match=r"'c' is of type"):
+            normalize(data, one(wrapped(pa.timestamp("us", "UTC"))))
+    assert normalize(table, one(wrapped(pa.timestamp("us"))))["c"].to_pylist() == [value]
+
+
+def test_a_frame_without_a_zone_is_refused() -> None:
+    frame = pd.DataFrame({"c": pd.to_datetime([LOCAL, None])})
+    with pytest.raises(SchemaMismatchError, match=r"'c' is of type timestamp.*, for UTC in pandas by .dt.tz_localize"):
+        normalize(frame, one(ZONED))
+    assert (
+        normalize(frame.assign(c=frame["c"].dt.tz_localize("UTC")), one(pa.timestamp("us", "UTC")))["c"][0].as_py()
+        == DAY
+    )
+    assert normalize(frame.iloc[1:], one(ZONED))["c"].to_pylist() == [None]
 
 
 def test_missing_times_of_pandas_are_null() -> None:
@@ -384,7 +506,7 @@ def test_conform_keeps_the_number_of_rows_without_columns() -> None:
 
 
 def test_columns_exceeding_32_bit_offsets_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txnstore.segment.casts._CHUNK_BYTES", 64)
+    monkeypatch.setattr("txnstore.values.casts._CHUNK_BYTES", 64)
     texts = [f"text number {number}" for number in range(50)]
     column = normalize(pa.table({"c": pa.array(texts, pa.large_string())}), one(pa.string()))["c"]
     assert column.num_chunks > 5

@@ -43,7 +43,7 @@ def test_every_value_has_one_form_in_json(value: Any, expected: Any) -> None:
 
 def test_numbers_are_parsed_as_they_were_written() -> None:
     text = '{"a": 1.10, "b": [12345678901234567.89, 1e400], "c": 10000000000000000000000, "d": -0, "e": 7}'
-    row = parse_json("\ufeff" + text)
+    row = parse_json(text)
     assert row == {"a": "1.10", "b": ["12345678901234567.89", "1e400"], "c": 10**22, "d": "-0", "e": 7}
     assert all(type(number) is Number for number in (row["a"], *row["b"], row["d"]))
     assert bytes_from_json(row) == text.replace(" ", "").encode()

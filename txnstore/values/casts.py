@@ -1,8 +1,8 @@
 """Casts of columns to the types of their topic, by the rules of assignment in SQL.
 
 Allowed: a number to a narrower type if it fits; rounding to the column's precision (a double to a float, microseconds
-down to milliseconds); a string to its UTF-8 bytes; a timestamp without a zone to UTC. Refused: a number to a string,
-binary to text, a timestamp with a zone to one without.
+down to milliseconds); a string to its UTF-8 bytes. Refused: a number to a string, binary to text, a timestamp with a
+zone to one without, and one without a zone to one with it, because nothing says which time it is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pyarrow.types as pt
 
 from txnstore import compute as pc
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.schema import TIMESTAMP, as_milliseconds
 
-#: The digits of a decimal128, and those that a 64-bit integer may need.
-_MAX_DECIMAL = 38
-_INT64_DIGITS = 19
+#: Kafka's resolution of time. An integer in a column of this type is milliseconds since the epoch.
+MILLISECONDS = pa.timestamp("ms", "UTC")
+#: The digits of a decimal that holds every integer beside the largest scale of a decimal128.
+_WIDE_DECIMAL = 76
 #: Bytes of a column that are cast at a time, because a larger column of strings may exceed 32-bit offsets.
 _CHUNK_BYTES = 1 << 30
 
@@ -33,8 +33,11 @@ def cast_column(column: Any, field: pa.Field) -> Any:
     if column.type == field.type:
         return column
     if not is_castable(column.type, field.type):
+        if 0 < column.null_count == len(column):
+            return pa.chunked_array([pa.nulls(len(column), field.type)])  # Pandas has a type for missing times only.
         raise SchemaMismatchError(
-            f"column {field.name!r} is of type {column.type}; the topic's column is of type {field.type}",
+            f"column {field.name!r} is of type {column.type}; the topic's column is of type {field.type}"
+            f"{_advice(column.type, field.type)}",
         )
     try:
         return pa.chunked_array([_cast(chunk, field.type) for chunk in _small_chunks(column)], field.type)
@@ -51,15 +54,25 @@ def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
     if pt.is_nested(source) or pt.is_nested(target):
         return _is_nested_castable(source, target)
     if pt.is_integer(source):
-        return target == TIMESTAMP or _is_any(target, pt.is_integer, pt.is_floating, pt.is_decimal)
+        return target == MILLISECONDS or _is_any(target, pt.is_integer, pt.is_floating, pt.is_decimal)
     if pt.is_floating(source):
         return _is_any(target, pt.is_floating, pt.is_integer)
     if pt.is_timestamp(source) and pt.is_timestamp(target):
-        return target.tz is not None or source.tz is None
+        return (target.tz is None) == (source.tz is None)
     if _is_string(source):
         return _is_string(target) or _is_binary(target)
     pairs = ((pt.is_decimal, pt.is_decimal), (pt.is_date, pt.is_date), (_is_binary, _is_binary))
     return any(before(source) and after(target) for before, after in pairs)
+
+
+def _advice(source: pa.DataType, target: pa.DataType) -> str:
+    """The end of the error of times without a zone."""
+    if not (pt.is_timestamp(source) and pt.is_timestamp(target) and source.tz is None):
+        return ""
+    return (
+        ". Nothing says in which time zone its times are: give them one, for UTC in pandas by .dt.tz_localize('UTC'), "
+        "in Arrow by pyarrow.compute.assume_timezone(column, 'UTC')"
+    )
 
 
 def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
@@ -83,16 +96,28 @@ def _cast(array: Any, target: pa.DataType) -> Any:
         # Decoded, repeated text may exceed 32-bit offsets.
         decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
         return _cast(decoded, target)
-    if target == TIMESTAMP and not pt.is_null(source):
-        return as_milliseconds(_to_int64(array) if pt.is_integer(source) else _whole_unit(array), "")
-    if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MAX_DECIMAL - _INT64_DIGITS:
-        # Arrow requires room for 19 digits, however small the numbers are.
-        return _to_int64(array).cast(pa.decimal128(_MAX_DECIMAL, target.scale)).cast(target)
+    if target == MILLISECONDS and not pt.is_null(source):
+        return array.cast(pa.int64()).cast(MILLISECONDS) if pt.is_integer(source) else floor_to_milliseconds(array)
+    if pt.is_integer(source) and pt.is_decimal(target):
+        # Arrow requires room for all digits of the integer's type, however small the numbers are.
+        return array.cast(pa.decimal256(_WIDE_DECIMAL, target.scale)).cast(target)
+    if pt.is_integer(source) and pt.is_floating(target):
+        return _exact_floats(array, target)
     options = pc.CastOptions(target, allow_time_truncate=True)
     result = pc.cast(array, options=options)
     if pt.is_floating(source) and pt.is_floating(target) and target.bit_width < source.bit_width:
         _check_finite(array, result)
     return result
+
+
+def _exact_floats(array: Any, target: pa.DataType) -> Any:
+    """The floats of integers; raises if one is none. Arrow refuses every integer above 2**53, also 2**60."""
+    floats = array.cast(target, safe=False)
+    # Of 2**63 - 1, say, the cast back raises: its float is 2**63.
+    changed = pc.not_equal(floats.cast(array.type), array)
+    if pc.any(changed).as_py():
+        raise pa.ArrowInvalid(f"no {target} holds {array.filter(changed)[0].as_py()}")
+    return floats
 
 
 def _check_finite(before: Any, after: Any) -> None:
@@ -101,18 +126,13 @@ def _check_finite(before: Any, after: Any) -> None:
         raise pa.ArrowInvalid(f"{before.filter(lost)[0].as_py()} is out of the range of {after.type}")
 
 
-def _to_int64(array: Any) -> Any:
-    return array.cast(pa.int64())
-
-
-def _whole_unit(array: Any) -> Any:
-    """Convert seconds to milliseconds, and nanoseconds to microseconds, rounding down."""
-    if array.type.unit == "s":
-        return array.cast(pa.timestamp("ms", array.type.tz))
-    if array.type.unit == "ns":
-        bare = pc.floor_temporal(array.cast(pa.timestamp("ns")), unit="microsecond")
-        return bare.cast(pa.timestamp("us"))
-    return array
+def floor_to_milliseconds(values: Any) -> Any:
+    """Times of any unit as :data:`MILLISECONDS`: finer ones are rounded down, and one without a zone is in UTC."""
+    unit = values.type.unit
+    bare = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
+    if unit in {"us", "ns"}:
+        bare = pc.floor_temporal(bare, unit="millisecond")
+    return bare.cast(pa.timestamp("ms")).cast(pa.int64()).cast(MILLISECONDS)
 
 
 def _small_chunks(column: Any) -> list[Any]:

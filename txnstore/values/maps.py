@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from txnstore import compute as pc
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.schema import children
+from txnstore.values.kinds import children
 
 
 class WrongKey(NamedTuple):

@@ -15,7 +15,7 @@ import pytest
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.convert import normalize, normalize_batches
-from txnstore.segment.maps import WrongKey, _wrong_key, wrong_key
+from txnstore.values.maps import WrongKey, _wrong_key, wrong_key
 
 PLAIN = pa.map_(pa.string(), pa.int64())
 NESTED = pa.list_(pa.struct([("inner", pa.map_(pa.int16(), PLAIN))]))

@@ -1,0 +1,151 @@
+"""Python and pandas values as arrays of Arrow.
+
+Values inside of lists, structs and maps are converted as those of a column of their own. So the rules of :mod:`.casts`
+hold for each, and none is changed: with a type, ``pa.array([1.5], pa.int64())`` drops the fraction in silence.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from txnstore.errors import SchemaMismatchError
+from txnstore.threads import load
+from txnstore.times import without_zone
+from txnstore.values.casts import MILLISECONDS, cast_column
+from txnstore.values.scalars import exact_float, shown
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+#: The names of the types of what pandas calls missing. A NaN is a value.
+_MISSING = {"NaTType", "NAType"}
+
+
+def array_of(values: Any, field: pa.Field) -> Any:
+    """Convert Python or pandas values to an array, which :func:`~.casts.cast_column` casts to the field's type.
+
+    Args:
+        values: A list of Python values, or a pandas Series or Index; of these a NaN is null, too.
+        field: The column.
+
+    Raises:
+        SchemaMismatchError: A value does not fit the column.
+    """
+    load("pandas")  # pa.array imports it, if it is installed.
+    pandas = not isinstance(values, list)
+    try:
+        if pandas and values.dtype != object:
+            return pa.array(values, from_pandas=True)
+        return _array(list(values), field, from_pandas=pandas)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:  # Arrow leaves some of Python's errors.
+        raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def _array(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
+    kinds = {kind.__name__: kind for kind in set(map(type, values))}
+    if not _MISSING.isdisjoint(kinds):
+        # Arrow raises an error for most of them, and takes a NaT among dates for the first day of the year 1.
+        values = [None if type(value).__name__ in _MISSING else value for value in values]
+    if pt.is_nested(field.type):
+        return _nested(values, field, from_pandas=from_pandas)
+    if pt.is_temporal(field.type):
+        values = _times(values, set(kinds.values()), field)
+    elif "int" in kinds and pt.is_decimal(field.type):
+        values = [Decimal(value) if type(value) is int else value for value in values]
+    elif "int" in kinds and pt.is_floating(field.type):
+        values = [exact_float(value, field.type) if type(value) is int else value for value in values]
+    return pa.array(values, from_pandas=from_pandas)
+
+
+def _times(values: Sequence[Any], kinds: set[type], field: pa.Field) -> Sequence[Any]:
+    """The values of a column of times or dates.
+
+    A ``datetime`` without a zone is refused where the column has one: Arrow would take it for UTC. An integer among
+    times counts milliseconds; Arrow would infer the unit of the others, microseconds of a ``datetime``, days of a date.
+    """
+    if pt.is_timestamp(field.type) and field.type.tz is not None:
+        for value in values:
+            if isinstance(value, dt.datetime) and value.tzinfo is None:
+                raise SchemaMismatchError(f"a value of column {field.name!r} is {without_zone(value)}")
+    kinds = kinds - {type(None)}
+    if int not in kinds or len(kinds) == 1:
+        return values
+    if field.type != MILLISECONDS:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise SchemaMismatchError(
+            f"column {field.name!r} mixes values of types {names}; the topic's column is of type {field.type}"
+        )
+    return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
+
+
+# Nested types ---------------------------------------------------------------------------------------------------------
+
+
+def _nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> pa.Array:
+    kind = field.type
+    if from_pandas:
+        values = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+    missing = pa.array([value is None for value in values], pa.bool_())
+
+    def inside(items: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+        part = pa.field(field.name, data_type)
+        array = _array(items, part, from_pandas=from_pandas)
+        column = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+        return cast_column(column, part).combine_chunks()
+
+    if pt.is_struct(kind):
+        rows = [_members(value, field) for value in values]
+        columns = [inside([row.get(each.name) for row in rows], each.type) for each in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=missing)
+    lists = [_items(value, field) for value in values]
+    offsets = pa.array(np.cumsum([0, *map(len, lists)]).astype(np.int32))
+    items = [item for each in lists for item in each]
+    if not pt.is_map(kind):
+        return pa.ListArray.from_arrays(offsets, inside(items, kind.value_type), type=kind, mask=missing)
+    pairs = [_pair(item, field) for item in items]
+    keys, contents = (
+        inside([pair[place] for pair in pairs], data_type)
+        for place, data_type in enumerate((kind.key_type, kind.item_type))
+    )
+    return pa.MapArray.from_arrays(offsets, keys, contents, type=kind, mask=missing)
+
+
+def _members(value: Any, field: pa.Field) -> Mapping[str, Any]:
+    """The members of a struct; a header is a pair, too."""
+    names = [each.name for each in field.type]
+    if value is None:
+        return {}
+    if names == ["key", "value"] and isinstance(value, tuple) and len(value) == 2:
+        return dict(zip(names, value, strict=True))
+    if not isinstance(value, Mapping) or not value.keys() <= set(names):
+        raise _unfit(value, field)
+    return value
+
+
+def _items(value: Any, field: pa.Field) -> Sequence[Any]:
+    """The items of a list, and the pairs of a map, which may be a mapping."""
+    if value is None:
+        return ()
+    if pt.is_map(field.type) and isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        raise _unfit(value, field)
+    return list(value)
+
+
+def _pair(item: Any, field: pa.Field) -> Sequence[Any]:
+    if isinstance(item, Mapping) and item.keys() == {"key", "value"}:
+        item = (item["key"], item["value"])
+    if not isinstance(item, tuple | list) or len(item) != 2 or item[0] is None:
+        raise _unfit(item, field)
+    return item
+
+
+def _unfit(value: Any, field: pa.Field) -> SchemaMismatchError:
+    return SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {shown(value)} is none")

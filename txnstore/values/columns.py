@@ -1,0 +1,135 @@
+"""Columns of JSON values, and of cells of CSV files, as columns of Arrow. Errors name the row, column and value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from txnstore import compute as pc
+from txnstore.threads import load
+from txnstore.values.kinds import is_binary, is_text
+from txnstore.values.maps import wrong_key
+from txnstore.values.scalars import Reader, cell_reader, reader
+
+#: Texts of numbers that Arrow reads as :mod:`.scalars` does. It takes others, too: 0x1F.
+_INTEGERS = "^-?[0-9]{1,18}$"
+_FLOATS = r"^-?([0-9]{1,15}|[0-9]{1,99}\.[0-9]{1,99}([eE][+-]?[0-9]{1,2})?)$"
+
+
+def columns_of(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema, errors: dict[int, str], *, text: bool
+) -> list[pa.Array]:
+    """The columns of objects of JSON; a member that is missing is null.
+
+    Args:
+        rows: The objects, as :func:`~.json_text.parse_json` gives them, with members of the schema only.
+        schema: The columns.
+        errors: What is wrong, by the number of the row; rows that have an error are null. It is extended.
+        text: Whether a string in a binary column is its text, else base64.
+    """
+    load("pandas")  # pa.array imports it, if it is installed.
+    return [_column([row.get(field.name) for row in rows], field, errors, text=text) for field in schema]
+
+
+def _column(values: list[Any], field: pa.Field, errors: dict[int, str], *, text: bool) -> pa.Array:
+    if field.nullable or None not in values:
+        column = _together(field.type, values)
+        if column is not None:
+            return column
+    return _one_by_one(values, field, reader(field.type, text=text), errors)
+
+
+def _one_by_one(values: Sequence[Any], field: pa.Field, read: Reader, errors: dict[int, str]) -> pa.Array:
+    """The column of values that may not fit; sets the errors of their rows."""
+    converted = []
+    for number, value in enumerate(values):
+        result = None
+        if number in errors:
+            pass
+        elif value is None:
+            if not field.nullable:
+                errors[number] = f"column {field.name!r} is null or missing, but the topic declares it not null"
+        else:
+            try:
+                result = read(value)
+            except ValueError as error:
+                errors[number] = f"column {field.name!r}: {error}"
+        converted.append(result)
+    column = pa.array(converted, field.type)
+    wrong = wrong_key(column)
+    if wrong is not None:
+        errors.setdefault(wrong.row, f"column {field.name!r} has {wrong}")
+    return column
+
+
+def _together(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
+    """The column, if Arrow takes all values at once as :mod:`.scalars` takes each; None if it refuses one."""
+    if pt.is_integer(kind):
+        allowed: type = int
+    elif pt.is_boolean(kind):
+        allowed = bool
+    elif is_text(kind) or pt.is_timestamp(kind):
+        allowed = str
+    else:
+        return None
+    if not set(map(type, values)) <= {allowed, type(None)}:
+        return None
+    try:
+        return _times(pa.array(values, pa.string()), kind) if pt.is_timestamp(kind) else pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None
+
+
+def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The times of texts; None if one is not that of :mod:`.scalars`, or is before the year 1, which Python lacks."""
+    column = texts.cast(kind)
+    first = pc.min(column.cast(pa.int64())).as_py()
+    per_second = {"ms": 1_000, "us": 1_000_000}[kind.unit]
+    return column if first is None or first >= -62_135_596_800 * per_second else None
+
+
+# Cells of CSV files ---------------------------------------------------------------------------------------------------
+
+
+def column_of_cells(
+    cells: pa.Array, field: pa.Field, errors: dict[int, str], *, milliseconds: bool = False
+) -> pa.Array:
+    """The column of the cells of a CSV file.
+
+    Args:
+        cells: The cells, as binary. An empty one is null in a column of another type than text and binary.
+        field: The column.
+        errors: As for :func:`columns_of`.
+        milliseconds: As for :func:`~.scalars.cell_reader`.
+    """
+    kind = field.type
+    if not (is_text(kind) or is_binary(kind)):
+        cells = pc.if_else(pc.equal(cells, b""), None, cells)
+    if field.nullable or not cells.null_count:
+        column = _cells_together(cells, kind)
+        if column is not None:
+            return column
+    return _one_by_one(cells.to_pylist(), field, cell_reader(kind, milliseconds=milliseconds), errors)
+
+
+def _cells_together(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The column, if Arrow reads all cells as :mod:`.scalars` reads each; None if there may be another one."""
+    if pt.is_nested(kind) or pt.is_decimal(kind) or pt.is_boolean(kind):
+        return None
+    try:
+        if is_text(kind) or is_binary(kind):
+            return cells.cast(kind)
+        texts = cells.cast(pa.string())
+        pattern = _INTEGERS if pt.is_integer(kind) else _FLOATS if pt.is_float64(kind) else None
+        if pattern is not None and not _all_match(texts, pattern):
+            return None
+        return _times(texts, kind) if pt.is_timestamp(kind) else texts.cast(kind)
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _all_match(texts: pa.Array, pattern: str) -> bool:
+    return pc.all(pc.match_substring_regex(texts, pattern)).as_py() is not False
