@@ -29,6 +29,7 @@ from tests.mutants.of_plans import PLANS
 from tests.mutants.of_power import POWER
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
+from tests.mutants.of_readers import READERS
 from tests.mutants.of_retention import RETENTION
 from tests.mutants.of_serving import SERVING
 from tests.mutants.of_sessions import SESSIONS, SIMULATED_SESSIONS
@@ -353,7 +354,7 @@ ONE_CHAIN = (
 )
 
 MUTANTS = (
-    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS),
+    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS, *READERS),
     *(
         *EXPIRY,
         *TABLES,

@@ -17,6 +17,7 @@ _PLANS = "protocol/compact/test_plans.py::"
 _KEEPS = _PLANS + "test_step_keeps_what_was_acknowledged_by_a_version_that_it_did_not_plan_with"
 _REFUSES = _PLANS + "test_step_refuses_columns_that_it_does_not_know"
 _SCHEMAS = "protocol/chains/test_schemas.py::"
+_READERS = "protocol/read/test_plans_of_one_age.py::"
 
 PLANS = (
     Mutant(
@@ -31,7 +32,7 @@ PLANS = (
         upload.encode_rows,
         "topic_version=$writer.topic.version",
         "topic_version=None",
-        test=_SCHEMAS + "test_consumer_returns_a_column_that_the_chain_of_its_partition_learns_from_the_rows",
+        test=_READERS + "test_a_reader_that_is_overtaken_returns_whole_rows[scan-widen_and_die-3]",
     ),
     Mutant(
         "a chain takes plans of a version of their topic that it does not know",

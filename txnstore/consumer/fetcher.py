@@ -27,7 +27,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError, UnstableOffsetCommitError, UnsupportedFormatError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
-from txnstore.read.reader import Projection, is_missing
+from txnstore.read.reader import Projection, is_missing, is_newer
 from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import RecentObjects
@@ -152,9 +152,12 @@ class Poller:
                 try:
                     polled = self._take(rows, one_schema=one_schema)
                 except CorruptionError as error:
-                    # A compaction has replaced a segment of an old plan, and a vacuum deleted it: plan again.
-                    if planned_again or not is_missing(error):
+                    # A compaction has replaced a segment of an old plan, and a vacuum deleted it; or a writer of an
+                    # earlier release has not made its chain follow from the catalog. Plan again.
+                    if planned_again or not (is_missing(error) or is_newer(error)):
                         raise
+                    if is_newer(error):
+                        view = self._connection.view()
                     view, fresh, planned_again = self._read_heads(view), True, True
                     continue
                 if polled:

@@ -114,7 +114,10 @@ class Fetch:
             try:
                 if each.error is not None or each.topic is None:
                     raise each.error or RefusedError(ErrorCode.unknown_topic_or_partition, str(each.tp))
-                fields, read = await self._read(view, each, each.topic, isolation, limit - size, first=size == 0)
+                topic = view.topics.get(each.tp.topic)  # Of the view of the log, which may be newer than the request.
+                if topic is None or topic.topic_id != each.topic.topic_id:
+                    raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{each.tp} was deleted")
+                fields, read = await self._read(view, each, topic, isolation, limit - size, first=size == 0)
             except (TxnStoreError, RefusedError) as error:
                 fields, read, is_final = _refusal(each, error), 0, True
             parts.append(fields)
@@ -125,8 +128,8 @@ class Fetch:
         self, view: View, asked: _Asked, topic: CatalogTopic, isolation: Isolation, limit: int, *, first: bool
     ) -> tuple[Fields, int]:
         log = view.partition(asked.tp)
-        if log is None or view.topics[asked.tp.topic].topic_id != topic.topic_id:
-            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"{asked.tp} was deleted")
+        if log is None:
+            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {asked.tp}")
         check_offset(asked.tp, log, isolation, asked.offset)
         size, data = 0, list[bytes]()
         end = log.read_limit(isolation)

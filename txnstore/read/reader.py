@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from txnstore.catalog.schemas import schema_from_text
+from txnstore.catalog.schemas import is_wider, schema_from_text
 from txnstore.chain.codec import content_hash
 from txnstore.chain.payload import payload_of
 from txnstore.core.catalog.model import CatalogTopic
@@ -36,6 +36,7 @@ from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import DecodedSegment, SegmentFile, open_segment
 from txnstore.segment.schema import (
+    HORIZON_FIELD,
     OFFSET_FIELD,
     PARTITION_FIELD,
     RESERVED_FIELDS,
@@ -75,6 +76,8 @@ class Projection:
         self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
         self._everything = stored_schema(self._topic_schema)
         everything = pa.schema([*RESERVED_FIELDS, *self._everything])
+        #: The columns that a segment may have.
+        self._known = frozenset((*everything.names, HORIZON_FIELD.name))
         if columns is not None:
             _check_columns(topic.name, columns, everything)
         self.columns: tuple[str, ...] = tuple(everything.names if columns is None else columns)
@@ -99,7 +102,15 @@ class Projection:
         return names
 
     def check_columns(self, segment: Segment, names: Collection[str]) -> None:
-        """Refuse a segment for its columns: a read takes those that it returns, whatever others there are."""
+        """Refuse a segment with a column that this version of the topic lacks: no change of a schema drops one.
+
+        Raises:
+            CorruptionError: It has one; rows without it would be rows that were never written.
+        """
+        if not self._known.issuperset(names):
+            unknown = ", ".join(repr(name) for name in names if name not in self._known)
+            error = NewerSchemaError(f"it has the unknown columns {unknown}")
+            raise unreadable(segment, error) from error
 
     def time_column_of(self, batch: Batch) -> str | None:
         """The column of a segment without ``_timestamp`` that has the event times of a batch.
@@ -131,12 +142,25 @@ class Projection:
         Args:
             table: The rows: those of the runs, in their order.
             runs: Which slices they belong to; all of the topic, and all with stored offsets or none.
+
+        Raises:
+            NewerSchemaError: A column has a wider type than in this version of the topic.
         """
-        stored = table if table.schema.equals(self._target) else conform(table, self._topic_schema, self._stored)
+        stored = table if table.schema.equals(self._target) else self._conform(table)
         arrays = [
             self._reserved(name, table, runs) if name in _RESERVED else stored.column(name) for name in self.columns
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _conform(self, table: pa.Table) -> pa.Table:
+        """Rows of an earlier schema in the types of this version of the topic."""
+        for field in table.schema:
+            index = self._target.get_field_index(field.name)
+            known = field.type if index < 0 else self._target.field(index).type
+            if known != field.type and is_wider(known, field.type):
+                msg = f"column {field.name!r} is of type {field.type}, and known as {known}"
+                raise NewerSchemaError(msg)
+        return conform(table, self._topic_schema, self._stored)
 
     def _reserved(self, name: str, table: pa.Table, runs: Sequence[Run]) -> Any:
         if name == TOPIC_FIELD.name:
@@ -190,6 +214,10 @@ def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> Non
         if name in columns[:number]:
             msg = f"column {name!r} is listed twice"
             raise SchemaMismatchError(msg)
+
+
+class NewerSchemaError(SchemaMismatchError):
+    """A segment has a column, or a type, that the version of its topic does not know: the catalog is an earlier one."""
 
 
 class Run(NamedTuple):
@@ -465,8 +493,16 @@ def is_missing(error: CorruptionError) -> bool:
     return isinstance(error.__cause__, ObjectNotFoundError)
 
 
+def is_newer(error: CorruptionError) -> bool:
+    """Whether the segment has what the version of its topic does not know: the reader reads the catalog once more."""
+    return isinstance(error.__cause__, NewerSchemaError)
+
+
 def unreadable(segment: Segment, error: Exception) -> CorruptionError:
-    """The error of a segment whose bytes are damaged."""
+    """The error of a segment whose bytes are damaged, or that is newer than the catalog of the reader."""
+    if isinstance(error, NewerSchemaError):
+        msg = f"segment {segment.key} does not fit what is known of its topic: {error}. Read the topic again"
+        return CorruptionError(f"{msg}; if the error stays, the catalog is not that of the segment")
     return CorruptionError(f"segment {segment.key} cannot be decoded as {segment.format}: {error}")
 
 

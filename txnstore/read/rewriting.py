@@ -17,11 +17,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, TopicChangedError
 from txnstore.read.reader import Projection, Run
-from txnstore.segment.schema import HORIZON_FIELD, RESERVED_FIELDS
 from txnstore.segment.sums import sums_of
-
-#: The columns that are not of a topic and may be in a segment.
-_OWN = frozenset(field.name for field in (*RESERVED_FIELDS, HORIZON_FIELD))
 
 
 class RewritingProjection(Projection):
@@ -35,7 +31,6 @@ class RewritingProjection(Projection):
     def __init__(self, topic: CatalogTopic, reserved: Sequence[pa.Field]) -> None:
         names = topic_writer(topic).stored.names
         super().__init__(topic, [*(field.name for field in reserved), *names])
-        self._known = frozenset(names) | _OWN
 
     def check_columns(self, segment: Segment, names: Collection[str]) -> None:
         """Refuse a segment with a column that the topic does not have.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
@@ -226,6 +228,23 @@ def test_a_response_has_each_offset_once(store: Store) -> None:
     assert second == [0, 2]  # The next request begins at 4: its response may begin before it.
     producer.abort_transaction()
     producer.close()
+
+
+def test_a_fetch_that_waited_reads_the_columns_of_what_came(store: Store) -> None:
+    """The topic of the request is that of its arrival; what it returns has the columns of the view that it reads."""
+    store.create_topic("typed", schema=pa.schema([("a", pa.int32())]), config={"inline.bytes": 0})
+    asked = _Asked(TopicPartition("typed", 0), connection_of(store).view().topics["typed"], 0, 1 << 20)
+    store.alter_topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    with store.producer() as producer:
+        producer.send("typed", {"a": 1 << 40, "b": "precious"})
+
+    async def read(gateway: Gateway) -> bytes:
+        fetch = Fetch(cast("Services", gateway), HotBatches())
+        parts, _, _ = await fetch._read_all(connection_of(store).view(), [asked], COMMITTED, 1 << 20)
+        return cast("bytes", parts[0]["records"])
+
+    (record,) = DefaultRecordBatch(run(store, read))
+    assert json.loads(record.value or b"") == {"a": 1 << 40, "b": "precious"}
 
 
 async def _offsets(fetch: Fetch, view: View) -> list[int]:

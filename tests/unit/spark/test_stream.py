@@ -40,7 +40,7 @@ def append(store: Store, count: int, topic: str = "t", partition: int = 0) -> No
 
 
 def stream(store: Store, **options: str) -> Stream:
-    topic = {} if "topicPattern" in options else {"topic": "t"}
+    topic = {} if options.keys() & {"topicPattern", "topic"} else {"topic": "t"}
     return Stream(connection_of(store), stream_options({"path": "p", **topic, **options}))
 
 
@@ -258,6 +258,20 @@ def test_a_group_follows_the_query_and_never_goes_back(store: Store) -> None:
     for position, offset in ((first, 4), (second, 10), (first, 10)):
         read.commit(position)
         assert committed(store)[A] == offset
+
+
+def test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs(store: Store) -> None:
+    """Queries of a driver share a connection: a commit may show what another one has read of it meanwhile."""
+    store.create_topic("u")
+    before = stream(store, group="etl")
+    start, end = before.initial(), before.following(before.initial())
+    again = stream(store, topic="t,u", group="etl")
+    store.delete_topic("t")
+    store.create_topic("t", partitions=2)
+    append(store, 20)
+    again.initial()  # Commits the start in "u", and nothing in "t".
+    with pytest.raises(OffsetOutOfRangeError, match="created again"):
+        again.plan(start, end)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------

@@ -84,9 +84,7 @@ class Stream:
         self._last: Position | None = None
         #: Where the trigger ``availableNow`` ends; None: the stream goes on.
         self._target: dict[TopicPartition, int] | None = None
-        #: The view of the last look, and what of its logs the stream can read; they change together.
-        self._view = self._unblocked(connection.view(refresh=False))
-        self._logs = self._logs_of(self._view)
+        self._show(self._unblocked(connection.view(refresh=False)))
 
     @property
     def view(self) -> View:
@@ -111,10 +109,10 @@ class Stream:
             UnstableOffsetCommitError: An open transaction has offsets of the group.
         """
         if self._initial is None:
-            starts, group = self._starts(), self._options.group
+            starts, group, logs = self._starts(), self._options.group, self._logs
             if group is not None:
                 starts = {**starts, **self._stored(group, starts)}
-            self._initial = positions.begin(self._logs, starts, group)
+            self._initial = positions.begin(logs, starts, group)
         return self._initial
 
     def following(self, position: Position, max_offsets: int | None = None) -> Position:
@@ -282,13 +280,17 @@ class Stream:
             for tp in sorted(offsets)
         )
         self._connection.submit(CommitOffsets(TxnOffsets(group, items)))
-        self._view = self._connection.view(refresh=False)
+        self._show(self._connection.view(refresh=False))  # Other queries of this process may have read more by now.
 
     # Views ------------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._view = self._unblocked(self._connection.view())
-        self._logs = self._logs_of(self._view)
+        self._show(self._unblocked(self._connection.view()))
+
+    def _show(self, view: View) -> None:
+        """Read this view from now on, and no log of another one."""
+        #: The view of the last look, and what of its logs the stream can read; they change together.
+        self._view, self._logs = view, self._logs_of(view)
 
     def _unblocked(self, view: View) -> View:
         """The view, after expired transactions that hold back records of the topics are ended."""
