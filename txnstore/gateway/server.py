@@ -7,8 +7,9 @@ predecessor, and what follows waits for it.
 What has arrived as a whole is carried out, as by a broker, even if the client is gone by then: it may have sent a
 request without an answer, or its leave of a group. Only a fetch ends with its client, and a request of a transaction is
 not begun after it: a client of transactions v1 has the same epoch for all of them, so what it has given up would get
-into the next one. And a process that was suspended carries out nothing that came before it woke: its clients have long
-gone on at other gateways.
+into the next one. And a process that was suspended carries out no change that was asked for before it woke: its clients
+may have gone on at other gateways, where they have repeated it, and changed more since. It closes their connections;
+what only reads is answered, and those who wait for nothing notice nothing.
 """
 
 from __future__ import annotations
@@ -67,6 +68,16 @@ _UNCOUNTED = 64 << 10
 _OF_TRANSACTIONS = {
     Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN
 }  # fmt: skip
+#: What a process that was suspended answers all the same: reads, which are true at some time after they were asked for,
+#: and what members of groups say, since what is stored of a group that another gateway leads is refused by the chain.
+_HARMLESS = {
+    Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.METADATA, Api.FETCH, Api.LIST_OFFSETS,
+    Api.OFFSET_FETCH, Api.OFFSET_FOR_LEADER_EPOCH, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT,
+    Api.CONSUMER_GROUP_HEARTBEAT, Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_DESCRIBE, Api.LIST_GROUPS, Api.DESCRIBE_ACLS,
+    Api.DESCRIBE_CONFIGS, Api.DESCRIBE_LOG_DIRS, Api.DESCRIBE_CLUSTER, Api.DESCRIBE_PRODUCERS,
+    Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS, Api.LIST_PARTITION_REASSIGNMENTS, Api.LIST_CONFIG_RESOURCES,
+    Api.DESCRIBE_TOPIC_PARTITIONS,
+}  # fmt: skip
 #: What a client may ask before it has authenticated.
 _BEFORE_AUTHENTICATION = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 #: Seconds for which a client may take none of its responses; and while other clients wait for room for theirs.
@@ -84,6 +95,10 @@ _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 class SlowClientError(Exception):
     """A client sends or takes too little. Its connection is closed."""
+
+
+class SuspendedError(Exception):
+    """A change was asked for before the process was suspended, or while it was. Its connection is closed."""
 
 
 @dataclass(slots=True)
@@ -180,22 +195,32 @@ class Server:
         self._next_look = loop.call_later(_LOOK, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close all connections if the process was suspended, or worked without a look at them.
+        """Give up the changes that were asked for before this process woke, if it was suspended or its loop stood.
 
-        The loop calls this before anything continues that waited for bytes, or for the storage.
+        The loop calls this before anything continues that waited for bytes, or for the storage. What has arrived
+        meanwhile is read by then, or, if the wait for it was interrupted, in the next turn of the loop, before a timer.
         """
         seconds, used = loop.time() - self._looked_at, time.process_time() - self._used
         if seconds > _SUSPENDED:
-            extra = {"connections": len(self._connections), "ms": int(seconds * 1000)}
+            changing = [task for task, connection in self._connections.items() if connection.is_changing]
+            extra = {"connections": len(self._connections), "closed": len(changing), "ms": int(seconds * 1000)}
             if used > _LOOK:  # More than before it was suspended.
-                _LOG.warning("closing all connections: the event loop of the gateway stood still", extra=extra)
+                _LOG.warning("giving up what changes the store: the event loop of the gateway stood still", extra=extra)
             else:
-                _LOG.warning("closing all connections: the gateway was suspended", extra=extra)
-            self.traffic.closed["suspended"] += len(self._connections)
-            for task in self._connections:
+                _LOG.warning("giving up what changes the store: the gateway was suspended", extra=extra)
+            self.traffic.closed["suspended"] += len(changing)
+            for task in changing:
                 task.cancel()
+            for connection in self._connections.values():
+                connection.woke()
+            loop.call_later(0, self._all_read, list(self._connections.values()))
         self._looked_at, self._used = loop.time(), time.process_time()
         self._next_look = loop.call_later(_LOOK, self._look, loop)
+
+    def _all_read(self, connections: list[_Connection]) -> None:
+        """What arrived before the process woke has been read: what arrives from now on came after it."""
+        for connection in connections:
+            connection.read_all()
 
     async def close(self, grace: float) -> bool:
         """Take no more requests, answer those that have arrived, and close all connections.
@@ -253,6 +278,8 @@ class Server:
         except SlowClientError as error:
             reason = "slow"
             _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
+        except SuspendedError:
+            reason = "suspended"
         except ConnectionAbortedError as error:
             reason = "failed"
             _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
@@ -356,6 +383,8 @@ class _Connection:
         self._is_closed = False
         #: Whether a part of the next request has arrived.
         self._is_reading = False
+        #: The API of the request that is read or carried out, as far as it is known.
+        self._api: int | None = None
         #: The bytes of responses that are not sent, which count in the room.
         self._unsent_bytes = 0
         stream.ended = self._ended
@@ -397,7 +426,22 @@ class _Connection:
             await self._send(unknown if request is None else await self._handle(request))
             self._slots.release()
         finally:
+            self._api = None
             held.release()
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a request is read or carried out that may change something. Batches that are staged go on."""
+        return self._is_reading if self._api is None else self._api not in _HARMLESS
+
+    def woke(self) -> None:
+        """The process was suspended: no change is carried out that was asked for before :meth:`read_all`."""
+        self._stream.mark_stale(1 << 62)
+
+    def read_all(self) -> None:
+        """All that arrived before the process woke is in the buffer, unless the client sends more than that holds."""
+        if not (self._is_reading or self._stream.is_full):
+            self._stream.mark_stale(self._stream.buffered)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -423,14 +467,18 @@ class _Connection:
             MalformedRequestError: Its length, API or version is not possible.
             asyncio.IncompleteReadError: The client has closed the connection.
             SlowClientError: It is slower than allowed.
+            SuspendedError: It would change something, and arrived before the process woke.
         """
         (size,) = PREFIX.unpack(await self._read_prefix())
-        self._is_reading = True
+        self._is_reading, is_stale = True, self._stream.was_stale
         if not START_SIZE <= size <= MAX_REQUEST_BYTES:
             raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
         first = await self._read(min(size, AHEAD), held)  # Small requests are in memory whatever else is.
         start = read_start(first)
         self._server.check_start(start, size, self._peer)
+        self._api = start.api
+        if is_stale and start.api not in _HARMLESS:
+            raise SuspendedError
         if size > AHEAD or start.api == Api.PRODUCE:
             await held.add(len(first))
         if size == len(first):

@@ -28,6 +28,9 @@ class Stream(asyncio.BufferedProtocol):
         self._connected = connected
         self._received = bytearray()
         self._wanted = 0
+        #: The bytes of the buffer that came before the process woke, and whether the last ones that were read did.
+        self._stale = 0
+        self.was_stale = False
         self._arrival: asyncio.Future[None] | None = None
         self._is_paused = False
         self._is_blocked = False
@@ -91,6 +94,20 @@ class Stream(asyncio.BufferedProtocol):
         """Whether so many bytes have arrived, or nothing more arrives."""
         return len(self._received) >= size or self.has_ended
 
+    @property
+    def buffered(self) -> int:
+        """The bytes that have arrived and were not read."""
+        return len(self._received)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more may have arrived than has been received."""
+        return len(self._received) >= AHEAD
+
+    def mark_stale(self, size: int) -> None:
+        """The next bytes, so many of them, came before the process woke."""
+        self._stale = size
+
     async def read(self, size: int) -> bytes:
         """The next bytes, at most :data:`CHUNK`.
 
@@ -109,6 +126,7 @@ class Stream(asyncio.BufferedProtocol):
             raise asyncio.IncompleteReadError(bytes(self._received), size)
         data = bytes(memoryview(self._received)[:size])
         del self._received[:size]
+        self.was_stale, self._stale = self._stale > 0, max(self._stale - size, 0)
         if len(self._received) < AHEAD:
             self._resume()
         return data

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.gateway_process import decode_response, produce_fields, record_batch, request_frame
 from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
-from txnstore.gateway.apis import Api
+from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
 from txnstore.gateway.wire import Request, write_response
 
@@ -382,23 +382,134 @@ def test_the_loop_goes_on_while_a_large_response_is_built_and_encoded(monkeypatc
     assert encoders[0].startswith("gateway responses")
 
 
+def stand_still(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, interrupted: bool = False) -> None:
+    """The loop stands still for ten seconds of its clock, while something happens outside.
+
+    Args:
+        monkeypatch: That of the test.
+        meanwhile: What happens.
+        interrupted: Whether the wait for bytes ends without a look at them, as by a signal that continues a process.
+    """
+    loop: Any = asyncio.get_running_loop()
+    clock, select = loop.time, loop._selector.select
+
+    def select_nothing(timeout: float | None) -> list[Any]:
+        loop._selector.select = select
+        return []
+
+    def wake() -> None:
+        meanwhile()
+        monkeypatch.setattr(loop, "time", lambda: clock() + 10)
+        if interrupted:
+            loop._selector.select = select_nothing
+
+    loop.call_soon(wake)
+
+
 @pytest.mark.parametrize(("used", "state"), [(0.0, "was suspended"), (5.0, "stood still")])
 def test_the_log_tells_a_loop_that_stood_still_from_a_process_that_was_suspended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, used: float, state: str
 ) -> None:
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
-        reader, _ = await connect()
-        await until(lambda: server.traffic.connections == 1)
-        loop = asyncio.get_running_loop()
-        clock, processor = loop.time, time.process_time
-        monkeypatch.setattr(loop, "time", lambda: clock() + 10)
+        processor = time.process_time
         monkeypatch.setattr(time, "process_time", lambda: processor() + used)
-        assert await reader.read() == b""
-        assert server.traffic.closed == {"suspended": 1}
+        stand_still(monkeypatch, lambda: None)
+        await until(lambda: bool(caplog.records))
 
     run({}, scenario)
     (record,) = caplog.records
     assert state in record.getMessage()
+
+
+def test_connections_without_a_change_outlast_a_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle ones, a fetch that waits, a heartbeat that came meanwhile; batches that are staged are committed."""
+    release, commit = asyncio.Event(), asyncio.Event()
+
+    async def fetch(request: Request, peer: Peer) -> Fields:
+        await release.wait()
+        return {}
+
+    async def commits() -> Fields:
+        await commit.wait()
+        return PRODUCED
+
+    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+        return commits()
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        (idle, idle_sender), (fetching, fetch_sender), (producing, produce_sender) = [await connect() for _ in range(3)]
+        fetch_sender.write(request_frame(Api.FETCH, 4, {}, 1))
+        produce_sender.write(produce(2))
+        await until(lambda: server.traffic.requests.total() == 2)
+        await settle()
+        stand_still(monkeypatch, lambda: idle_sender.write(request_frame(Api.HEARTBEAT, 0, {}, 3)))
+        assert await correlation(idle) == 3
+        release.set()
+        commit.set()
+        assert [await correlation(fetching), await correlation(producing)] == [1, 2]
+        idle_sender.write(request_frame(Api.END_TXN, 1, {}, 4))
+        assert await correlation(idle) == 4, "a change that is asked for later is carried out"
+        assert server.traffic.closed.total() == 0
+
+    run({Api.FETCH: fetch, Api.PRODUCE: stage, Api.HEARTBEAT: answer, Api.END_TXN: answer}, scenario)
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["", "interrupted"])
+@pytest.mark.parametrize("api", [Api.END_TXN, Api.OFFSET_COMMIT, Api.PRODUCE, Api.CREATE_TOPICS, Api.LEAVE_GROUP])
+def test_no_change_is_begun_that_arrived_before_the_process_woke(
+    monkeypatch: pytest.MonkeyPatch, api: Api, *, interrupted: bool
+) -> None:
+    """Alone, behind a heartbeat, and of which a part follows later: its client may have repeated it elsewhere."""
+    begun: list[int] = []
+
+    async def begin(request: Request, peer: Peer) -> Fields:
+        begun.append(request.correlation_id)
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        opened = [await connect() for _ in range(3)]
+        change = request_frame(api, VERSIONS[api].first, {}, 7)
+        await until(lambda: server.traffic.connections == 3)
+        await settle()
+
+        def arrive() -> None:
+            for (_, writer), data in zip(
+                opened, (change, request_frame(Api.HEARTBEAT, 0, {}, 1) + change, change[:6]), strict=True
+            ):
+                writer.get_extra_info("socket")._sock.sendall(data)
+
+        stand_still(monkeypatch, arrive, interrupted=interrupted)
+        await until(lambda: server.traffic.closed["suspended"] == 2)
+        opened[2][1].write(change[6:])
+        await until(lambda: server.traffic.closed["suspended"] == 3)
+        assert begun == []
+
+    run({api: begin, Api.HEARTBEAT: answer}, scenario)
+
+
+def test_a_change_under_way_is_given_up_when_the_process_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    async def end(request: Request, peer: Peer) -> Fields:
+        begun.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            begun.append("given up")
+        return {}
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        (reader, writer), (_, slow) = await connect(), await connect()
+        writer.write(request_frame(Api.END_TXN, 1, {}, 1))
+        slow.write(request_frame(Api.END_TXN, 1, {}, 1)[:-1])
+        await until(lambda: begun == ["begun"])
+        await settle()
+        stand_still(monkeypatch, lambda: None)
+        assert await reader.read() == b""
+        assert begun == ["begun", "given up"]
+        assert server.traffic.closed == {"suspended": 2}
+
+    run({Api.END_TXN: end}, scenario)
 
 
 def test_connections_above_the_limit_are_refused() -> None:
