@@ -301,6 +301,8 @@ class Store:
             UnknownTopicOrPartitionError: There is no such topic.
             InvalidConfigError: A setting, or the number of partitions, is out of range.
             SchemaMismatchError: The columns cannot evolve that way; names the column.
+            UnknownOutcomeError: It is not known whether the topic is altered, or it is, and a chain that leads some of
+                its partitions does not know it yet: repeat the call.
         """
         load("txnstore.catalog.topics")
         from txnstore.catalog.topics import alter_topic

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.catalog import topics
-from txnstore.segment import convert, maps
+from txnstore.segment import convert
 from txnstore.sql import filesystem, inspection, planning, session, shared, types, views
+from txnstore.values import maps
 
 _RIGHTS, _GUARDS = "integration/sql/test_rights.py::", "integration/sql/test_guards.py::"
-_FILES, _MAPS = "unit/sql/test_filesystem.py::", "unit/segment/test_maps.py::"
+_FILES, _MAPS = "unit/sql/test_filesystem.py::", "unit/values/test_maps.py::"
 _REVOKED = _RIGHTS + "test_a_revoked_right_ends_earlier_views_and_their_files"
 _OBJECTS = _RIGHTS + "test_the_tables_of_objects_show_what_the_principal_may_read"
 _NAMES = "unit/catalog/test_topics.py::test_a_name_is_accepted_if_kafka_and_the_storage_accept_it"

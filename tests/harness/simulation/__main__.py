@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--gateways", action="store_true", help="the world of gateways and their clients only")
     parser.add_argument("--tables", action="store_true", help="publish tables in each run")
+    parser.add_argument("--alterations", action="store_true", help="alter topics while compactors plan in each run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():
@@ -100,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    rules, gateways, tables = options.rules, options.gateways, options.tables
-    draw = functools.partial(drawn, chains=options.chains, rules=rules, gateways=gateways, tables=tables)
+    worlds = {name: getattr(options, name) for name in ("rules", "gateways", "tables", "alterations")}
+    draw: Callable[[int], Settings] = functools.partial(drawn, chains=options.chains, **worlds)
     if options.seed is None and options.settings is None:
-        run_one = functools.partial(one, chains=options.chains, rules=rules, gateways=gateways, tables=tables)
+        run_one = functools.partial(one, chains=options.chains, **worlds)
         return int(many(options.first, options.seeds, options.jobs, draw, run_one) > 0)
     settings = options.settings or draw(options.seed)
     run = shrink(settings) if options.shrink else simulate(settings)

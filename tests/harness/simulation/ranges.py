@@ -43,10 +43,10 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def one(seed: int, chains: int | None, *, rules: bool = False, gateways: bool = False, tables: bool = False) -> Result:
+def one(seed: int, chains: int | None, **worlds: bool) -> Result:
     """Run a seed; the arguments as in :func:`~tests.harness.simulation.settings.drawn`."""
     with quiet():
-        run = simulate(drawn(seed, chains, rules=rules, gateways=gateways, tables=tables))
+        run = simulate(drawn(seed, chains, **worlds))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
     mishaps.update(step.answer for step in run.trace if step.answer in _TOLD)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")

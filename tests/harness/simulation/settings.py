@@ -63,6 +63,8 @@ SPREADERS = ("spread:s/2", "spread:s/3")
 ADMINISTRATORS = ("admin:x/1", "admin:x/2")
 #: They publish topics as tables, and read these as engines do.
 PUBLISHERS = ("publish:t/2", "publish:t/3", "engine:e/3", "engine:e/4")
+#: They alter topics while compactors plan.
+ALTERERS = ("widen:v/2", "widen:v/3", "govern:n/2")
 #: They coordinate one classic group, both at the same time.
 GATEWAYS = ("gateway:q/2", "gateway:q/3")
 #: Clients of transactions v1, two of them of one id.
@@ -211,6 +213,12 @@ def with_tables(settings: Settings) -> Settings:
     return replace(settings, actors=(*others, *PUBLISHERS))
 
 
+def with_alterations(settings: Settings) -> Settings:
+    """The same with topics that are altered, and enough compactors."""
+    others = tuple(actor for actor in settings.actors if actor not in (*ALTERERS, *SHARERS))
+    return replace(settings, actors=(*others, *SHARERS, *ALTERERS))
+
+
 def of_gateways(seed: int, chains: int | None = None) -> Settings:
     """The settings of a seed in the world of gateways, which has little else: a run takes a tenth of the time."""
     rng = random.Random(f"gateways/{seed}")
@@ -234,7 +242,13 @@ def of_gateways(seed: int, chains: int | None = None) -> Settings:
 
 
 def drawn(
-    seed: int, chains: int | None = None, *, rules: bool = False, gateways: bool = False, tables: bool = False
+    seed: int,
+    chains: int | None = None,
+    *,
+    rules: bool = False,
+    gateways: bool = False,
+    tables: bool = False,
+    alterations: bool = False,
 ) -> Settings:
     """The settings that a seed stands for.
 
@@ -244,7 +258,9 @@ def drawn(
         rules: In any case with administrators who change the rules of the store.
         gateways: In the world of gateways.
         tables: In any case with publishers of tables.
+        alterations: With topics that are altered.
     """
     settings = of_gateways(seed, chains) if gateways else settings_of(seed, chains)
     settings = under_rules(settings) if rules else settings
+    settings = with_alterations(settings) if alterations else settings
     return with_tables(settings) if tables else settings

@@ -10,6 +10,7 @@ from tests.harness.short_history import short_history
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.administering import Administrator
+from tests.harness.simulation.altering import Governor, Widener, altered
 from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
@@ -86,6 +87,8 @@ _KINDS: dict[str, type[Actor]] = {
     "wire": WireProducer,
     "publish": Publisher,
     "engine": Engine,
+    "widen": Widener,
+    "govern": Governor,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -169,6 +172,7 @@ def _look(world: World) -> Iterator[str]:
         yield from occupied(world)
         yield from cleaned(world, store, journal)
         yield from shared(world, store)
+        yield from altered(world, store)
         yield from returned(world, store)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pyarrow as pa
+
 from tests.harness.simulation.creates import Creates
 from tests.harness.simulation.holes import Holes
 from tests.harness.simulation.ledger import Ledger
@@ -42,6 +44,8 @@ _OF_DAMAGE = (CorruptionError, UnsoundStoreError, SnapshotExpiredError, StoreNot
 PASSING = "passing"
 #: A topic that is cleaned by key.
 KEYED = "keyed"
+#: A topic that gets columns, and one whose settings let records go for a while.
+WIDENED, GOVERNED = "widened", "governed"
 #: Where the objects of a run with tables are, as engines name it.
 TABLES_AT = "s3://bucket/store"
 
@@ -119,6 +123,11 @@ class World:
         #: The outage for all processes.
         self.away = Away()
         self.power = Power(self.scheduler, self.rng("power"), settings, (self.bucket, self.site.bucket), self.trace)
+        #: The columns of each row that was sent to the topic that gets columns, by value, and those acknowledged.
+        self.widened: dict[int, list[str]] = {}
+        self.acknowledged: set[int] = set()
+        #: How many records have stayed by the settings of their topic.
+        self.governed = 0
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
@@ -145,6 +154,10 @@ class World:
             keyed = (KEYED,) if any(name.startswith("keys:") for name in settings.actors) else ()
             for topic in (SOURCE, SIDE, TARGET, *passing, *keyed):
                 self.create_topic(store, topic)
+            if any(name.startswith("widen:") for name in settings.actors):
+                schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+                store.create_topic(WIDENED, schema=schema, config=self._format)
+                store.create_topic(GOVERNED, config=self._format)
             if self.rulebook is not None and self.rng("rules").random() < 0.7:
                 store.acls.create(everything())
                 store.acls.enable(ROOT)
@@ -159,12 +172,9 @@ class World:
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
-        is_parquet = self.settings.parts or self._tables is not None
-        config: dict[str, object] = {"segment.format": "parquet" if is_parquet else "arrow"}
+        config = self._format
         if self._tables is not None and self._tables.random() < 0.7:
             config["table.format"] = "iceberg"
-        if not self.settings.inline:
-            config["inline.bytes"] = 0
         if name == SIDE and any(actor.startswith("spread:") for actor in self.settings.actors):
             config["message.timestamp.type"] = "LogAppendTime"
         if name == KEYED:
@@ -172,6 +182,15 @@ class World:
         if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):
             config["retention.bytes"] = 20_000  # A few batches: compactions delete the oldest, too.
         store.create_topic(name, partitions=partitions, config=config)
+
+    @property
+    def _format(self) -> dict[str, object]:
+        """The settings of all topics: how their records are stored."""
+        is_parquet = self.settings.parts or self._tables is not None
+        config: dict[str, object] = {"segment.format": "parquet" if is_parquet else "arrow"}
+        if not self.settings.inline:
+            config["inline.bytes"] = 0
+        return config
 
     @property
     def most_partitions(self) -> int:
