@@ -56,11 +56,14 @@ class ChainStatus:
         entries: The number of its entries.
         checkpoint: The last entry that its newest checkpoint includes, by the hint; 0 if there is none. An open reads
             all later entries.
+        journal_watermark: The entry in which its earliest open transaction began: a vacuum keeps the history from it
+            on. The next entry if none is open; 0 if it is not known.
     """
 
     chain: int
     entries: int
     checkpoint: int
+    journal_watermark: int
 
 
 @dataclass(frozen=True, slots=True)

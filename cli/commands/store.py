@@ -69,6 +69,7 @@ def info(app: App) -> None:
                 "transaction_max_timeout_ms": connection.transaction_max_timeout_ms,
                 "entries": view.sequence,
                 "entries_per_chain": [chain.sequence for chain in view.states],
+                "journal_watermarks": [chain.journal_watermark for chain in view.states],
                 "last_entry": instant(view.timestamp) if view.sequence else None,
                 "topics": len(view.topics),
                 "partitions": len(view.partitions),

@@ -49,6 +49,7 @@ class ChainHistory:
         is_settled: Whether that is the last boundary, so that the next one may follow.
         begins_ms: The history begins at this time, by the storage's clock.
         part_ms: The length of a part of it.
+        open_from: The entry in which the earliest open transaction began, and which stays with all later ones.
     """
 
     chain: int
@@ -59,10 +60,15 @@ class ChainHistory:
     is_settled: bool
     begins_ms: int
     part_ms: int
+    open_from: int
 
     def before(self, heads: dict[int, ObjectInfo]) -> set[int]:
-        """The checkpoints, of those with these heads, that were written before the history began."""
-        return {sequence for sequence, item in heads.items() if item.modified_ms <= self.begins_ms}
+        """The checkpoints, of those with these heads, that were written before the history began.
+
+        An open transaction can always be explained: its first entry belongs to the history, however old it is.
+        """
+        old = {sequence for sequence, item in heads.items() if item.modified_ms <= self.begins_ms}
+        return {sequence for sequence in old if sequence < self.open_from}
 
     def needed(self, heads: dict[int, ObjectInfo]) -> set[int]:
         """The checkpoints that snapshots begin with: those at the boundaries, and the last one of each part."""
@@ -105,7 +111,11 @@ def _history(connection: Connection, chain: int, now: int, history_ms: int) -> C
     is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
     settled = last if is_settled else read_boundary(objects, names, chain, number - 1)
     part_ms = max(1, history_ms // _PARTS)
-    return ChainHistory(chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
+    # Of a state that others have passed, it is an earlier entry: the watermark never goes back.
+    open_from = connection.chains[chain].state.journal_watermark
+    return ChainHistory(
+        chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms, open_from
+    )
 
 
 def delete_entries(

@@ -380,7 +380,8 @@ class ChainVerifier:
             checkpoint.decode_all(saved)
             self._state, self._previous = saved, saved.entry_hash
             return
-        folded = _with_removals_of(saved, self._state) if self._older else self._state
+        folded = _with_first_entries_of(saved, self._state)
+        folded = _with_removals_of(saved, folded) if self._older else folded
         if _equal(saved, folded):
             self._state = saved
         else:
@@ -406,6 +407,17 @@ def _with_removals_of(saved: State, folded: State) -> State:
     so do the states that follow from them. Either is right: no batch names any of these objects.
     """
     return replace(folded, released=saved.released, released_entries=saved.released_entries, dropped=saved.dropped)
+
+
+def _with_first_entries_of(saved: State, folded: State) -> State:
+    """The folded state without the first entries of open transactions that the saved one does not know.
+
+    A release that did not store them has written the checkpoint.
+    """
+    unknown = [name for name, txn in saved.transactions.items() if txn.started_at is not None and not txn.first_entry]
+    known = {name: txn for name in unknown if (txn := folded.transactions.get(name)) is not None}
+    changed = {name: replace(txn, first_entry=0) for name, txn in known.items()}
+    return replace(folded, transactions=folded.transactions.update(changed)) if changed else folded
 
 
 def _equal(saved: State, folded: State) -> bool:

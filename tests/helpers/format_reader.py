@@ -280,6 +280,7 @@ def _txn_completed(state: State, event: Json) -> None:
             "groups": [],
             "topic_ids": {},
             "started_at": None,
+            "first_entry": 0,
             "updated_at": state.timestamp,
         }
         grant(state, event["next_producer_id"])
@@ -399,6 +400,7 @@ def _producer_initialized(state: State, event: Json) -> None:
         "groups": [],
         "topic_ids": {},
         "started_at": None,
+        "first_entry": 0,
         "updated_at": state.timestamp,
         "versions": before["versions"] if before is not None else {},
         "session_epoch": -1,
@@ -410,7 +412,7 @@ def _producer_initialized(state: State, event: Json) -> None:
 def _joined(state: State, event: Json) -> None:
     txn = state.transactions[event["transactional_id"]]
     if txn["state"] != "ONGOING":
-        txn["started_at"] = state.timestamp
+        txn |= {"started_at": state.timestamp, "first_entry": state.sequence}
     txn |= {"state": "ONGOING", "updated_at": state.timestamp}
     if event["type"] == "OffsetsAdded":
         txn["groups"] = sorted({*txn["groups"], event["group"]})
@@ -685,7 +687,8 @@ def state_of(head: Json, batches: dict[Tp, dict[int, Json]]) -> State:
         }
         for log in head["partitions"]
     }
-    state.transactions = {txn["transactional_id"]: {"session_epoch": -1, **txn} for txn in head["transactions"]}
+    missing = {"session_epoch": -1, "first_entry": 0}
+    state.transactions = {txn["transactional_id"]: {**missing, **txn} for txn in head["transactions"]}
     state.decided = decided_in(state.transactions)
     state.groups = {
         group["name"]: {
@@ -886,6 +889,7 @@ class Chain:
             log.setdefault("session_windows", {})
         for txn in head["transactions"]:
             txn.setdefault("session_epoch", -1)
+            txn.setdefault("first_entry", state.transactions[txn["transactional_id"]]["first_entry"])  # Not known.
         for name in {*folded, *head}:
             assert _same(folded.get(name)) == _same(head.get(name)), f"{key}: {name}"
         batches = {tp: log["batches"] for tp, log in state.partitions.items() if log["batches"]}

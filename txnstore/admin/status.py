@@ -66,7 +66,8 @@ def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
     # Another process may have written a checkpoint of entries after the view.
     saved = {number: checkpoint.decode_hint(connection.keys, number, hints[number]).sequence for number in numbers}
     return tuple(
-        ChainStatus(state.chain, state.sequence, min(saved[state.chain], state.sequence)) for state in view.states
+        ChainStatus(state.chain, state.sequence, min(saved[state.chain], state.sequence), state.journal_watermark)
+        for state in view.states
     )
 
 

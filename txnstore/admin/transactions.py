@@ -98,6 +98,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
         epoch=txn.epoch,
         timeout_ms=txn.timeout_ms,
         started_at=txn.started_at,
+        first_entry=txn.first_entry or None,
         updated_at=txn.updated_at,
         prepared=txn.is_prepared,
         partitions=tuple(partitions),
@@ -113,7 +114,7 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
     Raises:
         UnknownTopicOrPartitionError: There is no such partition.
     """
-    log = _log(view, tp)
+    log = partition_log(view, tp)
     return [
         ProducerDescription(
             producer_id=producer_id,
@@ -266,7 +267,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     producer is fenced first, which needs WRITE on the id.
     """
     view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
-    log = _log(view, tp)
+    log = partition_log(view, tp)
     if check_integer("producer_id", producer_id) not in log.open_txns:
         return False
     txn = view.owner(producer_id)
@@ -338,7 +339,12 @@ def _find(view: View, transactional_id: str) -> Transaction:
     return txn
 
 
-def _log(view: View, tp: TopicPartition) -> Partition:
+def partition_log(view: View, tp: TopicPartition) -> Partition:
+    """The log of a partition.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+    """
     log = view.log(TopicPartition(check_topic_name(tp.topic), check_integer("partition", tp.partition)))
     if log is None:
         view.find_topic(tp.topic)

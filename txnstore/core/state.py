@@ -61,6 +61,8 @@ class State:
         next_producer_id: The next producer id that the chain grants.
         next_offset_position: The commit position of the next committed offset (OFF-11).
         topics: The catalog; outside of chain 0 copies of the topics that the chain needs.
+        alike: The names of these topics by what SQL, file systems and Kafka's metrics see of them (:func:`folded`):
+            an index of ``topics``, by which a new name is compared with all others.
         partitions: The partition logs that the chain leads.
         transactions: The transaction table, by transactional id.
         transactional_ids: The transactional id of each producer id that has one, current or earlier.
@@ -85,6 +87,7 @@ class State:
     next_producer_id: int = 0
     next_offset_position: int = 0
     topics: Map[str, CatalogTopic] = field(default_factory=Map)
+    alike: Map[str, tuple[str, ...]] = field(default_factory=Map)
     partitions: Map[TopicPartition, Partition] = field(default_factory=Map)
     transactions: Map[str, Transaction] = field(default_factory=Map)
     transactional_ids: Map[int, str] = field(default_factory=Map)
@@ -97,6 +100,16 @@ class State:
     fences: Map[int, Fence] = field(default_factory=Map)
     requires: Features = NO_FEATURES
     authorization: Authorization = NO_AUTHORIZATION
+
+    @property
+    def journal_watermark(self) -> int:
+        """The entry in which the earliest transaction began that is open or not completed; else the next entry.
+
+        As the last stable offset of a partition, it advances when the earliest transaction is completed. 0: an entry
+        that is not known. A look at each transactional id.
+        """
+        open_from = (txn.first_entry for txn in self.transactions.values() if txn.started_at is not None)
+        return min(open_from, default=self.sequence + 1)
 
     def is_closed(self, topic: CatalogTopic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""

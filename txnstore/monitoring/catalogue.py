@@ -131,6 +131,13 @@ STATUS: tuple[Metric, ...] = (
         _chains("checkpoint"),
         "gauge",
     ),
+    Metric(
+        "chain_journal_watermark",
+        "Entry in which the earliest open transaction of a chain began, or the next entry; 0: not known.",
+        ("chain",),
+        _chains("journal_watermark"),
+        "gauge",
+    ),
     Metric("partition_log_start_offset", "First readable offset.", _PARTITION, _partitions("log_start"), "gauge"),
     Metric(
         "partition_last_stable_offset",

@@ -112,6 +112,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("previous_producer_id", pa.int64()),
             ("prepared", pa.bool_()),
             ("chain", pa.int32()),
+            ("first_entry", pa.int64()),
         ],
     ),
     "producers": pa.schema(
@@ -299,7 +300,7 @@ def _transaction_rows(view: View) -> Iterator[Row]:
         yield (
             txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
             txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
-            txn.is_prepared, chain_of_transactional_id(txn.transactional_id, view.chains),
+            txn.is_prepared, chain_of_transactional_id(txn.transactional_id, view.chains), txn.first_entry or None,
         )  # fmt: skip
 
 

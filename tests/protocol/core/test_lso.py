@@ -185,6 +185,28 @@ def test_the_lso_moves_to_the_next_open_transaction(world: World, order: tuple[i
     assert world.read(RC) == list(range(12))
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_journal_watermark_is_the_first_entry_of_the_earliest_open_transaction(
+    world: World, order: tuple[int, ...]
+) -> None:
+    """LSO-16: as the LSO of a partition, and over all of them; the next entry where none is open."""
+    clients = _clients(world, 3)
+    assert world.state.journal_watermark == world.state.sequence + 1
+    began = []
+    for _ in range(2):
+        for client in clients:
+            client.send(2)
+            began.append(world.state.sequence)
+    still = set(range(3))
+    for number in order:
+        assert world.state.journal_watermark == min(began[each] for each in still)
+        clients[number].commit()
+        still.discard(number)
+    assert world.state.journal_watermark == world.state.sequence + 1
+    clients[0].send(1)
+    assert world.state.journal_watermark == world.state.sequence
+
+
 def test_read_committed_returns_committed_records_in_order(world: World) -> None:
     """CON-02, CON-07: commits, aborts and plain records mixed; read_uncommitted gets all but the markers."""
     p1, p2 = _clients(world, 2)

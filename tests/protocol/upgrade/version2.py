@@ -106,7 +106,7 @@ def _times(store: Store, name: str) -> list[Any]:
 
 
 def _transaction(store: Store, name: str) -> Any:
-    return plain(store.transaction(name))
+    return _without(plain(store.transaction(name)), ("first_entry",))
 
 
 def _moments(store: Store) -> list[int | list[int]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, HOUR_MS, batches, commit, new_store, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
+from tests.helpers.damage import sealed
 from tests.helpers.history import DAYS, Suspending, boundaries, numbers, pass_days
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.boundary import WAIT_MS, BoundaryDocument
@@ -22,6 +26,15 @@ from txnstore.testing import ManualClock
 @pytest.fixture
 def store(used_for_days: Store) -> Store:
     return used_for_days
+
+
+def _without(value: Any, member: str) -> Any:
+    """JSON without the members of this name."""
+    if isinstance(value, list):
+        return [_without(item, member) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without(item, member) for name, item in value.items() if name not in (member, "checksum")}
 
 
 # Deleting -------------------------------------------------------------------------------------------------------------
@@ -74,6 +87,40 @@ def test_the_history_is_never_shorter_than_the_grace_period(store: Store, clock:
     assert store.vacuum(history=0).announced == 0
     clock.advance(1)
     assert store.vacuum(history=0).announced > 0
+
+
+@ONE_CHAIN
+@pytest.mark.parametrize("known", [True, False])
+def test_the_history_of_an_open_transaction_stays(
+    store: Store, objects: MemoryStore, clock: ManualClock, *, known: bool
+) -> None:
+    """LSO-16, RET-02: from the entry on in which the earliest one began; from an unknown one on, nothing goes."""
+    pass_days(store, clock)
+    before = numbers(objects)[0]
+    producer = store.producer(transactional_id="kept", two_phase_commit=True)
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0)
+    producer.flush()
+    first = store.transaction("kept").first_entry or 0
+    state = connection_of(store).view().states[0]
+    assert first == state.journal_watermark == state.sequence
+    if not known:  # As a release writes checkpoints that does not store it.
+        head = keys.checkpoint_head(0, store.checkpoint())
+        objects.put(head, sealed(json.dumps(_without(json.loads(objects.get(head)), "first_entry")).encode()))
+    pass_days(store, clock)
+    left = numbers(objects)
+    assert left[-1] > first + 4 * DAYS
+    assert left[0] <= first
+    announced = before + 8  # By the vacuum of the last day, which has announced it without knowing the transaction.
+    assert left[0] > announced if known else left[0] <= announced
+    with reopen(store, clock) as again:
+        assert connection_of(again).view().states[0].journal_watermark == (first if known else 0)
+        assert [step.entry for step in again.transaction_history("kept").steps][-1] == first
+        assert again.verify(deep=True).ok
+    producer.commit_transaction()
+    pass_days(store, clock)
+    assert numbers(objects)[0] > first
+    assert connection_of(store).view().states[0].journal_watermark == numbers(objects)[-1] + 1
 
 
 @ONE_CHAIN

@@ -11,7 +11,7 @@ from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored, Unwritten
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
-from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.catalog.model import CatalogTopic, alike
 from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState, SessionWindow
@@ -71,6 +71,7 @@ class TransactionDocument:
     updated_at: int
     versions: dict[str, int]
     session_epoch: int = NO_PRODUCER
+    first_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,13 @@ class HeadDocument(Stored):
                 members[name] = True
         if not any(item.session_windows for item in self.partitions):
             members["partitions"] = {"__all__": {"session_windows"}}
+        unused = set[str]()
         if all(item.session_epoch == NO_PRODUCER for item in self.transactions):
-            members["transactions"] = {"__all__": {"session_epoch"}}
+            unused.add("session_epoch")
+        if not any(item.first_entry for item in self.transactions):
+            unused.add("first_entry")
+        if unused:
+            members["transactions"] = {"__all__": unused}
         return members
 
     @classmethod
@@ -203,6 +209,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         next_producer_id=document.next_producer_id,
         next_offset_position=document.next_offset_position,
         topics=Map({topic.name: topic for topic in document.topics}),
+        alike=alike(topic.name for topic in document.topics),
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),

@@ -25,8 +25,10 @@ def transactions_well_formed(state: State) -> Iterator[str]:
                 yield f"{where} is {txn.state.name}, but no other chain takes part"
         elif txn.state in NEVER_STORED:
             yield f"{where} is {txn.state.name}, which is never stored"
-        elif txn.partitions or txn.groups or txn.started_at is not None:
-            yield f"{where} is {txn.state.name}, but has partitions, groups or a start time"
+        elif txn.partitions or txn.groups or txn.started_at is not None or txn.first_entry:
+            yield f"{where} is {txn.state.name}, but has partitions, groups or a start"
+        if not 0 <= txn.first_entry <= state.sequence:
+            yield f"{where} began in entry {txn.first_entry}, but the chain ends at entry {state.sequence}"
         client = txn.session_epoch if txn.in_session else txn.epoch
         if not 0 <= client <= MAX_EPOCH:
             yield f"{where} has epoch {client}, which no client may have"

@@ -55,9 +55,9 @@ def _with_transaction(state: State, txn: Transaction, next_producer_id: int = 0)
 
 def _joined(state: State, txn: Transaction, **changes: Any) -> State:
     """The state in which the transaction is ongoing; its timeout starts with its first partition or group (ADD-02)."""
-    started_at = txn.started_at if txn.state is TxnState.ONGOING else state.timestamp
-    txn = replace(txn, state=TxnState.ONGOING, started_at=started_at, updated_at=state.timestamp, **changes)
-    return _with_transaction(state, txn)
+    if txn.state is not TxnState.ONGOING:
+        txn = replace(txn, state=TxnState.ONGOING, started_at=state.timestamp, first_entry=state.sequence)
+    return _with_transaction(state, replace(txn, updated_at=state.timestamp, **changes))
 
 
 def _partitions_added(state: State, event: PartitionsAdded) -> State:
@@ -131,6 +131,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
         groups=frozenset(),
         topic_ids=Map(),
         started_at=None,
+        first_entry=0,
         updated_at=state.timestamp,
     )
     return _with_transaction(state, txn, event.next_producer_id + 1)
