@@ -72,6 +72,8 @@ def test_a_state_with_many_released_objects_is_saved_less_often() -> None:
     assert checkpoint.interval(first_state(), 64) == 64
     assert checkpoint.interval(replace(first_state(), released=Map(names)), 64) == 128
     assert checkpoint.interval(replace(first_state(), dropped=Map(names)), 64) == 128
+    topics = {name: topic(name) for name in names}
+    assert checkpoint.interval(replace(first_state(), topics=Map(topics)), 64) == 128
 
 
 def test_checkpoints_cost_a_twentieth_of_a_request_per_entry() -> None:

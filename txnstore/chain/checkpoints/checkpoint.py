@@ -46,11 +46,11 @@ class Saved(NamedTuple):
 def interval(state: State, every: int) -> int:
     """The number of entries from one checkpoint to the next, ``every`` for a small state.
 
-    A head has all ids, groups, rules, and dropped and released objects: a large one costs more than the entries that an
-    open reads instead.
+    A head has all topics, partitions, ids, groups, rules, and dropped and released objects: a large one costs more than
+    the entries that an open reads instead.
     """
     names = len(state.transactions) + len(state.groups) + len(state.dropped) + len(state.released)
-    names += len(state.authorization.acls)
+    names += len(state.authorization.acls) + len(state.topics) + len(state.partitions)
     return every << min(_MAX_INTERVAL_SHIFT, (names // MANY_NAMES).bit_length())
 
 

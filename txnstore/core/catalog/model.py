@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
+
+from txnstore.core.model import Map
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,23 @@ class CatalogTopic:
     version: int = 0
     created_at: int = 0
     revision: int = 0
+
+
+def folded(name: str) -> str:
+    """What is the same for names of topics that something below cannot tell apart.
+
+    Kafka cannot in metrics (``Topic.hasCollision``: ``.`` and ``_``). SQL cannot in names of views, nor can the file
+    systems of macOS and Windows in names of folders: they ignore case.
+    """
+    return name.replace(".", "_").casefold()
+
+
+def alike(names: Iterable[str]) -> Map[str, tuple[str, ...]]:
+    """The names by their folded form, each in order. Only an older release has created several with one form."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(names):
+        found[folded(name)] = (*found.get(folded(name), ()), name)
+    return Map(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from txnstore.core.catalog.model import (
     TopicClosed,
     TopicCreated,
     TopicDeleted,
+    folded,
 )
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
@@ -115,17 +116,8 @@ def _newest_revision(state: State, name: str) -> int:
 
 
 def _colliding(state: State, name: str) -> str | None:
-    """The topic whose name something below cannot tell from this one; None if there is none.
-
-    Kafka cannot in metrics (``Topic.hasCollision``: ``.`` and ``_``). SQL cannot in names of views, nor can the file
-    systems of macOS and Windows in names of folders: they ignore case.
-    """
-    alike = _folded(name)
-    return next((other for other in sorted(state.topics) if _folded(other) == alike), None)
-
-
-def _folded(name: str) -> str:
-    return name.replace(".", "_").casefold()
+    """The topic whose name something below cannot tell from this one (:func:`folded`); None if there is none."""
+    return next(iter(state.alike.get(folded(name), ())), None)
 
 
 def _topic(state: State, name: str) -> CatalogTopic:
@@ -158,8 +150,23 @@ def _with_partitions(
         if chain_of_partition(tp, state.chains) == state.chain:
             partitions = partitions.insert(tp, Partition(revision=state.sequence))
     return replace(
-        state, topics=state.topics.insert(name, event.topic), partitions=partitions, deleted=state.deleted.discard(name)
+        state,
+        topics=state.topics.insert(name, event.topic),
+        alike=_with_name(state.alike, name),
+        partitions=partitions,
+        deleted=state.deleted.discard(name),
     )
+
+
+def _with_name(alike: Map[str, tuple[str, ...]], name: str) -> Map[str, tuple[str, ...]]:
+    form = folded(name)
+    return alike.insert(form, tuple(sorted({*alike.get(form, ()), name})))
+
+
+def _without_name(alike: Map[str, tuple[str, ...]], name: str) -> Map[str, tuple[str, ...]]:
+    form = folded(name)
+    others = tuple(other for other in alike.get(form, ()) if other != name)
+    return alike.insert(form, others) if others else alike.discard(form)
 
 
 def _topic_closed(state: State, event: TopicClosed) -> State:
@@ -192,6 +199,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     return replace(
         state,
         topics=state.topics.remove(event.name),
+        alike=_without_name(state.alike, event.name),
         partitions=partitions,
         transactions=transactions,
         groups=groups,
