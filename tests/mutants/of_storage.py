@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.compactor.vacuum.vacuum import _Vacuum
-from txnstore.core.catalog.rules import _folded
+from txnstore.core.catalog.model import folded
 from txnstore.core.state import check_observed
 from txnstore.segment.partition import _big_endian
 from txnstore.sql.views import view_names
@@ -155,7 +155,7 @@ STORAGE = (
     ),
     Mutant(
         "topics may differ in case only",
-        _folded,
+        folded,
         ".casefold()",
         "",
         test=f"{_TOPICS}test_names_that_differ_in_case_only_collide",
