@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from txnstore.admin.groups import GroupDescription as GroupDescription
     from txnstore.admin.groups import GroupMember as GroupMember
     from txnstore.admin.groups import GroupPosition as GroupPosition
+    from txnstore.admin.logs import LogDump as LogDump
     from txnstore.catalog.description import Topic as Topic
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
     from txnstore.core.groups.model import PartitionHolder as PartitionHolder
     from txnstore.core.history import TransactionStep as TransactionStep
+    from txnstore.core.log.dump import LogLine as LogLine
     from txnstore.core.log.visibility import Slice as Slice
     from txnstore.core.model import Isolation as Isolation
     from txnstore.core.model import Outcome as Outcome
@@ -92,6 +94,8 @@ _HOMES = {
     "Histogram": "txnstore.metrics",
     "Isolation": "txnstore.core.model",
     "IsolationLevel": "txnstore.read.plan",
+    "LogDump": "txnstore.admin.logs",
+    "LogLine": "txnstore.core.log.dump",
     "OffsetAndMetadata": "txnstore.core.groups.model",
     "OffsetAndTimestamp": "txnstore.read.plan",
     "OpenData": "txnstore.admin.descriptions",
@@ -159,6 +163,8 @@ __all__ = [
     "Histogram",
     "Isolation",
     "IsolationLevel",
+    "LogDump",
+    "LogLine",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OpenData",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from txnstore.admin.acls import Acls
     from txnstore.admin.groups import GroupDescription, Target
+    from txnstore.admin.logs import LogDump
     from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
     from txnstore.compactor.compact.report import Progress
     from txnstore.compactor.engine import Engine
@@ -534,6 +535,36 @@ class Store:
             UnknownTopicOrPartitionError: There is no such partition.
         """
         return admin.describe_producers(self._connection.view(), TopicPartition(topic, partition))
+
+    def dump_log(
+        self,
+        topic: str,
+        partition: int,
+        start: int | None = None,
+        stop: int | None = None,
+        entries: int = admin.HISTORY_ENTRIES,
+    ) -> LogDump:
+        """The log of a partition line by line, with the markers of transactions, as Kafka's DumpLogSegments shows it.
+
+        What compactions have merged has no producer any more. Markers are in the entries of the chain: one GET for each
+        entry back to the one that has appended ``start``. Those of entries that a vacuum has deleted are not known.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            start: The first offset; None: the log start.
+            stop: The offset to stop before; None: the high watermark.
+            entries: How many of the newest entries of the chain are read at most.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+            TopicAuthorizationError: The principal may not read the topic.
+            CorruptionError: An entry is missing or damaged.
+        """
+        load("txnstore.admin.logs")
+        from txnstore.admin.logs import dump_log
+
+        return dump_log(self._connection, topic, partition, start, stop, entries)
 
     def find_hanging(self, topic: str | None = None, late: float = admin.LATE) -> list[HangingTransaction]:
         """Hanging transactions: unknown to their coordinator, long past their timeout, or past it and blocking readers.

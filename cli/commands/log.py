@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,15 @@ from txnstore.cli.values import Principal
 if TYPE_CHECKING:
     from txnstore.chain.codec import Entry
     from txnstore.connection import Connection
+    from txnstore.core.log.dump import LogLine
 
 
 #: How many entries are read at once in the search for those of a principal.
 _WINDOW = 256
+_DUMP_COLUMNS = [
+    "base_offset", "last_offset", "kind", "outcome", "records", "producer_id", "epoch", "base_sequence",
+    "last_sequence", "transactional", "max_timestamp", "entry", "segment",
+]  # fmt: skip
 _CHAIN = click.option("--chain", type=click.IntRange(min=0), help="The number of the chain, from 0. Default: all.")
 
 
@@ -77,6 +83,68 @@ def _newest(connection: Connection, lasts: dict[int, int], limit: int, by: str |
                 chosen[number].append(content)
         lasts.update({number: sequences[-1] - 1 for number, sequences in ranges.items()})
     return [(number, content) for number, contents in chosen.items() for content in contents]
+
+
+@log.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="The first offset.")
+@click.option("--to", "stop", type=click.IntRange(min=0), metavar="OFFSET", help="The offset to stop before.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="The number of lines."
+)
+@click.option(
+    "--entries",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="The number of the newest entries that are read for markers.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: without aborted batches, up to the last stable offset.",
+)
+@shared_options()
+@pass_app
+def dump(
+    app: App,
+    topic: str,
+    partition: int,
+    start: int | None,
+    stop: int | None,
+    limit: int,
+    entries: int,
+    isolation: str,
+) -> None:
+    """Show the log of one partition with its markers, as Kafka's DumpLogSegments does.
+
+    A line for each batch and each marker, by offset. Batches that were merged have no producer any more. Markers are
+    read from the entries of the chain, one request per entry; those of deleted entries are not known.
+    """
+    with app.operations() as store, app.progress("reading entries"):
+        dumped = store.dump_log(topic, partition, start, stop, entries)
+    lines = [line for line in dumped.lines if isolation == "read_uncommitted" or _is_stable(line, dumped.last_stable)]
+    app.out.rows([_line(line) for line in lines[:limit]], _DUMP_COLUMNS, empty="There are no such offsets")
+    if len(lines) > limit:
+        app.out.note(f"{len(lines) - limit:,} more lines: --from {lines[limit].base_offset} shows the next ones")
+    if dumped.limited:
+        app.out.note(f"Only the newest {entries:,} entries were read; --entries reads more")
+    elif dumped.deleted:
+        where = f" of chain {dumped.chain}" if dumped.chain else ""
+        app.out.note(f"The history{where} begins after entry {dumped.deleted:,}: markers before it are not known")
+
+
+def _is_stable(line: LogLine, last_stable: int) -> bool:
+    return line.base_offset < last_stable and line.outcome not in ("aborted", "open")
+
+
+def _line(line: LogLine) -> dict[str, Any]:
+    """A line with its times as text."""
+    times = ("min_timestamp", "max_timestamp", "appended_at")
+    return {name: instant(value) if name in times else value for name, value in asdict(line).items()}
 
 
 @log.command()

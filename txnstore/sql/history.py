@@ -7,7 +7,7 @@ only the newest :data:`ENTRIES` are read; ``txnstore log show`` prints older one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -17,7 +17,12 @@ from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import missing_entry, newest, read_entry
 from txnstore.core.events import event_name
+from txnstore.core.history import Happened
+from txnstore.core.log.dump import Trace, Traces, log_lines
 from txnstore.core.maintenance import SegmentsReplaced
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore
@@ -56,6 +61,33 @@ SCHEMAS: dict[str, pa.Schema] = {
         ],
     ),
 }
+
+
+#: The columns of ``txn.log``: the logs with their markers, from the batches of a view and the same entries.
+LOG = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("kind", pa.string()),
+        ("outcome", pa.string()),
+        ("records", pa.int64()),
+        ("producer_id", pa.int64()),
+        ("epoch", pa.int32()),
+        ("base_sequence", pa.int64()),
+        ("last_sequence", pa.int64()),
+        ("transactional", pa.bool_()),
+        ("transactional_id", pa.string()),
+        ("coordinator", pa.int32()),
+        ("min_timestamp", TIMESTAMP),
+        ("max_timestamp", TIMESTAMP),
+        ("appended_at", TIMESTAMP),
+        ("entry", pa.int64()),
+        ("segment", pa.string()),
+        ("bytes", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +132,18 @@ class EntryHistory:
         rows = self._entry_rows() if name == "entries" else self._compaction_rows()
         return from_rows(SCHEMAS[name], rows)
 
+    def log(self, view: View, readable: Callable[[str], bool]) -> pa.Table:
+        """Compute the table of :data:`LOG`, of the topics that the caller may read."""
+        by_chain: list[list[TopicPartition]] = [[] for _ in view.states]
+        for tp in filter(lambda tp: readable(tp.topic), view.partitions):
+            by_chain[chain_of_partition(tp, view.chains)].append(tp)
+        traces = [Traces(tps) for tps in by_chain]
+        for item in reversed(self._read() if any(by_chain) else []):
+            entry = item.entry
+            traces[item.chain].add(Happened(item.chain, entry.sequence, entry.timestamp, entry.writer_id, entry.events))
+        known = {tp: each for in_chain in traces for tp, each in in_chain.of.items()}
+        return from_rows(LOG, (row for tp in sorted(known) for row in _log_rows(tp, known[tp], view)))
+
     def _read(self) -> list[_ReadEntry]:
         with self._lock.own:
             if self._entries is None:
@@ -142,3 +186,8 @@ class EntryHistory:
                         item.chain, item.entry.sequence, item.entry.timestamp, event.topic, event.partition,
                         len(event.removed), len(event.added), records, size, first, limit,
                     )  # fmt: skip
+
+
+def _log_rows(tp: TopicPartition, traces: Mapping[int, Trace], view: View) -> Iterator[Row]:
+    for line in log_lines(view.partitions[tp], traces, view.transactional_ids, view.chains):
+        yield (*tp, *(getattr(line, name) for name in LOG.names[2:]))

@@ -16,7 +16,7 @@ from txnstore.core.authorization.rules import NO_AUTHORIZATION
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.groups.consumer_protocol import assigned_partitions
 from txnstore.core.log.model import Batch, Partition, next_sequence
-from txnstore.core.log.visibility import aborted_batches, count_records, is_open
+from txnstore.core.log.visibility import batch_status, count_records
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.routing import CATALOG, chain_of_transactional_id
 from txnstore.core.view import View
@@ -204,20 +204,6 @@ def from_rows(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
         for column, field in zip(columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def batch_status(partition: Partition) -> Callable[[Batch], str]:
-    """Return a function that gives the status of a batch of this partition: committed, aborted, open or compacted."""
-    is_aborted = aborted_batches(partition)
-
-    def status(batch: Batch) -> str:
-        if batch.segment.explicit_offsets:
-            return "compacted"
-        if is_aborted(batch):
-            return "aborted"
-        return "open" if is_open(partition, batch) else "committed"
-
-    return status
 
 
 def _partitions(view: View) -> Iterator[tuple[TopicPartition, Partition]]:

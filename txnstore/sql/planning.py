@@ -175,7 +175,7 @@ def _inspection_file(folder: str, name: str) -> str:
 
 def _inspection_schemas() -> dict[str, pa.Schema]:
     """The columns of each table of the schema ``txn``, except for ``txn.snapshot``."""
-    return inspection.SCHEMAS | history.SCHEMAS
+    return inspection.SCHEMAS | history.SCHEMAS | {"log": history.LOG}
 
 
 def inspection_files(folder: str, connection: Connection, view: View) -> dict[str, VirtualFile]:
@@ -194,6 +194,7 @@ def inspection_files(folder: str, connection: Connection, view: View) -> dict[st
     readable = _readable(connection)
     files: dict[str, VirtualFile] = {name: _state_table(name, view, readable) for name in inspection.SCHEMAS}
     files |= {name: _entry_table(name, entries) for name in history.SCHEMAS}
+    files["log"] = TableFile(lambda: entries.log(view, readable))
     return {f"{folder}/{name}.parquet": file for name, file in files.items()}
 
 

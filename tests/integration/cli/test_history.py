@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import txnstore
 from tests.helpers.aging import age
 from tests.helpers.cli import Cli
 
@@ -66,3 +67,30 @@ def test_the_history_of_a_transaction_says_where_it_begins(cli: Cli, local_store
 
 def test_a_history_that_is_no_duration_is_refused(cli: Cli) -> None:
     assert cli("vacuum", "--history", "soon").status == 2
+
+
+def test_the_log_of_a_partition_is_dumped_with_its_markers(cli: Cli, local_store_url: str) -> None:
+    """CTL-09: by offset, in ranges, for both isolations, and as text."""
+    with txnstore.open(local_store_url) as store, store.producer("id") as producer:
+        with producer.transaction() as txn:
+            txn.send("a", b"1")
+        producer.begin_transaction()
+        producer.send("a", b"2")
+        producer.flush()
+        producer.abort_transaction()
+    lines = cli.ok("log", "dump", "a", "0", "--json").lines
+    assert [(line["kind"], line["base_offset"], line["outcome"]) for line in lines] == [
+        ("batch", 0, "committed"),
+        ("marker", 1, "COMMIT"),
+        ("batch", 2, "aborted"),
+        ("marker", 3, "ABORT"),
+    ]
+    assert cli.ok("log", "dump", "a", "0", "--json", "--from", "1", "--to", "3").lines == lines[1:3]
+    stable = cli.ok("log", "dump", "a", "0", "--json", "--isolation", "read_committed").lines
+    assert [line["base_offset"] for line in stable] == [0, 1, 3]
+    shown = cli("log", "dump", "a", "0", "--max", "1")
+    assert (shown.status, "COMMIT" in shown.out, "3 more lines: --from 1" in shown.err) == (0, False, True)
+    unread = cli("log", "dump", "a", "0", "--entries", "0")
+    assert "Only the newest 0 entries were read" in unread.err
+    missing = cli("log", "dump", "a", "7")
+    assert (missing.status, "there is no partition a-7" in missing.err) == (1, True)

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
+from tests.helpers.core import World
 from txnstore.catalog.settings import TopicConfig
-from txnstore.core.model import TopicPartition
+from txnstore.core.log.commands import Append
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import TxnState
-from txnstore.errors import InvalidConfigError, InvalidTopicError, InvalidTxnStateError, RecordTooLargeError
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+)
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -88,6 +97,47 @@ def test_older_than_lists_open_transactions_only(store: Store, clock: ManualCloc
     producer.commit_transaction()
     clock.advance(10_000)
     assert [txn.transactional_id for txn in store.transactions(older_than=5)] == ["open"]
+
+
+def test_a_gap_in_the_sequence_is_abortable_and_the_producer_goes_on(store: Store) -> None:
+    """SEQ-03: a twin of its identity has taken the sequences; the early designs end the producer, KIP-360 does not."""
+    producer, tp = store.producer("id"), TopicPartition("t", 0)
+    producer.begin_transaction()
+    producer.send("t", b"1", partition=0)
+    producer.flush()
+    open_now = store.transaction("id")
+    identity = ProducerIdentity(open_now.producer_id, open_now.epoch, "id")
+    connection_of(store).submit(Append(identity, (World().batch(3, tp, 1),)))
+    producer.send("t", b"2", partition=0)
+    with pytest.raises(OutOfOrderSequenceError) as refused:
+        producer.commit_transaction()
+    assert refused.value.abortable
+    producer.abort_transaction()
+    with producer.transaction() as txn:
+        txn.send("t", b"3", partition=0)
+    assert [record["value"] for record in store.scan("t").to_table().to_pylist()] == [b"3"]
+
+
+def test_producer_ids_are_shown(store: Store) -> None:
+    """ADM-03: a description of the early design keeps them from users; Kafka's DescribeProducers shows them, too."""
+    producer = store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"x", partition=0)
+    producer.flush()
+    (shown,) = store.producers("t", 0)
+    assert shown.producer_id == store.transaction("id").producer_id == store.dump_log("t", 0).lines[0].producer_id
+    producer.abort_transaction()
+
+
+def test_a_consumer_of_some_partitions_sees_its_part_of_a_transaction(store: Store) -> None:
+    """CON-10: as in Kafka, atomic is what a reader of all partitions sees."""
+    with store.producer("id") as producer, producer.transaction() as txn:
+        for partition in range(3):
+            txn.send("t", b"%d" % partition, partition=partition)
+    with store.consumer(topics=[]) as consumer:
+        consumer.assign([TopicPartition("t", 1)])
+        assert [record.value for record in consumer.poll(timeout=0)] == [b"1"]
+    assert len(store.scan("t").to_table()) == 3
 
 
 def test_offsets_by_name_are_those_of_the_topic_that_exists(store: Store) -> None:

@@ -59,6 +59,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "keep_prepared": False,
         "two_phase_commit": False,
     },
+    "Store.dump_log": {"entries": 10_000},
     "Store.prometheus": {"process": True, "status": True},
     "Store.reset_offsets": {"dry_run": False},
     "Store.retain": {"dry_run": False},

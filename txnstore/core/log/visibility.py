@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from txnstore.core.log.model import Batch, Partition
@@ -115,3 +115,17 @@ def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation,
         f"{partition.read_limit(isolation)} ({isolation})"
     )
     raise OffsetOutOfRangeError(msg)
+
+
+def batch_status(partition: Partition) -> Callable[[Batch], str]:
+    """Return a function that gives the status of a batch of this partition: committed, aborted, open or compacted."""
+    is_aborted = aborted_batches(partition)
+
+    def status(batch: Batch) -> str:
+        if batch.segment.explicit_offsets:
+            return "compacted"
+        if is_aborted(batch):
+            return "aborted"
+        return "open" if is_open(partition, batch) else "committed"
+
+    return status

@@ -1,0 +1,110 @@
+"""Shows the log of one partition with its markers, as Kafka's DumpLogSegments does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from txnstore.admin.transactions import HISTORY_ENTRIES, partition_log
+from txnstore.chain.tail import missing_entry, read_entry
+from txnstore.connection import Connection
+from txnstore.core.authorization.rights import read_topics
+from txnstore.core.history import Happened
+from txnstore.core.log.dump import LogLine, Traces, log_lines
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.validation import check_integer
+
+#: How many entries are read at once.
+_WINDOW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LogDump:
+    """A part of the log of a partition, line by line.
+
+    Attributes:
+        log_start: The log start.
+        last_stable: The last stable offset: ``read_committed`` readers stop there.
+        high_watermark: The high watermark: the next offset.
+        chain: The chain that leads the partition.
+        lines: The batches, markers and unknown offsets, by first offset.
+        deleted: The last entry of the chain that a vacuum has deleted, if markers before it are asked for; else 0.
+        limited: Whether older entries exist that ``entries`` has left out.
+    """
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    chain: int
+    lines: tuple[LogLine, ...]
+    deleted: int = 0
+    limited: bool = False
+
+
+def dump_log(
+    connection: Connection,
+    topic: str,
+    partition: int,
+    start: int | None = None,
+    stop: int | None = None,
+    entries: int = HISTORY_ENTRIES,
+) -> LogDump:
+    """The log of a partition with its markers. One GET for each entry that is read.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic.
+        partition: The partition.
+        start: The first offset; None: the log start.
+        stop: The offset to stop before; None: the high watermark.
+        entries: How many of the newest entries of the chain are read at most.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+        TopicAuthorizationError: The principal may not read the topic.
+        CorruptionError: An entry is missing or damaged.
+    """
+    check_integer("entries", entries, 0)
+    for name, offset in (("start", start), ("stop", stop)):
+        if offset is not None:
+            check_integer(name, offset, 0)
+    connection.check_rights(read_topics([topic]))
+    view, tp = connection.view(), TopicPartition(topic, partition)
+    log = partition_log(view, tp)
+    chain = chain_of_partition(tp, view.chains)
+    first = log.log_start if start is None else max(start, log.log_start)
+    head = view.states[chain].sequence
+    traces, oldest, deleted = Traces([tp]), head + 1, connection.chains[chain].boundaries.last().sequence
+    for happened in _backwards(connection, chain, head, deleted, entries):
+        traces.add(happened)
+        oldest = happened.sequence
+        if traces.reach(tp, first):
+            break
+    missing = not traces.reach(tp, first) and first < log.high_watermark
+    lines = log_lines(log, traces.of[tp], view.transactional_ids, view.chains)
+    return LogDump(
+        log_start=log.log_start,
+        last_stable=log.last_stable_offset,
+        high_watermark=log.high_watermark,
+        chain=chain,
+        lines=tuple(line for line in lines if line.last_offset >= first and (stop is None or line.base_offset < stop)),
+        deleted=deleted if missing and oldest == deleted + 1 else 0,
+        limited=missing and oldest > deleted + 1,
+    )
+
+
+def _backwards(connection: Connection, chain: int, head: int, deleted: int, entries: int) -> Iterator[Happened]:
+    """The newest entries of a chain, from the newest one on."""
+    objects, keys = connection.objects, connection.keys
+    last = max(deleted, head - entries)
+    for end in range(head, last, -_WINDOW):
+        numbers = range(end, max(last, end - _WINDOW), -1)
+        found = connection.pool.map(lambda number: read_entry(objects, keys, chain, number), numbers)
+        for number, read in zip(numbers, found, strict=True):
+            if read is None:
+                if number <= connection.chains[chain].boundaries.last().sequence:
+                    return  # A vacuum has deleted it meanwhile.
+                raise missing_entry(keys, chain, number, f"entry {head} exists")
+            entry = read[0]
+            yield Happened(chain, number, entry.timestamp, entry.writer_id, entry.events, entry.principals)
