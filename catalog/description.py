@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from txnstore.core.catalog import model
+from txnstore.errors import CorruptionError
 from txnstore.threads import load
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Topic:
     def __repr__(self) -> str:
         parts = [repr(self.name), f"partitions={self.partitions}"]
         parts += [f"{name}={value!r}" for name in ("key", "timestamp") if (value := getattr(self, name)) is not None]
-        if (schema := self.schema) is not None:
-            parts.append(f"columns={schema.names}")
+        try:
+            schema = self.schema
+            parts += [f"columns={schema.names}"] if schema is not None else []
+        except CorruptionError as error:  # The others of a list are to be seen.
+            parts.append(f"columns=<{error}>")
         return f"Topic({', '.join(parts)})"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from txnstore.core.log.model import TimestampType
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.segment.codec import COMPRESSIONS, check_format
 
 _LONG_MAX = 2**63 - 1
@@ -278,8 +278,16 @@ class TopicConfig:
 
     @classmethod
     def from_stored(cls, config: Mapping[str, str]) -> Self:
-        """The settings of a topic of the catalog, which may have been set by a client of a gateway."""
-        return cls.from_mapping(config, inert=INERT_NAMES)
+        """The settings of a topic of the catalog, which may have been set by a client of a gateway.
+
+        Raises:
+            CorruptionError: No release has written such settings.
+        """
+        try:
+            return cls.from_mapping(config, inert=INERT_NAMES)
+        except InvalidConfigError as error:
+            msg = f"cannot read the settings of a topic in the chain: {error}"
+            raise CorruptionError(msg) from error
 
     def to_mapping(self) -> dict[str, str]:
         """The settings that were set, with Kafka's names; the inverse of :meth:`from_mapping`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,9 +20,12 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import (
+    CorruptionError,
     StorageError,
     TopicChangedError,
+    TxnStoreError,
     UnknownTopicOrPartitionError,
+    joined,
 )
 from txnstore.validation import check_integer, check_mapping, check_pair
 
@@ -72,7 +75,13 @@ class RetentionReport:
         return sum(item.bytes for item in self.partitions)
 
 
-def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
+def retain(
+    connection: Connection,
+    topic: str | None = None,
+    *,
+    dry_run: bool = False,
+    on_error: Callable[[TxnStoreError], object] | None = None,
+) -> RetentionReport:
     """Delete the records that the retention of their topic has passed (RET-03).
 
     Applies to topics whose ``cleanup.policy`` has ``delete`` and that have a ``retention.ms`` or a ``retention.bytes``;
@@ -84,21 +93,46 @@ def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = 
         connection: The connection to the store.
         topic: The topic; None for all.
         dry_run: Delete nothing; return the expected result.
+        on_error: Called at the end with the error of topics whose settings cannot be read, instead of raising it, so
+            that the report of the others is returned.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         UnknownTopicOrPartitionError: The topic does not exist.
+        CorruptionError: The settings of topics cannot be read; the message names all of them. The retention of the
+            others is applied before this is raised.
     """
     view = connection.view()
     if not dry_run:
         connection.check_writable("no records of it can be deleted")
         connection.check_rights(CLUSTER_ACTION)
-    topics = _topics(view, topic)
+    topics, failures = _readable(_topics(view, topic))
     logs = [log for each in topics if _limits(each) is not None for _, log in _logs(view, each)]
     if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
         view = connection.view(refresh=False)
-        topics = _topics(view, topic)
-    return apply_retention(connection, view, topics, dry_run=dry_run)
+        topics, failures = _readable(_topics(view, topic))
+    report = apply_retention(connection, view, topics, dry_run=dry_run)
+    error = joined(failures, "topics were left out")
+    if error is not None:
+        if on_error is None:
+            raise error
+        on_error(error)
+    return report
+
+
+def _readable(topics: Iterable[CatalogTopic]) -> tuple[list[CatalogTopic], list[TxnStoreError]]:
+    """The topics whose settings can be read, and an error for each other one."""
+    readable: list[CatalogTopic] = []
+    failures: list[TxnStoreError] = []
+    for topic in topics:
+        try:
+            _limits(topic)
+        except CorruptionError as error:
+            _LOG.warning("retention not applied: unreadable", extra={"topic": topic.name, "error": str(error)})
+            failures.append(CorruptionError(f"the retention of topic {topic.name!r} cannot be applied: {error}"))
+        else:
+            readable.append(topic)
+    return readable, failures
 
 
 def _topics(view: View, name: str | None) -> list[CatalogTopic]:
@@ -108,7 +142,7 @@ def _topics(view: View, name: str | None) -> list[CatalogTopic]:
 def apply_retention(
     connection: Connection, view: View, topics: Iterable[CatalogTopic], *, dry_run: bool = False
 ) -> RetentionReport:
-    """:func:`retain` for these topics of a view; no request if they have no retention.
+    """:func:`retain` for these readable topics of a view; no request if they have no retention.
 
     The chains refuse a deletion by settings that are not those of the topic any more: it is planned again.
     """
@@ -132,7 +166,7 @@ def apply_retention(
     _LOG.info("retention applied", extra=counts)
     if altered:
         view = connection.view()
-        again = [view.topics[name] for name in sorted(altered) if name in view.topics]
+        again, _ = _readable(view.topics[name] for name in sorted(altered) if name in view.topics)
         report = RetentionReport(report.partitions + apply_retention(connection, view, again).partitions)
     return report
 

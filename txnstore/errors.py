@@ -69,6 +69,7 @@ After a ``fatal`` error, stop using the object that raised it. "caller" marks er
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -530,6 +531,28 @@ class UnknownOutcomeError(StorageError):
 
     kafka_code = 7
     advice = "Repeat the same call; it resolves the earlier attempt first."
+
+
+def joined(errors: Sequence[TxnStoreError], what: str) -> TxnStoreError | None:
+    """One error for several failures, each of a part of the work; None if there is none.
+
+    Args:
+        errors: The failures: damage, or errors of the storage.
+        what: What the failures have in common, for the message: ``"parts of the compaction failed"``.
+
+    Returns:
+        The error that occurred alone; else one that names each once: damage if one of them is, else an error of their
+        common class.
+    """
+    unique = {str(error): error for error in errors}
+    if len(unique) <= 1:
+        return next(iter(unique.values()), None)
+    kinds = {type(error) for error in unique.values()}
+    damaged = any(issubclass(kind, CorruptionError) for kind in kinds)
+    kind = CorruptionError if damaged else kinds.pop() if len(kinds) == 1 else StorageError
+    error = kind(f"{len(unique)} {what}: {'; '.join(unique)}")
+    error.__cause__ = errors[0]
+    return error
 
 
 def __dir__() -> list[str]:

@@ -743,7 +743,13 @@ class Store:
             rounds=rounds,
         )
 
-    def retain(self, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
+    def retain(
+        self,
+        topic: str | None = None,
+        *,
+        dry_run: bool = False,
+        on_error: Callable[[TxnStoreError], object] | None = None,
+    ) -> RetentionReport:
         """Delete the records that ``retention.ms`` and ``retention.bytes`` of their topic have passed.
 
         :meth:`compact` does it, too. See :func:`txnstore.compactor.retain`.
@@ -751,7 +757,7 @@ class Store:
         load("txnstore.compactor")
         from txnstore.compactor import retain
 
-        return retain(self._connection, topic, dry_run=dry_run)
+        return retain(self._connection, topic, dry_run=dry_run, on_error=on_error)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records of partitions below an offset (Kafka's ``deleteRecords``). A vacuum deletes their objects.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from txnstore.compactor import PartitionRetention
+    from txnstore.errors import TxnStoreError
 
 _COLUMNS = ["partition", "log_start", "new_log_start", "batches", "records", "bytes"]
 
@@ -31,17 +32,20 @@ def retain(app: App, topic: str | None, dry_run: bool, yes: bool) -> None:
     `compact` does it, too, without asking. Records of open transactions, and all that follow them, stay.
     """
     must_ask = asks("delete records", yes=yes, dry_run=dry_run)
+    errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store:
         if must_ask:
-            plan = store.retain(topic, dry_run=True)
+            plan = store.retain(topic, dry_run=True, on_error=lambda _: None)  # What follows has the same.
             if plan.partitions:
                 app.out.plan(_rows(plan.partitions), _COLUMNS)
                 ask(f"Delete {_summary(plan.partitions)}? This cannot be undone.")
         with app.progress("deleting records"):
-            report = store.retain(topic, dry_run=dry_run)
+            report = store.retain(topic, dry_run=dry_run, on_error=errors.append)
     app.out.rows(_rows(report.partitions), _COLUMNS, empty="Nothing to delete")
     if report.partitions:
         app.out.note(f"{'Would delete' if dry_run else 'Deleted'} {_summary(report.partitions)}")
+    for error in errors:
+        raise error
 
 
 class _Offset(click.ParamType[int]):

@@ -15,6 +15,7 @@ from txnstore.cli.values import Duration, Size
 from txnstore.phrases import counted, duration, size
 
 if TYPE_CHECKING:
+    from txnstore.errors import TxnStoreError
     from txnstore.tables.publish import SyncReport, TableChange
     from txnstore.tables.tables import TableDescription
 
@@ -93,12 +94,15 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
         raise click.UsageError("--watch cannot be combined with --compact: run `txnstore compact --watch` beside it")
     with app.open() as store:
         if not watch:
+            errors: list[TxnStoreError] = []
             if compact:
                 with app.out.progress("compacting"):
-                    store.compact()
+                    store.compact(on_error=errors.append)
             with app.progress("publishing"):
-                report = store.tables.sync(tail_bytes=tail_bytes, anew=anew)
+                report = store.tables.sync(tail_bytes=tail_bytes, anew=anew, on_error=errors.append)
             _show(app, report)
+            for error in errors:
+                raise error
             return 0
         with terminable():
             for outcome in store.tables.rounds(interval, tail_bytes=tail_bytes):

@@ -98,9 +98,12 @@ def compact(
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         InvalidConfigError: ``memory_limit`` is too small.
         UnknownTopicOrPartitionError: The topic does not exist.
-        CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
-            and expired before this is raised, but a partition whose clean failed is not merged.
+        CorruptionError: A topic cannot be read, or sources are missing or damaged; the message names all of them.
+            Everything else is compacted and expired before this is raised, but a partition whose clean failed is not
+            merged.
         NoSpaceError: A clean or merge cannot write to the temporary folder. The same, if nothing is damaged.
+        StorageError: The storage refuses objects of a partition, or does not answer for them. The same. At once, if
+            it does not answer at all.
     """
     options = CompactionOptions(
         target_bytes=target_bytes,

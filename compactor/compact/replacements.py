@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from txnstore.compactor.compact.clean_plan import CleanPlan
+from txnstore.compactor.compact.failures import RefusedObjectError
 from txnstore.compactor.compact.merge_plan import MergePlan
 from txnstore.compactor.outdated import refusal
 from txnstore.connection import Connection
@@ -18,7 +19,14 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.maintenance import ReplaceSegments, check_revision, check_version
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
-from txnstore.errors import CompactionConflictError, CorruptionError, TopicChangedError
+from txnstore.errors import (
+    CompactionConflictError,
+    CorruptionError,
+    NoSpaceError,
+    StorageError,
+    StorageFullError,
+    TopicChangedError,
+)
 from txnstore.read.reader import is_missing
 
 T = TypeVar("T")
@@ -58,10 +66,11 @@ class Replacements:
             CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since the
                 plan was made; the uploads, if there are any, are left for a vacuum.
             CorruptionError: A source is damaged, or missing although the log still contains all of them.
+            RefusedObjectError: The storage fails for a source or an upload, but not for the chain.
         """
         try:
             self._check(topic, plan)
-            result = upload()
+            result = self._uploaded(upload)
             self._submit(topic, command(result))
         except TopicChangedError as error:
             raise refusal(self._connection.chains, topic, error) from error
@@ -72,6 +81,16 @@ class Replacements:
                 raise CompactionConflictError(str(error)) from error
             raise
         return result
+
+    def _uploaded(self, upload: Callable[[], T]) -> T:
+        """What ``upload`` returns. A failure is that of its objects only if the storage still answers."""
+        try:
+            return upload()
+        except (NoSpaceError, StorageFullError):
+            raise
+        except StorageError as error:
+            self._connection.view()
+            raise RefusedObjectError(str(error)) from error
 
     def _check(self, topic: CatalogTopic, plan: CleanPlan | MergePlan) -> None:
         """Check a plan against what this process knows of the chains, without a request, before its segments are read.

@@ -76,8 +76,9 @@ def watch(
 ) -> Generator[Round, None, None]:
     """Compact round after round; yields each round when it ends, then pauses.
 
-    A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
-    and topics are left out, and partitions without space to spill, and the rest of the round is compacted. Either is
+    A round without work doubles the pause, up to 16 intervals. A storage that does not answer ends a round; damaged
+    segments and topics are left out, partitions without space to spill, and those for whose objects the storage fails,
+    and the rest of the round is compacted. Either is
     the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
     may do this concurrently: each has a lease on the partitions of its round.
 

@@ -26,7 +26,7 @@ from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, TxnStoreError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, some
 from txnstore.runtime import instant
 
@@ -42,15 +42,14 @@ _OVERDUE = 4
 
 def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """What a compaction would do, by its dry run, and the aborted data below the last stable offsets."""
-    try:
-        plan = compact(connection, dry_run=True, expire=False)
-    except CorruptionError as error:
+    errors: list[TxnStoreError] = []
+    plan = compact(connection, dry_run=True, expire=False, on_error=errors.append)
+    for error in errors:
         yield Finding("segments", "compaction", Severity.BAD, str(error), "txnstore verify")
-        return
     saved = max((item.segments_before - item.segments_after for item in plan.partitions), default=0)
-    if not plan.partitions:
+    if not (plan.partitions or errors):
         yield Finding("segments", "compaction", Severity.OK, "there is nothing to compact")
-    else:
+    elif plan.partitions:
         severity = Severity.WARN if saved >= _MANY_SEGMENTS else Severity.NOTE
         message = (
             f"a compaction would turn {counted(plan.segments_before, 'segment')} of "

@@ -49,7 +49,7 @@ class Settlement:
 
 
 def plan_settling(
-    state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig], damaged: Collection[str] = ()
+    state: State, before: _Logs, config_of: Callable[[CatalogTopic], TopicConfig | None], damaged: Collection[str] = ()
 ) -> list[Settlement]:
     """Plan what is settled in a chain.
 
@@ -57,7 +57,7 @@ def plan_settling(
         state: The state of the chain.
         before: The logs of the partitions of which nothing was left to settle: those that are still the same are left
             out.
-        config_of: Returns the settings of a topic.
+        config_of: Returns the settings of a topic; None if they cannot be read, so that nothing of it is settled.
         damaged: The objects of settled segments that stay as they are, because a merge could not read them.
     """
     by_topic: dict[str, dict[TopicPartition, Partition]] = {}
@@ -69,8 +69,9 @@ def plan_settling(
     settlements: list[Settlement] = []
     for name in sorted(changed):
         topic = state.topics[name]
-        if not state.is_closed(topic):
-            settlements += _of_topic(topic, by_topic[name], changed[name], config_of(topic), damaged)
+        config = config_of(topic) if not state.is_closed(topic) else None
+        if config is not None:
+            settlements += _of_topic(topic, by_topic[name], changed[name], config, damaged)
     return settlements
 
 

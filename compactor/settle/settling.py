@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnstore.catalog.settings import TopicConfig
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.chain import Chain
@@ -196,7 +197,15 @@ def settle(
         TxnStoreError: The storage failed before anything was settled.
     """
     settled = Settled()
-    settlements = plan_settling(state, done, lambda topic: topic_writer(topic).config, damaged)
+
+    def config_of(topic: CatalogTopic) -> TopicConfig | None:
+        try:
+            return topic_writer(topic).config
+        except CorruptionError as error:
+            settled.leave(topic, (TopicPartition(topic.name, number) for number in range(topic.partitions)), error)
+            return None
+
+    settlements = plan_settling(state, done, config_of, damaged)
     if not settlements:
         return settled
     connection = parts.connection

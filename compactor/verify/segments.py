@@ -19,7 +19,7 @@ from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, SchemaMismatchError
+from txnstore.errors import CorruptionError, SchemaMismatchError, StorageError
 from txnstore.read import ranged
 from txnstore.read.ranged import DAMAGE, HashedSegment, forget_footers, has_footer
 from txnstore.read.reader import PieceRows, Projection, Run, check_file, open_whole, pieces_of, unreadable
@@ -169,18 +169,29 @@ def _read_all(
     forget_footers()
     forget(objects)
     violations: list[Violation] = []
-    projections: dict[str, Projection] = {}
+    projections: dict[str, Projection | None] = {}
     flying: deque[Future[list[Violation]]] = deque()
     for parts in segments:
         topic = parts[0][1]
         if topic.name not in projections:
-            projections[topic.name] = _Verified(topic)
+            projections[topic.name] = _projection(topic)
+        projection = projections[topic.name]
+        if projection is None:
+            continue
         if len(flying) == _WINDOW:
             violations += flying.popleft().result()
-        flying.append(pool.submit(_read, objects, parts, projections[topic.name]))
+        flying.append(pool.submit(_read, objects, parts, projection))
     while flying:
         violations += flying.popleft().result()
     return violations
+
+
+def _projection(topic: CatalogTopic) -> Projection | None:
+    """All columns of a topic; None if they are not known: the check of the topics reports that."""
+    try:
+        return _Verified(topic)
+    except CorruptionError:
+        return None
 
 
 class _Verified(Projection):
@@ -222,6 +233,9 @@ def _read(objects: ObjectStore, parts: Sequence[_Part], projection: Projection) 
             file.compare()
     except CorruptionError as error:
         return [Violation("segment_content", str(error), segment.key)]
+    except StorageError as error:
+        objects.stat(keys.STORE)  # Raises if the storage does not answer at all.
+        return [Violation("segment_content", f"it cannot be read, so nothing is known of it: {error}", segment.key)]
     except DAMAGE as error:
         return [Violation("segment_content", str(unreadable(segment, error)), segment.key)]
     return [violation for content in contents for violation in content.violations()]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.checkpoints.document import HeadDocument
 from txnstore.chain.codec import StoreDocument, decode
@@ -23,7 +24,6 @@ from txnstore.core.invariants.common import Violation
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
-from txnstore.segment.schema import schema_from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,12 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
        the compactions before it, and every checkpoint must equal the state at its entry.
     2. Across the chains, as a reader sees them: every entry that a chain depends on must exist, and all open data must
        belong to a transaction that will end.
-    3. The schema of every topic must be readable.
+    3. The schema and the settings of every topic must be readable.
     4. Every segment that a newest state references must exist and have the recorded size; with ``deep``, also the
        recorded hash, rows, offsets and timestamps, and if a compaction wrote it, the recorded sums of its records.
 
-    Damage of a chain does not affect the verification of the others. The newest entry of a chain has no successor: if
+    Damage of a chain does not affect the verification of the others, nor does a topic that cannot be read, or a segment
+    that the storage refuses. The newest entry of a chain has no successor: if
     it is missing, and no checkpoint, no hint, no other chain and no state that this process has read names it, nothing
     shows it.
 
@@ -157,12 +158,11 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
 
 
 def _verify_schemas(topics: Iterable[CatalogTopic]) -> list[Violation]:
-    """Check that the schema of every topic can be read."""
+    """Check that the schema and the settings of every topic can be read."""
     violations = []
     for topic in topics:
         try:
-            if topic.schema is not None:
-                schema_from_text(topic.schema)
+            topic_writer(topic)
         except CorruptionError as error:
             violations.append(Violation("schema_readable", str(error), f"topic {topic.name!r}"))
     return violations

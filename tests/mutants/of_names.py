@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.catalog import topics
+from txnstore.catalog import settings, topics
+from txnstore.compactor.compact import replacements
+from txnstore.compactor.verify import segments as verify_segments
 from txnstore.segment import convert
 from txnstore.sql import filesystem, inspection, planning, session, shared, types, views
+from txnstore.tables import publish
 from txnstore.values import maps
 
 _RIGHTS, _GUARDS = "integration/sql/test_rights.py::", "integration/sql/test_guards.py::"
@@ -14,6 +17,7 @@ _REVOKED = _RIGHTS + "test_a_revoked_right_ends_earlier_views_and_their_files"
 _OBJECTS = _RIGHTS + "test_the_tables_of_objects_show_what_the_principal_may_read"
 _NAMES = "unit/catalog/test_topics.py::test_a_name_is_accepted_if_kafka_and_the_storage_accept_it"
 _NO_KEY = _FILES + "test_an_object_that_is_no_segment_has_no_path"
+_ONE = "integration/test_one_topic.py::"
 _COMMENT = "integration/sql/test_emit.py::test_nothing_in_a_name_ends_a_comment"
 
 NAMES = (
@@ -121,5 +125,54 @@ NAMES = (
         "if $array.null_count:",
         "if False:",
         test=_MAPS + "test_what_a_null_hides_is_no_value",
+    ),
+    Mutant(
+        "a compaction tries all topics of a storage that does not answer",
+        replacements.Replacements._uploaded,
+        "self._connection.view()",
+        "pass",
+        test=_ONE + "test_a_storage_that_does_not_answer_ends_a_compaction_at_once",
+    ),
+    Mutant(
+        "a publication tries all topics of a storage that does not answer",
+        publish.Publisher._attempt,
+        "self._connection.view()",
+        "pass",
+        test=_ONE + "test_a_storage_that_does_not_answer_ends_a_publication_at_once",
+    ),
+    Mutant(
+        "a table that is not published is not named",
+        publish.Publisher._attempt,
+        "self._failed[$topic] = $failure",
+        "pass",
+        test=_ONE + "test_the_tables_of_the_others_are_published",
+    ),
+    Mutant(
+        "a table is shown for the next topic of its name",
+        publish.Publisher._versions,
+        " or ($name in self._failed and $topics[$name].topic_id != $table.topic_id)",
+        "",
+        test=_ONE + "test_the_table_of_a_deleted_topic_is_not_shown_for_its_successor",
+    ),
+    Mutant(
+        "a copy that failed is not looked for again",
+        publish.Publisher._complete,
+        "if not self._failed:",
+        "if True:",
+        test=_ONE + "test_the_tables_of_the_others_are_published",
+    ),
+    Mutant(
+        "settings that cannot be read are an error of the caller",
+        settings.TopicConfig.from_stored,
+        "except InvalidConfigError",
+        "except LookupError",
+        test=_ONE + "test_retention_is_applied_to_the_others",
+    ),
+    Mutant(
+        "an object that is refused ends a verification",
+        verify_segments._read,
+        "except StorageError",
+        "except LookupError",
+        test=_ONE + "test_a_verification_names_the_topic_and_checks_the_others",
     ),
 )

@@ -204,8 +204,8 @@ SETTLING = (
     Mutant(
         "a topic that is being deleted is settled",
         plan.plan_settling,
-        "if not $state.is_closed($topic):",
-        "if True:",
+        "if not $state.is_closed($topic) else None",
+        "if True else None",
         test=_PLAN + "test_a_topic_that_is_being_deleted_is_left_alone",
     ),
     Mutant(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from txnstore.catalog.iceberg.columns import leading_columns
 from txnstore.catalog.iceberg.cut import CutDocument, LatestCutDocument, PublishedTable
@@ -28,13 +27,25 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import CLUSTER_ACTION
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
-from txnstore.errors import CopiesTooLargeError, CorruptionError, InvalidConfigError, TablesChangedError
+from txnstore.errors import (
+    CopiesTooLargeError,
+    CorruptionError,
+    InvalidConfigError,
+    StorageError,
+    StorageFullError,
+    TablesChangedError,
+    TxnStoreError,
+    UnsupportedFormatError,
+    joined,
+)
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
 from txnstore.tables.lineage import check_lineage
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +57,8 @@ ALL = "*"
 _LONGEST_MS = 3_600_000
 #: A publisher that loses the race for a cut so often in a row gives up.
 _ATTEMPTS = 20
+#: From this attempt on, a table for whose objects the storage fails stays as it was.
+_PATIENT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +141,18 @@ class Publisher:
         self._hidden: set[str] = set()
         #: The keys of versions that others have written, and that no report has named yet.
         self._foreign: list[str] = []
+        #: Why the tables of topics are not published, by topic: of the current attempt.
+        self._failed: dict[str, TxnStoreError] = {}
+        #: Whether the current attempt begins again if the storage fails for a table, which may be for a moment.
+        self._patient = True
 
-    def sync(self, *, tail_bytes: int = TAIL_BYTES, anew: Collection[str] = ()) -> SyncReport:
+    def sync(
+        self,
+        *,
+        tail_bytes: int = TAIL_BYTES,
+        anew: Collection[str] = (),
+        on_error: Callable[[TxnStoreError], object] | None = None,
+    ) -> SyncReport:
         """Publish what has changed; see :meth:`txnstore.tables.tables.Tables.sync`."""
         connection = self._connection
         connection.check_writable("its tables cannot be published")
@@ -137,13 +160,53 @@ class Publisher:
         connection.check_storage()
         with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
+                self._failed = {}
+                self._patient = attempt < _PATIENT_ATTEMPTS
                 report = self._publish(tail_bytes, anew)
-                if report is not None and not self._hidden:
+                if report is not None and self._hidden <= self._failed.keys() and not self._waits:
                     foreign, self._foreign = tuple(self._foreign), []
+                    self._report_failures(on_error)
                     return replace(report, foreign=foreign)
                 connection.runtime.backoff(attempt)
         msg = f"the tables of {connection.url} were published by others in each of {_ATTEMPTS} attempts"
         raise TablesChangedError(msg)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether to begin again: a cut in which a table stays as it was is not that of one moment."""
+        failures = self._failed.values()
+        return self._patient and any(isinstance(error, StorageError) and error.retriable for error in failures)
+
+    def _report_failures(self, on_error: Callable[[TxnStoreError], object] | None) -> None:
+        """Raise, or give to ``on_error``, one error that names the tables that are not published."""
+        errors: list[TxnStoreError] = []
+        for topic, error in sorted(self._failed.items()):
+            failure = type(error)(f"the table of topic {topic!r} is not published, and stays as it was: {error}")
+            failure.__cause__ = error
+            errors.append(failure)
+        together = joined(errors, "tables are not published")
+        if together is not None:
+            if on_error is None:
+                raise together
+            on_error(together)
+
+    def _attempt(self, topic: str, call: Callable[[], T]) -> T | None:
+        """What a call for the table of a topic returns; None, and a failure, if it fails for this table alone."""
+        try:
+            return call()
+        except StorageFullError:
+            raise
+        except StorageError as error:
+            self._connection.view()  # Raises if the storage does not answer at all.
+            failure: TxnStoreError = error
+        except (CorruptionError, UnsupportedFormatError, InvalidConfigError) as error:
+            missing = isinstance(error, CorruptionError) and is_missing(error)
+            if missing and self._connection.runtime.uptime() - self._looked_at > _LONGEST_MS:
+                raise  # A compaction has replaced what is missing, and a vacuum deleted it.
+            failure = error
+        _LOG.warning("table not published: %s", failure, extra={"topic": topic, "error": str(failure)})
+        self._failed[topic] = failure
+        return None
 
     def _publish(self, tail_bytes: int, anew: Collection[str]) -> SyncReport | None:
         """One attempt; None if it has to begin again."""
@@ -173,8 +236,10 @@ class Publisher:
             versions = self._versions(published, view, topics, before, tail_bytes, begun_anew)
         except CorruptionError as error:
             if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
-                return None  # A compaction has replaced what is missing, and a vacuum deleted it.
+                return None
             raise
+        if self._waits:
+            return None
         if not versions and (cut is None or view.timestamp - cut.timestamp < _LONGEST_MS):
             return self._report(cut, {})
         document = CutDocument(
@@ -239,10 +304,12 @@ class Publisher:
         tail_bytes: int,
         anew: Collection[str],
     ) -> dict[str, Version]:
-        """The new versions of all tables that have changed; everything that they need is written."""
-        works = [
-            self._work(published, view, topic, before.get(name), anew=name in anew) for name, topic in topics.items()
-        ]
+        """The new versions of all tables that have changed and can be written; everything that they need is written."""
+        works: list[TableWork] = []
+        for name, topic in topics.items():
+            plan = partial(self._work, published, view, topic, before.get(name), anew=name in anew)
+            planned = self._attempt(name, plan)
+            works += [planned] if planned is not None else []
         _check_tails(works, tail_bytes)
         now = self._connection.runtime.clock()
         versions: dict[str, Version] = {}
@@ -251,13 +318,20 @@ class Publisher:
             overdue = table is not None and table.replaced is not None and table.replaced < now - HISTORY_MS
             forced = work.topic.name in self._hidden or overdue
             if work.changes or forced:
-                version = work.write(self._free_number(work.topic.name, table), now, forced=forced)
+                version = self._attempt(work.topic.name, partial(self._written, work, table, now, forced=forced))
                 if version is not None:
                     versions[work.topic.name] = version
         for name, table in before.items():
-            if name not in topics and (not table.dropped or name in self._hidden):
-                versions[name] = self._dropped(published, name, table, now)
+            # Nor does a table that cannot be published show the rows of a deleted topic of its name.
+            ended = name not in topics or (name in self._failed and topics[name].topic_id != table.topic_id)
+            if ended and (not table.dropped or name in self._hidden):
+                version = self._attempt(name, partial(self._dropped, published, name, table, now))
+                if version is not None:
+                    versions[name] = version
         return versions
+
+    def _written(self, work: TableWork, table: PublishedTable | None, now: int, *, forced: bool) -> Version | None:
+        return work.write(self._free_number(work.topic.name, table), now, forced=forced)
 
     def _work(
         self, published: Published, view: View, topic: CatalogTopic, table: PublishedTable | None, *, anew: bool
@@ -359,11 +433,18 @@ class Publisher:
             self._copy(topic, table, data)
 
         topics = sorted(cut.tables) if written is None else cut.changed
-        _concurrently(self._connection.pool, [partial(complete, topic) for topic in topics])
+        self._each(topics, complete)
         if written is not None and (cut.number % HINT_EVERY == 0 or cut.number == 1):
             hint = LatestCutDocument(store_id=cut.store_id, number=cut.number)
             self._connection.objects.put(keys.LATEST_CUT, encode(hint))
-        self._completed = cut.number
+        if not self._failed:  # Else the next publication looks what is not copied.
+            self._completed = cut.number
+
+    def _each(self, topics: Iterable[str], work: Callable[[str], None]) -> None:
+        """Do the same for each table, concurrently."""
+        pool = self._connection.pool
+        for future in [pool.submit(self._attempt, topic, partial(work, topic)) for topic in topics]:
+            future.result()
 
     def _find_foreign(self, cut: CutDocument) -> None:
         """Look for versions of others: under the name of the cut's own, or the next one, which readers find, too.
@@ -381,7 +462,7 @@ class Publisher:
             elif read(objects, keys.table_version(topic, table.number + 1)) is not None:
                 self._hidden.add(topic)
 
-        _concurrently(self._connection.pool, [partial(find, topic) for topic in sorted(cut.tables)])
+        self._each(sorted(cut.tables), find)
 
     def _copy(self, topic: str, table: PublishedTable, data: bytes) -> None:
         connection = self._connection
@@ -443,8 +524,3 @@ def _check_tails(works: Iterable[TableWork], most: int) -> None:
             "copies unnecessary; --tail-bytes raises the limit"
         )
         raise CopiesTooLargeError(msg)
-
-
-def _concurrently(pool: Executor, tasks: Iterable[Any]) -> None:
-    for future in [pool.submit(task) for task in tasks]:
-        future.result()

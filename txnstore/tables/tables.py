@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 
 from txnstore.catalog.iceberg.cut import CutDocument, PublishedTable
@@ -145,7 +145,13 @@ class Tables:
         """
         alter_topic(self._connection, topic, None, None, {TABLE_FORMAT: None})
 
-    def sync(self, *, tail_bytes: int = TAIL_BYTES, anew: Collection[str] = ()) -> SyncReport:
+    def sync(
+        self,
+        *,
+        tail_bytes: int = TAIL_BYTES,
+        anew: Collection[str] = (),
+        on_error: Callable[[TxnStoreError], object] | None = None,
+    ) -> SyncReport:
         """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
 
         Engines see either all tables of the new cut or all of the one before. Segments that a compaction has written
@@ -153,27 +159,35 @@ class Tables:
         changed nothing is written, for a changed one five PUTs and one for each partition with rows to copy, and for
         all together one for the cut. Any number of processes may do it at the same time.
 
+        A table that cannot be published, because its topic is damaged or the storage fails for its objects, stays as it
+        was, and the others are published.
+
         Args:
             tail_bytes: The most bytes of segments that are copied.
             anew: Topics whose tables are published without anything of before: their files are lost or altered;
                 ``["*"]``: all. So are tables whose metadata or manifests are damaged.
+            on_error: Called at the end with the error of the tables that cannot be published, instead of raising it, so
+                that the report of the others is returned.
 
         Raises:
             InvalidConfigError: Engines cannot read there, or a topic has no table.
             UnknownTopicOrPartitionError: There is no such topic.
             CopiesTooLargeError: More would be copied than ``tail_bytes``.
-            CorruptionError: A segment, or a cut, is missing or damaged; or the newest cut has entries that the store
-                has lost: then only all tables together can be published anew.
+            CorruptionError: A topic or its segments are missing or damaged; the message names all such topics. The
+                others are published before this is raised.
+            StorageError: The storage fails for objects of tables. The same. At once, if it does not answer at all.
+            CorruptionError: A cut is damaged; or the newest cut has entries that the store has lost: then only all
+                tables together can be published anew. Nothing is published.
             TablesChangedError: Other publishers were faster in each attempt.
         """
         most = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
-        return publisher.sync(tail_bytes=most, anew=check_names("anew", anew))
+        return publisher.sync(tail_bytes=most, anew=check_names("anew", anew), on_error=on_error)
 
     def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
         """Publish round after round, with a pause between two of them; endless.
 
-        An error of a round is returned, and the next round tries again.
+        An error of a round is yielded, if some tables were published after the report, and the next round tries again.
 
         Args:
             interval: The pause in seconds, at least 0.1.
@@ -181,15 +195,17 @@ class Tables:
         """
         check_milliseconds("interval", interval, least=0.1)
         while True:
+            outcomes: list[SyncReport | TxnStoreError] = []
+            errors: list[TxnStoreError] = []
             try:
-                report: SyncReport | TxnStoreError = self.sync(tail_bytes=tail_bytes)
+                outcomes.append(self.sync(tail_bytes=tail_bytes, on_error=errors.append))
             except CopiesTooLargeError as error:
-                report = error
+                outcomes.append(error)
             except (StoreNotFoundError, ReadOnlyError, InvalidConfigError):
                 raise  # No later round succeeds.
             except TxnStoreError as error:
-                report = error
-            yield report
+                outcomes.append(error)
+            yield from [*outcomes, *errors]
             self._connection.runtime.sleep(interval)
 
     def check(self, *, deep: bool = False) -> CheckReport:
