@@ -190,28 +190,28 @@ class RecordAccumulator:
             buffer = self._find(topic, partition)
         now = self._clock()
         record: Any
-        if buffer.row_format is not None:
-            check_no_envelope(buffer.writer, key, headers, timestamp)
-            try:
+        try:
+            if buffer.row_format is not None:
+                check_no_envelope(buffer.writer, key, headers, timestamp)
                 record, key, size, timestamp = buffer.row_format.check(value, now)
-            except SchemaMismatchError:
-                if not self._has_new_schema(buffer):
-                    raise
-                return self.send(topic, value, key, partition, headers, timestamp)
-        else:
-            if timestamp is None:
-                timestamp = now
-            if (
-                type(value) is bytes
-                and (key is None or type(key) is bytes)
-                and not headers
-                and type(timestamp) is int
-                and 0 <= timestamp <= MAX_TIMESTAMP
-            ):
-                record = (key, value, None, timestamp)
-                size = len(value) if key is None else len(value) + len(key)
             else:
-                record, key, size = check_record(topic, value, key, headers, timestamp)
+                moment = now if timestamp is None else timestamp
+                if (
+                    type(value) is bytes
+                    and (key is None or type(key) is bytes)
+                    and not headers
+                    and type(moment) is int
+                    and 0 <= moment <= MAX_TIMESTAMP
+                ):
+                    record = (key, value, None, moment)
+                    size = len(value) if key is None else len(value) + len(key)
+                else:
+                    record, key, size = check_record(topic, value, key, headers, moment)
+                timestamp = moment
+        except SchemaMismatchError:
+            if not self._has_new_schema(buffer):
+                raise
+            return self.send(topic, value, key, partition, headers, timestamp)
         if size > buffer.max_bytes or (buffer.keyed and key is None):
             check_accepted(buffer.writer, key, size)
         with self._lock.own:

@@ -189,3 +189,17 @@ def test_stream_for_a_schema_of_another_process_loses_no_batch(
         producer.send_table("grows", kind(wider, batches)).result()
     ids = bench.store.scan("grows").to_table()["id"].to_pylist()
     assert sorted(ids) == [0, 1 << 40, 2 << 40, 3 << 40]
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed-before", "records-before"])
+def test_producer_finds_the_other_kind_of_topic_that_another_process_created(bench: Bench, *, typed: bool) -> None:
+    """A topic is deleted and created again, with a schema or without, while a process still knows the one before."""
+    schemas = (TYPED, None) if typed else (None, TYPED)
+    bench.store.create_topic("again", schema=schemas[0])
+    with bench.store.producer(linger=None) as producer:
+        producer.send("again", {"id": 1} if typed else b"x").result()
+        other = another_process(bench.store, bench.inner)
+        other.delete_topic("again")
+        other.create_topic("again", schema=schemas[1])
+        future = producer.send("again", b"x", key=b"k") if typed else producer.send("again", {"id": 1})
+        assert future.result().offset == 0
