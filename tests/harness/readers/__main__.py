@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.harness.readers.faults import FAULTS
+from tests.harness.readers.gateway import gateway
 from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage
 from tests.harness.readers.run import STEPS, drawn, run, shortest
 
@@ -24,11 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100, help="how many histories")
     parser.add_argument("--steps", type=int, default=STEPS, help="of a history")
     parser.add_argument("--readers", nargs="*", choices=sorted(READS), help="only these; by default all")
+    parser.add_argument("--gateway", action="store_true", help="also fetch through a gateway")
+    parser.add_argument("--faults", action="store_true", help="find the faults of faults.py, in --count histories each")
     parser.add_argument("--whole", action="store_true", help="print failing histories as they are, not shortened")
     options = parser.parse_args(arguments)
+    also = [gateway.__name__] if options.gateway else []
+    if options.faults:
+        return _find_faults(options.count)
     began, failed, coverage = time.monotonic(), 0, Coverage()
     for seed in range(options.first, options.first + options.count):
-        failure, covered = run(seed, drawn(seed, options.steps, options.readers))
+        failure, covered = run(seed, drawn(seed, options.steps, options.readers, also))
         coverage.add(covered)
         if failure is not None:
             failed += 1
@@ -39,9 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(failed > 0)
 
 
+def _find_faults(count: int) -> int:
+    """Print which history finds each fault."""
+    left = 0
+    for fault in FAULTS:
+        found = fault.found_by(count)
+        left += found is None
+        _say(f"{fault.name}: {'not found' if found is None else f'seed {found[0]}: {found[1]}'}")
+    return int(left > 0)
+
+
 def _summary(coverage: Coverage) -> list[str]:
     """What was reached."""
-    outer = sorted((set(CHANGES) | set(READS)) - set(ALONE) - {"rights"})
+    outer = sorted(
+        (set(CHANGES) | set(READS))
+        - set(ALONE)
+        - {"rights", "format", *([] if coverage.steps["gateway"] else ["gateway"])}
+    )
     never = [pair for pair in itertools.product(outer, sorted(CHANGES)) if not coverage.pairs[pair]]
     lines = [f"{sum(coverage.pairs.values())} injections, {len(coverage.pairs)} of {len(outer) * len(CHANGES)} pairs:"]
     for step in outer:

@@ -29,7 +29,7 @@ from txnstore.store import Store
 
 #: A row as a reader returns it, and in canonical form.
 Row = Mapping[str, Any]
-_COMMITTED = "read_committed"
+COMMITTED = "read_committed"
 _OWN = ("_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -407,22 +407,22 @@ def table(history: History, store: Store, rng: random.Random) -> None:
     plain_table = PlainTable(
         f"{root}{keys.table_version(shown.name, number)}", lambda location: objects.get(location.removeprefix(root))
     )
-    condition = filters.draw(rng, _schema_with_place(shown), [_raw_row(shown, each) for each in shown.rows[_COMMITTED]])
+    condition = filters.draw(rng, _schema_with_place(shown), [_raw_row(shown, each) for each in shown.rows[COMMITTED]])
     by_files = rng.random() < 0.6
     rows = _files_by_duckdb(plain_table, condition) if by_files else plain_table.rows()
     found = canonical({**row, "_partition": row["_partition_id"]} for row in rows)
-    candidates = []
+    who = "files of tables by DuckDB" if by_files else "table"
+    answers: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = []
     for each in (moment[shown.name] for moment in moments):
         if by_files and not condition.names <= {*_OWN, *each.names}:
             return
         wanted = ["_partition", "_offset", "_timestamp", *each.names]
-        placed = each.rows[_COMMITTED]
+        placed = each.rows[COMMITTED]
         chosen = [one for one in placed if not by_files or condition.holds(_raw_row(each, one)) is True]
-        candidates.append([row_of(each, one, wanted) for one in chosen])
-    shown_names = list(candidates[0][0]) if candidates[0] else []
-    found = [{name: row.get(name) for name in shown_names or row} for row in found]
-    who = "files of tables by DuckDB" if by_files else "table"
-    compare(history, who, f"{shown.name}, {condition.sql if by_files else ''}", candidates, found)
+        expected = [row_of(each, one, wanted) for one in chosen]
+        answers.append((expected, [{name: row.get(name) for name in wanted} for row in found]))
+    equal = next((pair for pair in answers if pair[0] == pair[1]), answers[-1])
+    compare(history, who, f"{shown.name}, {condition.sql if by_files else ''}", [equal[0]], equal[1])
 
 
 def _files_by_duckdb(plain_table: PlainTable, condition: filters.Filter) -> list[Row]:

@@ -56,6 +56,9 @@ _SETTINGS: dict[str, tuple[object, ...]] = {
     "table.format": ("iceberg", "none"),
 }
 
+#: Settings with which nothing is removed but by request.
+_SPARING = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
 
 class DifferenceError(Exception):
     """A reader, or a step, did not do what the model says.
@@ -444,10 +447,14 @@ class History:
         }
         if rng.random() < 0.5:
             config["table.format"] = "iceberg"
+        if rng.random() < 0.5:
+            config["cleanup.policy"] = rng.choice(_SETTINGS["cleanup.policy"])
+        if rng.random() < 0.15:
+            config["retention.ms"] = 100_000_000
         if rng.random() < 0.15:
             config["message.timestamp.type"] = "LogAppendTime"
         compacted = "compact" in str(config.get("cleanup.policy"))
-        key = "name" if schema is not None and (compacted or rng.random() < 0.4) else None
+        key = "name" if schema is not None and (compacted or rng.random() < 0.6) else None
         times = [] if schema is None else [each.name for each in schema if pa.types.is_timestamp(each.type)]
         timestamp = None if "message.timestamp.type" in config else rng.choice([None, *times])
         partitions = rng.randint(1, 3)
@@ -509,6 +516,14 @@ class History:
         store.alter_topic(topic.name, config={wanted: value})
         topic.config[wanted] = str(value)
         self._altered(topic)
+
+    def spare(self, store: Store, rng: random.Random) -> None:
+        """Change the settings of a topic so that nothing of it may be removed any more."""
+        topic = self.topic(rng)
+        if topic is not None:
+            store.alter_topic(topic.name, config=_SPARING)
+            topic.config |= _SPARING
+            self._altered(topic)
 
     def _altered(self, topic: Topic) -> None:
         """A topic was altered by its name: if it has another life meanwhile, either may have been."""
@@ -732,6 +747,7 @@ CHANGES: dict[str, Callable[[History, Store, random.Random], object]] = {
     "widen": History.widen,
     "grow": History.grow,
     "policy": History.policy,
+    "spare": History.spare,
     "acl": History.acl,
     "commit": History.commit,
     "abort": History.abort,

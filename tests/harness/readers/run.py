@@ -28,8 +28,8 @@ _WEIGHTS = {
     "policy": 5,
     "acl": 2,
     "settle": 2,
-    "compact": 7,
-    "retain": 2,
+    "compact": 9,
+    "retain": 3,
     "delete_records": 3,
     "sync": 3,
     "checkpoint": 1,
@@ -40,12 +40,16 @@ _WEIGHTS = {
 _READS = {"scan": 4, "past": 2, "sql": 6, "duckdb": 1, "consume": 4, "rights": 1, "table": 3}
 #: After the last step: all readers, and one that shares no code with the library.
 _LAST = ("sync", "table", *_READS, "format")
+#: Steps that plan with what they have read, and whose plan may be old when it is carried out.
+_UPKEEP = frozenset({"compact", "retain", "settle", "sync"})
 #: Steps that follow one another between two requests: what makes the plan of the outer step old.
 _TOGETHER = (
     ("add_column", "commit", "append"),
     ("widen", "commit", "append"),
     ("policy", "commit", "append"),
     ("policy", "small"),
+    ("spare",),
+    ("spare", "commit", "append"),
     ("recreate", "commit", "append"),
 )
 _DOES = {**CHANGES, **ALONE}
@@ -71,20 +75,28 @@ class Failure:
         return f"seed {self.seed}: {self.error}{lines}"
 
 
-def drawn(seed: int, count: int = STEPS, readers: Iterable[str] | None = None) -> list[Step]:
-    """The steps of a history: some that prepare it, then others with readers between them."""
+def drawn(seed: int, count: int = STEPS, readers: Iterable[str] | None = None, also: Iterable[str] = ()) -> list[Step]:
+    """The steps of a history: some that prepare it, then others with readers between them.
+
+    Args:
+        seed: The seed.
+        count: How many, without the reads at the end.
+        readers: Only these; None: all that are quick.
+        also: Further ones, which are slow.
+    """
     rng = random.Random(f"steps {seed}")
     reads = {name: weight for name, weight in _READS.items() if readers is None or name in readers}
+    reads |= dict.fromkeys(also, 3)
     steps = [Step(number, "create" if number < 2 else "commit", rng.getrandbits(32)) for number in range(4)]
     injectable = sorted(CHANGES)
     for number in range(4, count):
-        reading = number > 5 and rng.random() < 0.4
+        reading = number > 5 and bool(reads) and rng.random() < 0.4
         names = reads if reading else _WEIGHTS
         [name] = rng.choices(list(names), list(names.values()))
         step = Step(number, name, rng.getrandbits(32))
-        if name not in ALONE and name != "rights" and rng.random() < 0.5:
+        if name not in ALONE and name != "rights" and rng.random() < (0.8 if name in _UPKEEP else 0.5):
             injected = tuple(rng.choice(injectable) for _ in range(rng.choice([1, 1, 2])))
-            if rng.random() < 0.4:
+            if rng.random() < (0.7 if name in _UPKEEP else 0.3):
                 injected = rng.choice(_TOGETHER)
             step = replace(step, injected=injected, at=int(2 ** rng.uniform(0, 5)))
         steps.append(step)

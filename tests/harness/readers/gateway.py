@@ -1,0 +1,129 @@
+"""A gateway as a reader: fetches of Kafka's wire protocol."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from tests.harness.readers.answers import COMMITTED, compare, row_of, shown_in
+from tests.harness.readers.history import READS, DifferenceError, History
+from tests.harness.readers.model import Shown
+from tests.harness.readers.values import canonical
+from tests.helpers.gateway import serving
+from tests.helpers.gateway_process import fetch_fields
+from tests.helpers.kafka_wire import ServedStore
+from txnstore.gateway.apis import Api
+from txnstore.gateway.records.batch import InvalidBatchError
+from txnstore.gateway.records.typed import rows_from_json
+from txnstore.store import Store
+
+_VERSION = 11
+
+
+def gateway(history: History, store: Store, rng: random.Random) -> None:
+    """Fetches each partition of a topic from its beginning, as a consumer without a position."""
+    assert history.reading is not None
+    moment = history.reading.moments[0]
+    if history.rights or not moment:  # A gateway knows its clients by other names.
+        return
+    shown, isolation = moment[rng.choice(sorted(moment))], history.isolation(rng)
+    with serving(store) as running:
+        served = ServedStore(store, running)
+        fetched = [
+            (number, batch)
+            for number, start in enumerate(shown.starts)
+            for batch in _fetched(served, shown.name, number, start, committed=isolation == COMMITTED)
+        ]
+    lives = shown_in(history.reading, shown.name)
+    found = [row for number, batch in fetched for row in _rows(lives, number, batch)]
+    found = [row for row in found if row["_offset"] >= shown.starts[row["_partition"]]]
+    candidates = []
+    for each in lives:
+        names = ["_partition", "_offset", "_timestamp"]
+        names += ["key", "value", "headers"] if each.schema is None else each.names
+        candidates.append([row_of(each, placed, names) for placed in each.rows[isolation]])
+    if not history.reading.injected:
+        compare(history, "gateway", f"{shown.name} ({isolation})", candidates, found)
+        return
+    history.coverage.reads["gateway"] += 1
+    history.coverage.rows["gateway"] += len(found)
+    _compare_mixed(history, f"{shown.name} ({isolation})", candidates, found)
+
+
+def _compare_mixed(history: History, what: str, candidates: list[list[Any]], found: list[Any]) -> None:
+    """Each partition is fetched for itself: rows may be of the moment before or of the one after."""
+    assert history.reading is not None
+    may = [_without_nulls(row) for rows in candidates for row in rows]
+    wrong = [row for row in found if _without_nulls(row) not in may]
+    if wrong:
+        raise DifferenceError("gateway", f"{what}: a row that was never there: {wrong[0]} of {may}")
+    if not {"delete", "recreate"}.isdisjoint(history.reading.injected):
+        return
+    places = {(row["_partition"], row["_offset"]) for row in found}
+    sure = [{(row["_partition"], row["_offset"]) for row in rows} for rows in candidates]
+    missing = sorted(set.intersection(*sure) - places)
+    if missing:
+        raise DifferenceError("gateway", f"{what}: {missing[:5]} were not returned")
+
+
+def _without_nulls(row: Any) -> Any:
+    """A row without what is null: a column that is there at one of two moments only."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _fetched(
+    served: ServedStore, topic: str, number: int, offset: int, *, committed: bool
+) -> Iterator[DefaultRecordBatch]:
+    """The batches of a partition, without those that a read_committed consumer leaves out."""
+    while True:
+        fields = fetch_fields(topic, offset)
+        fields["topics"][0]["partitions"][0]["partition"] = number
+        answer = served.ask(Api.FETCH, {**fields, "isolation_level": int(committed)}, _VERSION)
+        part = answer.responses[0].partitions[0]
+        batches = list(_batches(part.records or b""))
+        if not batches:
+            return
+        aborted = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
+        ended: set[tuple[int, int]] = set()
+        for batch in batches:
+            mine = [each for each in aborted if each[0] == batch.producer_id and each[1] <= batch.base_offset]
+            if batch.is_control_batch:
+                ended.update(mine)
+            elif not committed or not batch.is_transactional or not set(mine) - ended:
+                yield batch
+        offset = batches[-1].next_offset
+
+
+def _batches(data: bytes) -> Iterator[DefaultRecordBatch]:
+    while len(data) > 12:
+        (size,) = struct.unpack_from(">i", data, 8)
+        yield DefaultRecordBatch(data[: size + 12])
+        data = data[size + 12 :]
+
+
+def _rows(lives: Sequence[Shown], number: int, batch: DefaultRecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch, by the newest schema of the topic that they fit."""
+    records = list(batch)
+    parsed = None
+    for shown in reversed(lives):
+        if shown.schema is not None:
+            values = pa.array([record.value for record in records], pa.binary())
+            with suppress(InvalidBatchError):
+                parsed = rows_from_json(values, pa.nulls(len(records), pa.binary()), shown.schema, None).to_pylist()
+                break
+    for at, record in enumerate(records):
+        own = {"_partition": number, "_offset": record.offset, "_timestamp": record.timestamp * 1000}
+        if parsed is None:
+            headers = [{"key": name, "value": value} for name, value in record.headers]
+            yield {**own, "key": record.key, "value": record.value, "headers": headers}
+        else:
+            yield {**own, **{name: canonical(value) for name, value in parsed[at].items()}}
+
+
+READS["gateway"] = gateway
