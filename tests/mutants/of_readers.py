@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.consumer.fetcher import Poller
 from txnstore.gateway.fetch import Fetch
+from txnstore.producer import upload
 from txnstore.read.reader import Projection
 from txnstore.spark.streams.stream import Stream
 
@@ -46,5 +47,12 @@ READERS = (
         "self._show(self._connection.view(refresh=False))",
         "self._view = self._connection.view(refresh=False)",
         test="unit/spark/test_stream.py::test_a_plan_after_a_commit_is_of_the_same_view_as_its_logs",
+    ),
+    Mutant(
+        "readers find the time of the upload where the producer reports that of the append",
+        upload.encode_rows,
+        '"LogAppendTime" if $writer.event_time is None else "CreateTime"',
+        "$config.message_timestamp_type",
+        test="protocol/producer/test_timestamps.py",
     ),
 )

@@ -8,6 +8,7 @@ from txnstore.catalog.iceberg.metadata import TableMetadata
 from txnstore.compactor.compact import merge_plan
 from txnstore.compactor.vacuum import vacuum
 from txnstore.tables import lineage, plan, publish, sweep
+from txnstore.tables.check import _Check
 from txnstore.tables.published import Published
 
 _PLAN, _ICEBERG = "unit/tables/test_plan.py::", "unit/tables/test_iceberg.py::"
@@ -248,5 +249,26 @@ TABLES = (
         "> $now - max(CUTS_MS, $grace_ms)",
         "> young",
         test=_PUBLISHERS + "test_a_vacuum_deletes_what_no_cut_of_the_grace_period_names",
+    ),
+    Mutant(
+        "the objects of dropped tables are kept",
+        sweep._named,
+        "if $topic not in $shown:",
+        "if False:",
+        test=_SYNC + "test_a_dropped_table_leaves_the_cut_when_its_objects_are_deleted",
+    ),
+    Mutant(
+        "dropped tables stay in each cut",
+        publish.Publisher._publish,
+        "if not ($table.dropped and $name in self._swept)",
+        "",
+        test=_SYNC + "test_a_dropped_table_leaves_the_cut_when_its_objects_are_deleted",
+    ),
+    Mutant(
+        "a table is wrong whose log start has moved over no row",
+        _Check._is_empty,
+        "if $plan.deleted or $plan.outdated or $plan.replacing:",
+        "if $plan.deleted or $plan.trims or $plan.outdated or $plan.replacing:",
+        test=_SYNC + "test_a_log_start_among_offsets_of_aborted_records_deletes_no_row",
     ),
 )

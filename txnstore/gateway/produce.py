@@ -401,7 +401,7 @@ class Produce:
 
     def _answer(self, index: int, staged: StagedBatch, appended: Appended) -> Fields:
         log = self._services.freshness.view.partition(staged.tp)
-        append_time = writer_of(staged.topic).config.append_time
+        append_time = writer_of(staged.topic).event_time is None
         return {
             "index": index,
             "error_code": ErrorCode.none,

@@ -91,7 +91,7 @@ def encode_rows(
             data=encoded.data if inlined else None,
             first_row=first_row,
             rows=rows.num_rows,
-            timestamp_type=config.message_timestamp_type,
+            timestamp_type="LogAppendTime" if writer.event_time is None else "CreateTime",
         )
         for (tp, rows), first_row, (first, last) in zip(
             parts, first_rows, timestamp_ranges(table, writer.timestamp_column, now, counts), strict=False

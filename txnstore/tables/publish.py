@@ -139,6 +139,8 @@ class Publisher:
         self._states: dict[str, TableState] = {}
         #: The topics whose newest version is hidden by one that others have written, under its name or the next one.
         self._hidden: set[str] = set()
+        #: The dropped tables whose objects a vacuum has deleted: the next cut leaves them out.
+        self._swept: set[str] = set()
         #: The keys of versions that others have written, and that no report has named yet.
         self._foreign: list[str] = []
         #: Why the tables of topics are not published, by topic: of the current attempt.
@@ -240,8 +242,10 @@ class Publisher:
             raise
         if self._waits:
             return None
-        if not versions and (cut is None or view.timestamp - cut.timestamp < _LONGEST_MS):
+        if not (versions or self._swept) and (cut is None or view.timestamp - cut.timestamp < _LONGEST_MS):
             return self._report(cut, {})
+        self._swept.difference_update(versions)
+        current = {**before, **{topic: version.table for topic, version in versions.items()}}
         document = CutDocument(
             store_id=connection.store_id,
             number=cut.number + 1 if cut is not None else 1,
@@ -249,7 +253,7 @@ class Publisher:
             heads=[state.sequence for state in view.states],
             hashes=[state.entry_hash for state in view.states],
             timestamp=view.timestamp,
-            tables={**before, **{topic: version.table for topic, version in versions.items()}},
+            tables={name: table for name, table in current.items() if not (table.dropped and name in self._swept)},
             changed=sorted(versions),
         )
         # What the cut shows must last as long as the cut: another process may have written these entries, and failed to
@@ -262,6 +266,7 @@ class Publisher:
             return None
         self._cut, self._compared = document, document.publication_id
         self._hidden.difference_update(versions)
+        self._swept.clear()
         self._passed(before, versions)
         self._states |= {topic: version.state for topic, version in versions.items() if version.state is not None}
         self._complete(document, {topic: version.data for topic, version in versions.items()})
@@ -284,6 +289,7 @@ class Publisher:
         self._completed = 0
         self._states.clear()
         self._hidden.clear()
+        self._swept.clear()
         return None
 
     def _report(self, cut: CutDocument | None, versions: Mapping[str, Version]) -> SyncReport:
@@ -421,8 +427,10 @@ class Publisher:
 
         def complete(topic: str) -> None:
             table = cut.tables[topic]
-            if written is None and read(objects, keys.table_hint(topic)) == _hint(table):
-                return
+            if written is None:
+                hint = read(objects, keys.table_hint(topic))
+                if hint == _hint(table) or (hint is None and table.dropped):  # A vacuum has deleted all of it.
+                    return
             try:
                 data = written[topic] if written is not None else published.metadata(table)
             except CorruptionError as error:  # The table is published anew, under a later number.
@@ -449,13 +457,16 @@ class Publisher:
     def _find_foreign(self, cut: CutDocument) -> None:
         """Look for versions of others: under the name of the cut's own, or the next one, which readers find, too.
 
-        Two GETs for each table.
+        Two GETs for each table. Finds also the dropped tables whose objects a vacuum has deleted.
         """
         objects = self._connection.objects
 
         def find(topic: str) -> None:
             table = cut.tables[topic]
             own = read(objects, keys.table_version(topic, table.number))
+            if own is None and table.dropped and read(objects, table.metadata) is None:
+                self._swept.add(topic)
+                return
             if own is not None and content_hash(own) != table.sha256:
                 self._found_foreign(keys.table_version(topic, table.number))
                 self._hidden.add(topic)

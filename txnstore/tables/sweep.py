@@ -165,8 +165,11 @@ def unneeded(
 def _named(published: Published, location: Location, in_use: TablesInUse) -> Iterator[str]:
     """The keys of all objects that cuts in use name."""
     seen = set[str]()
+    shown = {topic for cut in in_use.cuts for topic, table in cut.tables.items() if not table.dropped}
     for cut in in_use.cuts:
         for topic, table in cut.tables.items():
+            if topic not in shown:
+                continue  # Dropped for longer than the grace period: the next cut leaves it out.
             yield from (table.metadata, keys.table_version(topic, table.number), keys.table_hint(topic))
             if table.metadata in seen or table.dropped:  # A dropped one has no snapshots.
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.helpers.compaction import HOUR_MS, abort, commit, new_store
+from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, commit, new_store
 from tests.helpers.connections import connection_of
 from tests.helpers.settling import settle_now
 from tests.helpers.shell import ONE_CHAIN
@@ -147,6 +147,30 @@ def test_offsets_of_aborted_records_that_a_settlement_joins_to_shown_ones_change
     assert _sync(store) == ("append",)
 
 
+@ONE_CHAIN
+def test_a_log_start_among_offsets_of_aborted_records_deletes_no_row(store: Store) -> None:
+    """A compaction has joined them to a segment; no row goes, so the table is right."""
+    with store.producer("w") as producer:
+        producer.begin_transaction()
+        for _ in range(2):
+            producer.send("t", b"never", partition=0)
+        producer.flush()
+        producer.abort_transaction()
+    for value in (b"c", b"d"):
+        commit(store, [value], partition=0)
+    store.compact(force=True)
+    _sync(store)
+    store.delete_records({TopicPartition("t", 0): 2})
+    store.create_topic("u", config={"table.format": "iceberg"})
+    commit(store, [b"x"], topic="u")
+    assert _sync(store) == ()
+    assert _sync(store, "u") == ()
+    store.delete_records(
+        {TopicPartition("t", 0): 4}
+    )  # A row goes: until it is published, the table is that of its cut.
+    assert _sync(store) == ("delete",)
+
+
 def test_delete_records_in_the_middle_of_a_segment_deletes_positions(store: Store) -> None:
     for number in range(4):
         commit(store, [b"%d" % number, b"x"])
@@ -259,6 +283,33 @@ def test_the_table_of_a_deleted_topic_ends_without_rows(store: Store) -> None:
     )
     assert store.tables.list() == []
     assert store.tables.sync().changes == ()
+
+
+def test_a_dropped_table_leaves_the_cut_when_its_objects_are_deleted(
+    store: Store, objects: EngineObjects, clock: ManualClock
+) -> None:
+    """Engines that have loaded it before read it for the grace period."""
+    commit(store, [b"a"])
+    _sync(store)
+    shown = newest(store).tables["t"]
+    files = published(store).table(shown).files
+    store.delete_topic("t")
+    store.tables.sync()
+    store.create_topic("u", config={"table.format": "iceberg"})
+    for day in range(5):
+        clock.advance(DAY_MS // 2)
+        store.vacuum(expire=False)
+        if day == 0:  # The grace period.
+            published(store).table(shown)
+            assert all(objects.stat(location_of(objects).key(path)) for path in files.data)
+        store.tables.sync()
+        assert store.tables.check(deep=True).ok
+    assert newest(store).tables.keys() == {"u"}
+    assert [item.key for item in objects.list(keys.table("t"))] == []
+    store.create_topic("t", partitions=2, config={"table.format": "iceberg"})
+    commit(store, [b"b"])
+    assert _sync(store) == ("append",)
+    assert another(store, clock).tables.check(deep=True).ok
 
 
 def test_a_table_is_disabled_and_enabled_again(store: Store) -> None:
