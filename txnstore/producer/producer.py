@@ -193,7 +193,8 @@ class Producer:
         Args:
             topic: The topic's name.
             data: An Arrow table, batch, reader or any object with ``__arrow_c_stream__``, a pandas DataFrame, or a
-                list of dicts. A reader is read batch by batch, so it may be larger than memory.
+                list of dicts. A reader is read batch by batch, so it may be larger than memory. A level of a
+                DataFrame's index that has a name is a column. Times without a zone do not fit a column with one.
             partition: The number of the partition of all rows; None: chosen by the key column of each row, else one
                 partition per call.
 
