@@ -9,7 +9,7 @@ from txnstore.core.authorization import rights
 from txnstore.core.groups import classic, membership
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
-from txnstore.gateway import cold, peers
+from txnstore.gateway import cold, frames, peers
 from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.cold import ColdBatches
 from txnstore.gateway.commits import Commits
@@ -22,12 +22,13 @@ from txnstore.gateway.peers import Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.records import columns
 from txnstore.gateway.repetitions import Repetitions
-from txnstore.gateway.server import _Connection
+from txnstore.gateway.server import Server, _Connection
 
 _RULES = "unit/core/test_classic_groups.py::"
 _COMMITS = "unit/gateway/test_commits.py::"
 _METADATA = "integration/gateway/test_metadata.py::"
 _FAILED = "integration/gateway/test_failed_batches.py::"
+_FRAMES = "unit/gateway/test_frames.py::"
 _COLD = "unit/gateway/test_cold.py::"
 _EPOCHS = "unit/core/test_consumer_groups.py::"
 #: Two gateways of one group, often enough.
@@ -435,5 +436,110 @@ GATEWAYS = (
         "$self._is_closed = True",
         "pass",
         test="unit/gateway/test_server.py::test_nothing_is_sent_after_a_fetch_that_is_left_out",
+    ),
+    Mutant(
+        "a count is taken that the frame does not hold",
+        frames._array,
+        "0 <= $count * $item.least <= $walk.size - $at",
+        "0 <= $count",
+        test=_FRAMES + "test_it_is_said_what_is_wrong_with_a_frame",
+    ),
+    Mutant(
+        "a count is compared with a byte for each item",
+        frames._array,
+        "$count * $item.least <= $walk.size - $at",
+        "$count <= $walk.size - $at",
+        test=_FRAMES + "test_it_is_said_what_is_wrong_with_a_frame",
+    ),
+    Mutant(
+        "a length of variable size is taken that the frame does not hold",
+        frames._compact_bytes_step,
+        "0 < $length <= $walk.size - $at + 1",
+        "0 < $length",
+        test=_FRAMES + "test_no_length_or_count_is_taken_that_the_frame_does_not_hold",
+    ),
+    Mutant(
+        "a length of a fixed size may be negative",
+        frames._bytes_step,
+        "0 <= $length <= $walk.size - $at",
+        "$length <= $walk.size - $at",
+        test=_FRAMES + "test_no_length_or_count_is_taken_that_the_frame_does_not_hold",
+    ),
+    Mutant(
+        "what must be there is null",
+        frames._without,
+        "if $is_nullable:",
+        "if True:",
+        test=_FRAMES + "test_no_length_or_count_is_taken_that_the_frame_does_not_hold",
+    ),
+    Mutant(
+        "a length of variable size is read modulo 2**31",
+        frames._Walk.varint,
+        "$number >= 1 << 31",
+        "$number >= 1 << 33",
+        test=_FRAMES + "test_it_is_said_what_is_wrong_with_a_frame",
+    ),
+    Mutant(
+        "a field with a tag hides what follows it",
+        frames._tagged_step,
+        "$at != $end",
+        "$at > $end",
+        test=_FRAMES + "test_fields_with_tags_take_their_lengths",
+    ),
+    Mutant(
+        "a field with a tag comes twice",
+        frames._tagged_step,
+        "$tag <= $last or $tag not in $known",
+        "$tag not in $known",
+        test=_FRAMES + "test_fields_with_tags_take_their_lengths",
+    ),
+    Mutant(
+        "items of arrays are not counted",
+        frames._array,
+        "$walk.count($count * $item.values)",
+        "pass",
+        test=_FRAMES + "test_decoded_values_take_no_more_memory_than_is_counted",
+    ),
+    Mutant(
+        "the values of a request take memory beside the budget",
+        _Connection._read_request,
+        "await $held.add($frame.decoded_size)",
+        "pass",
+        test="unit/gateway/test_server.py::test_the_values_of_a_request_count_in_the_budget",
+    ),
+    Mutant(
+        "a change that arrived while the process was suspended is carried out",
+        _Connection._read_frame,
+        "$is_stale and $start.api not in _HARMLESS",
+        "False",
+        test="unit/gateway/test_server.py::test_no_change_is_begun_that_arrived_before_the_process_woke",
+    ),
+    Mutant(
+        "what is read in the turn after the process woke came after it",
+        Server._look,
+        "$connection.woke()",
+        "$connection.read_all()",
+        test="unit/gateway/test_server.py::test_no_change_is_begun_that_arrived_before_the_process_woke",
+    ),
+    Mutant(
+        "all that ever arrives came before the process woke",
+        _Connection.read_all,
+        "self._stream.mark_stale(self._stream.buffered)",
+        "pass",
+        test="unit/gateway/test_server.py::test_connections_without_a_change_outlast_a_suspension",
+    ),
+    Mutant(
+        "a process that wakes goes on with the changes that it has begun",
+        Server._look,
+        "$task.cancel()",
+        "pass",
+        test="unit/gateway/test_server.py::test_a_change_under_way_is_given_up_when_the_process_wakes",
+    ),
+    Mutant(
+        "a negative offset is a position",
+        groups_offsets.committed,
+        " and $value.value.offset >= 0",
+        "",
+        test="protocol/core/test_offsets.py::test_a_negative_offset_is_none",
     ),
 )

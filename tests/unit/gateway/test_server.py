@@ -18,6 +18,7 @@ from tests.helpers.gateway_process import decode_response, produce_fields, recor
 from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import VERSIONS, Api
+from txnstore.gateway.frames import VALUE_SIZE
 from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
 from txnstore.gateway.wire import Request, write_response
 
@@ -510,6 +511,28 @@ def test_a_change_under_way_is_given_up_when_the_process_wakes(monkeypatch: pyte
         assert server.traffic.closed == {"suspended": 2}
 
     run({Api.END_TXN: end}, scenario)
+
+
+def test_the_values_of_a_request_count_in_the_budget() -> None:
+    """Decoded, a request of 40 kB takes 2 MB, until it has ended; a small one is not counted."""
+    used: list[int] = []
+
+    async def note(request: Request, peer: Peer) -> Fields:
+        used.append(servers[0].budget.used)
+        return {}
+
+    servers: list[Server] = []
+
+    async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
+        servers.append(server)
+        reader, writer = await connect()
+        for count in (1_000, 40_000):
+            writer.write(request_frame(Api.LIST_CONFIG_RESOURCES, 1, {"resource_types": (2,) * count}))
+            await receive(reader)
+        assert used[0] == 0
+        assert used[1] >= 40_000 * VALUE_SIZE
+
+    run({Api.LIST_CONFIG_RESOURCES: note}, scenario)
 
 
 def test_connections_above_the_limit_are_refused() -> None:

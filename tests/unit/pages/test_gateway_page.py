@@ -7,10 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
+import kio.schema
 from kio.schema.errors import ErrorCode
 
 from txnstore.cli.commands.gateway import gateway
 from txnstore.cli.commands.store import init
+from txnstore.gateway.apis import VERSIONS
 from txnstore.gateway.metrics import SHOWN
 from txnstore.gateway.properties import Properties
 from txnstore.monitoring.catalogue import PROCESS
@@ -42,6 +44,22 @@ def test_properties_have_their_defaults() -> None:
     properties = {each.name.replace("_", "."): str(each.default).lower() for each in fields(Properties)}
     assert {name: shown.get(name) for name in properties} == properties
     assert [name for name in shown if name not in properties and not name.startswith("group.consumer.")] == []
+
+
+def _camel(name: str) -> str:
+    return "".join(part.title() for part in name.split("_"))
+
+
+def test_each_request_of_kafka_is_served_or_said_not_to_be() -> None:
+    folders = [Path(path) for path in kio.schema.__path__]
+    known = {_camel(path.parents[1].name) for folder in folders for path in folder.glob("*/v*/request.py")}
+    served = {_camel(api.name) for api in VERSIONS}
+    table = PAGE.split("**Not served.**")[1].split("**Settings.**")[0]
+    refused = [
+        name for row in re.findall(r"^\| ([A-Z]\w+(?:, \w+)*) \|", table, re.MULTILINE) for name in row.split(", ")
+    ]
+    assert len(known) > 80
+    assert sorted([*served, *refused]) == sorted(known)
 
 
 def test_codes_are_those_of_kafka() -> None:
