@@ -223,6 +223,10 @@ gateway: $(STAMP) ## Serve a folder to Kafka's clients until Ctrl-C: GATEWAY_STO
 fuzz-gateway: $(STAMP) ## Send a gateway frames that are nearly valid, for DURATION=60 seconds: SEED
 	'$(BIN)/python' -m tests.harness.gateway_fuzz --seconds '$(DURATION)' --seed '$(SEED)'
 
+.PHONY: memory-gateway
+memory-gateway: $(STAMP) ## Compare the memory of a gateway under many hostile clients with what its page gives it
+	'$(BIN)/python' -m tests.harness.gateway_memory
+
 COPIES ?= 100000
 
 .PHONY: copies
