@@ -184,9 +184,16 @@ HISTORY = (
     Mutant(
         "an open begins with the checkpoint that an old hint names",
         Loader.first,
-        "bool($later.result())",
+        "any(each.is_head for each in $named)",
         "False",
         test=_LOST + "test_an_old_backup_laid_over_a_store_opens_with_all_records",
+    ),
+    Mutant(
+        "a vacuum deletes the history of an open transaction",
+        history.ChainHistory.before,
+        "$sequence < self.open_from",
+        "True",
+        test=_HISTORY + "test_the_history_of_an_open_transaction_stays",
     ),
     Mutant(
         "a vacuum goes on where a boundary is lost",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.chain.chain import Chain
 from txnstore.chain.chains import Chains
-from txnstore.chain.checkpoints.checkpoint import hint_mismatch, hint_of_this_store, hinted_entries
+from txnstore.chain.checkpoints.checkpoint import hint_mismatch, hint_of_this_store, hinted_entries, named_after
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
 from txnstore.chain.remains import other_store
@@ -21,6 +21,7 @@ from txnstore.read.expired import judged
 _TESTS = "protocol/repair/test_replaced_stores.py::"
 _OPENING = "protocol/chain/test_opening.py::"
 _OF_TWO = "protocol/repair/test_identity.py::"
+_EVIDENCE = "protocol/chain/test_evidence.py::"
 _HINTS = "protocol/verify/test_hints.py::"
 
 IDENTITY = (
@@ -149,6 +150,20 @@ IDENTITY = (
         "if $hint_document.head > max($begins, $newest_sound):",
         "if False:",
         test=f"{_OPENING}test_a_recovery_accepts_a_chain_without_the_newest_entry_of_its_hint[another]",
+    ),
+    Mutant(
+        "an object of a checkpoint does not show that its entry existed",
+        Loader.names_after,
+        "self._named.sequence > $state.sequence",
+        "False",
+        test=f"{_EVIDENCE}test_each_trace_of_a_lost_entry_is_evidence",
+    ),
+    Mutant(
+        "only heads of checkpoints are evidence, and no index files",
+        named_after,
+        "$named += [",
+        "[",
+        test=f"{_EVIDENCE}test_each_trace_of_a_lost_entry_is_evidence",
     ),
     Mutant(
         "a hint does not show that the newest entries are lost",

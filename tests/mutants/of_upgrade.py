@@ -141,15 +141,22 @@ UPGRADE = (
     Mutant(
         "a verification compares what version 2 kept in one list",
         ChainVerifier._compare,
-        "if self._older else self._state",
-        "if False else self._state",
+        "if self._older else $folded",
+        "if False else $folded",
+        test=_VERSION_2 + "test_the_store_verifies",
+    ),
+    Mutant(
+        "a verification requires first entries of transactions that an older release has not stored",
+        ChainVerifier._compare,
+        "_with_first_entries_of($saved, self._state)",
+        "self._state",
         test=_VERSION_2 + "test_the_store_verifies",
     ),
     Mutant(
         "a verification does not compare released and announced objects",
         ChainVerifier._compare,
-        "if self._older else self._state",
-        "if True else self._state",
+        "if self._older else $folded",
+        "if True else $folded",
         test=_VERSION_2 + "test_released_and_dropped_objects_of_version_3_are_compared",
     ),
     Mutant(
