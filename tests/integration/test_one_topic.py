@@ -18,7 +18,8 @@ from tests.helpers.compaction import runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.gateway import serving
 from tests.helpers.settling import settle_quietly
-from tests.helpers.tables import EngineObjects, table_rows
+from tests.helpers.tables import EngineObjects, newest, table_rows
+from txnstore.chain.keys import table_hint
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError, StorageRefusedError, TxnStoreError
@@ -245,6 +246,17 @@ def test_the_tables_of_the_others_are_published(clock: ManualClock, way: Way, be
         store.tables.check()
 
 
+def test_a_copy_that_the_storage_refuses_is_made_by_the_next_publication(clock: ManualClock) -> None:
+    """The cut is decided; the table of the topic lacks the name under which engines find it."""
+    store, objects = filled(clock, nothing)
+    objects.refused = table_hint(BAD)
+    raised(store.tables.sync)
+    assert newest(store).number == 1
+    objects.refused = ""
+    assert store.tables.sync().changes == ()
+    assert [objects.get(table_hint(topic)) for topic in (*GOOD, BAD)] == [b"1"] * 3
+
+
 def test_the_table_of_a_deleted_topic_is_not_shown_for_its_successor(clock: ManualClock) -> None:
     """The new topic of its name cannot be published, and its rows are not those of the old one."""
     store, objects = filled(clock, nothing)
@@ -255,7 +267,10 @@ def test_the_table_of_a_deleted_topic_is_not_shown_for_its_successor(clock: Manu
         producer.send(BAD, b"new")
     refused_segments(store, objects)
     raised(store.tables.sync)
-    assert [table.topic for table in store.tables.list() if table.snapshot_id is not None] == [*GOOD]
+    assert {name: table.dropped for name, table in newest(store).tables.items()} == {
+        **dict.fromkeys(GOOD, False),
+        BAD: True,
+    }
     objects.refused = ""
     store.tables.sync()
     assert [values[1] for _, _, values in table_rows(store, BAD)] == [b"new"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.catalog import settings, topics
+from txnstore.catalog import topics
 from txnstore.compactor.compact import replacements
 from txnstore.compactor.verify import segments as verify_segments
 from txnstore.segment import convert
@@ -134,13 +134,6 @@ NAMES = (
         test=_ONE + "test_a_storage_that_does_not_answer_ends_a_compaction_at_once",
     ),
     Mutant(
-        "a publication tries all topics of a storage that does not answer",
-        publish.Publisher._attempt,
-        "self._connection.view()",
-        "pass",
-        test=_ONE + "test_a_storage_that_does_not_answer_ends_a_publication_at_once",
-    ),
-    Mutant(
         "a table that is not published is not named",
         publish.Publisher._attempt,
         "self._failed[$topic] = $failure",
@@ -159,14 +152,7 @@ NAMES = (
         publish.Publisher._complete,
         "if not self._failed:",
         "if True:",
-        test=_ONE + "test_the_tables_of_the_others_are_published",
-    ),
-    Mutant(
-        "settings that cannot be read are an error of the caller",
-        settings.TopicConfig.from_stored,
-        "except InvalidConfigError",
-        "except LookupError",
-        test=_ONE + "test_retention_is_applied_to_the_others",
+        test=_ONE + "test_a_copy_that_the_storage_refuses_is_made_by_the_next_publication",
     ),
     Mutant(
         "an object that is refused ends a verification",
