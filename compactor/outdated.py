@@ -5,13 +5,14 @@ from __future__ import annotations
 from txnstore.chain.chains import Chains
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.routing import CATALOG
-from txnstore.errors import CompactionConflictError, CorruptionError, TopicChangedError
+from txnstore.errors import CompactionConflictError, CorruptionError
 
 
-def refusal(chains: Chains, topic: CatalogTopic, error: TopicChangedError) -> CompactionConflictError | CorruptionError:
-    """The error for a source with a column, or a type, that its topic does not have. Costs a GET for the catalog.
+def refusal(chains: Chains, topic: CatalogTopic, error: CorruptionError) -> CompactionConflictError | CorruptionError:
+    """The error for a source that has what its topic does not know (:func:`~txnstore.read.reader.is_newer`).
 
-    Who wrote the source has read the catalog before: if the topic still has this version, the segment is damaged.
+    Who wrote the source has read the catalog before: if the topic still has this version, the segment is damaged. Costs
+    a GET for the catalog.
 
     Args:
         chains: The chains of the store.
@@ -20,5 +21,5 @@ def refusal(chains: Chains, topic: CatalogTopic, error: TopicChangedError) -> Co
     """
     now = chains[CATALOG].refresh().topics.get(topic.name)
     if now is None or (now.topic_id, now.version) != (topic.topic_id, topic.version):
-        return CompactionConflictError(f"{error}: it was altered since, plan it again")
-    return CorruptionError(f"{error}, and no later version was written")
+        return CompactionConflictError(f"topic {topic.name!r} was altered since the plan was made: {error}")
+    return error

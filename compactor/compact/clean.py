@@ -149,7 +149,6 @@ class Clean:
 
         Raises:
             CorruptionError: A source is missing, or differs from its description in the chain.
-            TopicChangedError: A source has a column, or a type, that the topic does not have.
             InvalidConfigError: The memory is too small.
             NoSpaceError: There is no space left to spill.
         """

@@ -40,7 +40,6 @@ def merge(
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
-        TopicChangedError: A source has a column, or a type, that the topic does not have; the same.
         NoSpaceError: There is no space left for the temporary file.
     """
     config = topic_writer(topic).config

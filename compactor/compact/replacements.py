@@ -19,15 +19,8 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.maintenance import ReplaceSegments, check_revision, check_version
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
-from txnstore.errors import (
-    CompactionConflictError,
-    CorruptionError,
-    NoSpaceError,
-    StorageError,
-    StorageFullError,
-    TopicChangedError,
-)
-from txnstore.read.reader import is_missing
+from txnstore.errors import CompactionConflictError, CorruptionError, NoSpaceError, StorageError, StorageFullError
+from txnstore.read.reader import is_missing, is_newer
 
 T = TypeVar("T")
 
@@ -72,9 +65,9 @@ class Replacements:
             self._check(topic, plan)
             result = self._uploaded(upload)
             self._submit(topic, command(result))
-        except TopicChangedError as error:
-            raise refusal(self._connection.chains, topic, error) from error
         except CorruptionError as error:
+            if is_newer(error):
+                raise refusal(self._connection.chains, topic, error) from error
             # 1. Another compactor replaces a source. 2. After the grace period, a vacuum deletes the object. 3. This
             # compactor, slow or suspended, reads it and finds it missing: that is no damage.
             if is_missing(error) and self._is_overtaken(plan):

@@ -24,7 +24,6 @@ from txnstore.chain.chain import Chain
 from txnstore.compactor.compact.background import in_blocks
 from txnstore.compactor.compact.lease import CompactionLease
 from txnstore.compactor.compact.merge_plan import MergePlan
-from txnstore.compactor.outdated import refusal
 from txnstore.compactor.settle.plan import Place, inlined_only, place_of, plan_settling
 from txnstore.connection import OpenParts
 from txnstore.coordinator.completion import LINGER
@@ -37,10 +36,10 @@ from txnstore.core.maintenance import ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
-from txnstore.errors import CompactionConflictError, CorruptionError, TopicChangedError, TxnStoreError
+from txnstore.errors import CompactionConflictError, CorruptionError, TxnStoreError
 from txnstore.read.ranged import DAMAGE
 from txnstore.read.readahead import read_ahead
-from txnstore.read.reader import Projection, Run, is_missing, unreadable
+from txnstore.read.reader import NewerSchemaError, Projection, Run, is_missing, unreadable
 from txnstore.read.rewriting import RewritingProjection
 from txnstore.read.sharing import SharedSegments
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
@@ -248,8 +247,6 @@ def _settle(parts: OpenParts, number: int, topic: CatalogTopic, planned: Iterabl
         missing = isinstance(error, CorruptionError) and is_missing(error)
         if missing and any(_is_overtaken(parts.chains[number], plan) for plan in plans):
             error = CompactionConflictError(str(error))  # Another process has replaced it, and a vacuum deleted it.
-        if isinstance(error, TopicChangedError):
-            error = refusal(parts.chains, topic, error)
         settled.leave(topic, partitions, error)
         older = {batch.segment.object for plan in plans for batch in plan.removed if not batch.segment.inlined}
         if older and isinstance(error, CorruptionError):
@@ -490,7 +487,7 @@ def _taken(sources: Iterable[tuple[Slice, DecodedSegment]], projection: Projecti
         runs = [Run(part, part.batch.records, part.batch.base_offset) for part in parts]
         try:
             yield projection.fit(pa.concat_tables(distinct.values()).combine_chunks().take(pa.array(places)), runs)
-        except DAMAGE as error:
+        except (*DAMAGE, NewerSchemaError) as error:
             raise unreadable(batches[0].segment, error) from error
 
 

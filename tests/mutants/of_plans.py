@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.compactor import outdated
 from txnstore.compactor import retention as maintenance_retention
 from txnstore.compactor.compact.replacements import Replacements
 from txnstore.compactor.settle import settling
@@ -77,18 +78,18 @@ PLANS = (
         test=_PLANS + "test_retention_is_planned_again_by_the_settings_of_now",
     ),
     Mutant(
-        "a compaction leaves out columns that it does not know",
-        RewritingProjection.check_columns,
-        "if $unknown:",
+        "a column that a compaction does not know is damage",
+        Replacements.replace,
+        "if is_newer($error):",
         "if False:",
         test=_REFUSES + "[column-compact]",
     ),
     Mutant(
-        "a wider type than the topic has is damage",
-        RewritingProjection._check_types,
-        "if is_wider($field.type, $wider):",
-        "if False:",
-        test=_REFUSES + "[type-compact]",
+        "damage is a conflict of a compaction, which tries again without end",
+        outdated.refusal,
+        "($now.topic_id, $now.version) != ($topic.topic_id, $topic.version)",
+        "True",
+        test=_PLANS + "test_column_that_no_version_of_the_topic_has_is_damage[compact]",
     ),
     Mutant(
         "the sums of a conversion are not compared",
