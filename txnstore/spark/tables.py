@@ -74,5 +74,10 @@ def _view(options: Mapping[str, str]) -> str:
     if path.startswith("file:/") and not path.startswith("file://"):
         path = path.replace("file:", "file://", 1)  # Hadoop writes it with one slash.
     view_options = {"path": path, "topic": options.get("topic") or "…", "systemColumns": "ignore"}
-    listed = ", ".join(f"{name} '{value}'" for name, value in view_options.items())
+    listed = ", ".join(f"{name} '{_escaped(value)}'" for name, value in view_options.items())
     return f"CREATE TEMPORARY VIEW name USING txnstore OPTIONS ({listed})"
+
+
+def _escaped(text: str) -> str:
+    """The text inside of a string of Spark's SQL, which users copy."""
+    return text.replace("\\", r"\\").replace("'", r"\'")

@@ -16,8 +16,12 @@ from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.sqlstore import fill
+from txnstore.catalog.writing import topic_writer
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
+from txnstore.core.log.commands import Append
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
+from txnstore.producer.upload import upload
 from txnstore.segment.schema import schema_to_text
 from txnstore.sql import emit_views, read_table
 from txnstore.sql.local import is_intact
@@ -246,6 +250,20 @@ def test_a_topic_with_the_name_of_a_view_of_duckdb_hides_nothing(store: Store) -
     names = [name for (name,) in store.sql("SHOW TABLES").fetchall()]
     assert names == ["duckdb_tables#2", "orders", "payments"]
     assert store.sql('SELECT count(*) FROM "duckdb_tables#2"').fetchall() == [(8,)]
+
+
+def test_a_map_with_equal_keys_of_an_earlier_release_fails_for_its_column_alone(store: Store) -> None:
+    schema = pa.schema([("m", pa.map_(pa.string(), pa.int64())), ("n", pa.int64())])
+    store.create_topic("maps", schema=schema)
+    connection, tp = connection_of(store), TopicPartition("maps", 0)
+    writer = topic_writer(connection.view().find_topic("maps"))
+    rows = pa.table({"m": pa.array([[("a", 1), ("a", 2)]], schema.field("m").type), "n": [1]}).cast(writer.stored)
+    connection.submit(Append(ProducerIdentity(), (upload(connection.objects, connection.runtime, writer, tp, rows),)))
+    assert store.sql(f"SELECT n FROM maps, ({COUNT})").fetchall() == [(1,)]
+    with pytest.raises(duckdb.Error, match="Map keys must be unique"):
+        store.sql("SELECT m FROM maps").fetchall()
+    assert read_table(connection, "SELECT m FROM maps")["m"].to_pylist() == [[("a", 1), ("a", 2)]]
+    assert store.scan("maps", columns=["m"]).to_table()["m"].to_pylist() == [[("a", 1), ("a", 2)]]
 
 
 # The sandbox ----------------------------------------------------------------------------------------------------------
