@@ -456,7 +456,7 @@ GATEWAYS = (
         frames._compact_bytes_step,
         "0 < $length <= $walk.size - $at + 1",
         "0 < $length",
-        test=_FRAMES + "test_no_length_or_count_is_taken_that_the_frame_does_not_hold",
+        test=_FRAMES + "test_it_is_said_what_is_wrong_with_a_frame",
     ),
     Mutant(
         "a length of a fixed size may be negative",
@@ -515,7 +515,7 @@ GATEWAYS = (
         test="unit/gateway/test_server.py::test_no_change_is_begun_that_arrived_before_the_process_woke",
     ),
     Mutant(
-        "what is read in the turn after the process woke came after it",
+        "what a full buffer has no room for came after the process woke",
         Server._look,
         "$connection.woke()",
         "$connection.read_all()",

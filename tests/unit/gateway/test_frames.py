@@ -148,6 +148,7 @@ def test_a_request_has_a_bounded_number_of_values() -> None:
         (b"\x80\x80\x80\x80\x80\0", "a length has more than five bytes"),
         (b"\xff\xff\xff\xff\x0f", "a length is 4294967295"),
         (b"\xff\xff\xff\xff\x07", "topics claims 2147483646 items, and 0 bytes follow"),
+        (b"\2\x7f\0\0\0\0", "name claims 126 bytes, and 4 bytes follow"),
         (b"\3\1\0\1", "topics claims 2 items, and 3 bytes follow"),
         (b"\1\0\0", "it ends in the middle of a field"),
         (b"\1\0\0\0\1\7\0", "a field has the tag 7"),

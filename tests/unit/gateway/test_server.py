@@ -460,7 +460,7 @@ def test_connections_without_a_change_outlast_a_suspension(monkeypatch: pytest.M
 def test_no_change_is_begun_that_arrived_before_the_process_woke(
     monkeypatch: pytest.MonkeyPatch, api: Api, *, interrupted: bool
 ) -> None:
-    """Alone, behind a heartbeat, and of which a part follows later: its client may have repeated it elsewhere."""
+    """Alone, behind more heartbeats than the buffer holds, and of which a part follows later."""
     begun: list[int] = []
 
     async def begin(request: Request, peer: Peer) -> Fields:
@@ -475,7 +475,7 @@ def test_no_change_is_begun_that_arrived_before_the_process_woke(
 
         def arrive() -> None:
             for (_, writer), data in zip(
-                opened, (change, request_frame(Api.HEARTBEAT, 0, {}, 1) + change, change[:6]), strict=True
+                opened, (change, request_frame(Api.HEARTBEAT, 0, {}, 1) * 1000 + change, change[:6]), strict=True
             ):
                 writer.get_extra_info("socket")._sock.sendall(data)
 
