@@ -13,6 +13,7 @@ from tests.mutants.of_classic import CLASSIC
 from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_consumer import CONSUMER
+from tests.mutants.of_engines import ENGINES
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_fresh import FRESH
@@ -356,6 +357,7 @@ ONE_CHAIN = (
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *GATEWAYS, *READERS),
     *(
+        *ENGINES,
         *EXPIRY,
         *TABLES,
         *TIME,

@@ -1,8 +1,11 @@
 """How segments are written as Parquet files: the encoding and the compression of each column.
 
 The settings follow measurements: zstd at level 1; integers and times delta-encoded (an ``_offset`` column takes almost
-no space); a dictionary only if values of a sample repeat; statistics except for long values; and no compression of the
-few bytes that most columns of a small commit have.
+no space); a dictionary only if values of a sample repeat; and no compression of the few bytes that most columns of a
+small commit have.
+
+Engines skip row groups by statistics, and some conclude more than these say; ``docs/howto/engines.md`` lists what each
+concludes. So a column gets them only if every known engine is right: :func:`_has_statistics`.
 """
 
 from __future__ import annotations
@@ -73,24 +76,34 @@ def _encodings(table: pa.Table, *, without_milliseconds: bool) -> dict[str, Any]
     """
     deltas, dictionaries, statistics = {}, [], []
     nested = any(pt.is_nested(field.type) for field in table.schema)
-    for column, name in zip(table.columns, table.column_names, strict=True):
-        if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
-            if not (nested and "." in name):  # It may be the path of a part of a nested column, of another type.
-                deltas[name] = "DELTA_BINARY_PACKED"
-            if not (without_milliseconds and _is_milliseconds(column.type)):
-                statistics.append(name)
-        elif _is_variable(column.type):
-            if column.nbytes <= _SHORT * max(1, len(column)):
-                statistics.append(name)
-                if _repeats(column):
-                    dictionaries.append(name)
-        elif not pt.is_nested(column.type):
+    for column, field in zip(table.columns, table.schema, strict=True):
+        name = field.name
+        if pt.is_nested(field.type) or (nested and "." in name):
+            continue  # The name may be the path of a part of a nested column, of another type.
+        if pt.is_integer(field.type) or pt.is_timestamp(field.type) or pt.is_date32(field.type):
+            deltas[name] = "DELTA_BINARY_PACKED"
+        repeats = _is_variable(field.type) and column.nbytes <= _SHORT * max(1, len(column)) and _repeats(column)
+        if repeats:
+            dictionaries.append(name)
+        if _has_statistics(field.type, repeats) and not (without_milliseconds and _is_milliseconds(field.type)):
             statistics.append(name)
     return {
         "column_encoding": deltas or None,
         "use_dictionary": dictionaries or False,
         "write_statistics": statistics or False,
     }
+
+
+def _has_statistics(data_type: pa.DataType, dictionary: bool) -> bool:
+    """Whether engines may skip row groups by the least and the largest value of a column.
+
+    - Not of floats: NaN is in neither, and engines in which it is larger than all numbers do not find it.
+    - Not of text and bytes without a dictionary: DuckDB 2.0.0 takes a row group for constant, nulls included, if both
+      are equal.
+    """
+    if pt.is_floating(data_type):
+        return False
+    return dictionary or not (_is_variable(data_type) or pt.is_fixed_size_binary(data_type))
 
 
 def _is_milliseconds(data_type: pa.DataType) -> bool:

@@ -221,7 +221,8 @@ def read_parquet_from(
         for column, name in zip(columns, names or columns.names, strict=True)
     )
     named = "" if file_column is None else f", filename = {literal(file_column)}"
-    return f"read_parquet({source}, schema = MAP {{{entries}}}{named})"
+    # Segments of older releases have statistics of floats, which do not count NaN.
+    return f"read_parquet({source}, schema = MAP {{{entries}}}{named}, can_have_nan = true)"
 
 
 def _is_whole_file(part: Slice) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.settling import numbers, send, settle_now
 from tests.helpers.spark import is_native, load, rows, storage
 from txnstore.core.model import TopicPartition
+from txnstore.segment import parquet
 from txnstore.spark import TxnStoreSource, read, register
 from txnstore.spark.reads import native
 from txnstore.store import Store
@@ -317,3 +319,24 @@ def test_column_with_the_name_of_sparks_metadata_takes_the_other_road(spark: Spa
         frame = read(spark, store.url, "typed")
         assert not is_native(frame)
         assert frame.selectExpr("_Metadata", "_offset").collect() == [(7, 0)]
+
+
+def test_nan_in_a_segment_of_an_older_release_is_found(
+    spark: SparkSession, local_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statistics do not count NaN, which Spark takes for larger than all numbers."""
+    monkeypatch.setattr(parquet, "_has_statistics", lambda data_type, dictionary: True)
+    schema = pa.schema([("x", pa.float64()), ("f", pa.float32())])
+    values = [1.0, math.nan, -0.0, None]
+    with txnstore.create(local_store_url) as made:
+        made.create_topic("t", schema=schema, config={"inline.bytes": 0, "segment.own.bytes": 0})
+        with made.producer() as producer:
+            producer.send_table("t", pa.table([values, values], schema=schema))
+            producer.flush()
+        frame = read(spark, made.url, "t")
+    assert is_native(frame)
+    for column in ("x", "f"):
+        for condition, offsets in (("> 5", [1]), ("= double('NaN')", [1]), ("<= 5", [0, 2]), ("is null", [3])):
+            found = frame.where(f"{column} {condition}").select("_offset").collect()
+            assert sorted(row[0] for row in found) == offsets, (column, condition)
+    assert math.copysign(1, frame.where("_offset = 2").select("x").collect()[0][0]) == -1

@@ -297,12 +297,13 @@ class _Frames:
         }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
         names = self._schema.names
-        everything = [] if kind.explicit else [field.name for field in stored]
+        plain = not kind.explicit and not any(_is_float(field) for field in stored)
+        everything = [field.name for field in stored] if plain else []
         rest = len(names) - len(everything)
         chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
         return frame.selectExpr(
             [
-                f"{derived[name]()} AS {name}" if name in derived else types.quoted(name)
+                f"{derived[name]()} AS {name}" if name in derived else _column(self._schema.field(name))
                 for name in (names[:rest] if chosen else names)
             ]
             + chosen
@@ -319,6 +320,20 @@ class _Frames:
         moment = types.quoted(column)
         event_time = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
         return f"coalesce({event_time}, {default})"
+
+
+def _is_float(field: pa.Field) -> bool:
+    return types.type_name(field.type) in ("float", "double")
+
+
+def _column(field: pa.Field) -> str:
+    """A stored column.
+
+    A segment may have statistics of floats, which do not count NaN; of Spark's filters, those on an expression skip no
+    row groups. This one gives each value back, -0.0 and NaN too.
+    """
+    name = types.quoted(field.name)
+    return f"-(-{name}) AS {name}" if _is_float(field) else name
 
 
 def _of_row(name: str) -> str:
