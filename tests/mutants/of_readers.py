@@ -52,7 +52,7 @@ READERS = (
         "readers find the time of the upload where the producer reports that of the append",
         upload.encode_rows,
         '"LogAppendTime" if $writer.event_time is None else "CreateTime"',
-        "$config.message_timestamp_type",
+        "$writer.config.message_timestamp_type",
         test="protocol/producer/test_timestamps.py",
     ),
 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import new_store
+from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
 TYPED = pa.schema([("a", pa.int64())])
@@ -22,6 +23,18 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+class SlowUploads(MemoryStore):
+    """Objects in memory; an upload takes some time of this clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._passes = clock.advance
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        self._passes(40)
+
+
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("inlined", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +42,7 @@ def test_reported_timestamps_are_those_that_readers_find(
     clock: ManualClock, kind: Mapping[str, Any], inlined: bool, chains: int
 ) -> None:
     config = dict(kind.get("config", {})) | ({} if inlined else {"inline.bytes": 0})
-    store = new_store(clock, chains=chains)
+    store = new_store(clock, SlowUploads(clock), chains=chains)
     store.create_topic("t", partitions=3, **{**kind, "config": config})
     typed = "schema" in kind
     with store.producer("w") as producer:
