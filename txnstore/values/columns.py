@@ -117,18 +117,28 @@ def column_of_cells(
 
 def _cells_together(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
     """The column, if Arrow reads all cells as :mod:`.scalars` reads each; None if there may be another one."""
-    if pt.is_nested(kind) or pt.is_decimal(kind) or pt.is_boolean(kind):
+    if pt.is_nested(kind) or pt.is_boolean(kind) or pt.is_float32(kind):
         return None
     try:
         if is_text(kind) or is_binary(kind):
             return cells.cast(kind)
         texts = cells.cast(pa.string())
-        pattern = _INTEGERS if pt.is_integer(kind) else _FLOATS if pt.is_float64(kind) else None
+        pattern = _pattern(kind)
         if pattern is not None and not _all_match(texts, pattern):
             return None
         return _times(texts, kind) if pt.is_timestamp(kind) else texts.cast(kind)
     except (pa.ArrowException, OverflowError):
         return None
+
+
+def _pattern(kind: pa.DataType) -> str | None:
+    """What texts of numbers must match; None for a type of which Arrow takes the same texts."""
+    if pt.is_decimal(kind):
+        # A decimal of which the column has all digits.
+        whole, scale = kind.precision - kind.scale, kind.scale
+        fraction = f"([.][0-9]{{1,{scale}}})?" if scale else ""
+        return f"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else "^$"
+    return _INTEGERS if pt.is_integer(kind) else _FLOATS if pt.is_float64(kind) else None
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

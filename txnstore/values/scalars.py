@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -172,12 +173,16 @@ def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     if type(number) is int:
         exact = Decimal(number)
     if exact is not None:
-        context = Context(prec=kind.precision, Emax=9999, Emin=-9999, traps=[Inexact, InvalidOperation])
         try:
-            return exact.quantize(Decimal((0, (1,), -kind.scale)), context=context)
+            return exact.quantize(Decimal((0, (1,), -kind.scale)), context=_context(kind.precision))
         except (Inexact, InvalidOperation):
             pass
     refuse(value, kind)
+
+
+@lru_cache(maxsize=38)
+def _context(precision: int) -> Context:
+    return Context(prec=precision, Emax=9999, Emin=-9999, traps=[Inexact, InvalidOperation])
 
 
 def _decimal_of(text: str) -> Decimal | None:

@@ -227,6 +227,38 @@ def test_a_cell_that_does_not_fit_names_its_row_and_column(tmp_path: Path, row: 
     assert str(caught.value).startswith(f"data.csv, {message}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "cell"),
+    [
+        (pa.float32(), "1e400"),
+        (pa.float32(), "16777217"),
+        (pa.float32(), "3.4028236e38"),
+        (pa.float64(), "1e400"),
+        (pa.float64(), "9007199254740993"),
+        (pa.float64(), "1,5"),
+        (pa.float64(), "0x1F"),
+        (pa.decimal128(5, 2), "1000"),
+        (pa.decimal128(5, 2), "1.555"),
+        (pa.decimal128(5, 2), "1e3"),
+        (pa.decimal128(2, 2), "1"),
+        (pa.date32(), "31.01.2026"),
+        (pa.timestamp("ms", "UTC"), "2026-01-31 12:00"),
+        (pa.timestamp("ms", "UTC"), "20260131"),
+        (pa.timestamp("us"), "2026-01-31T12:00:00Z"),
+        (pa.bool_(), "yes"),
+        (pa.list_(pa.int8()), "[300]"),
+        (pa.binary(2), "x"),
+    ],
+    ids=str,
+)
+def test_a_cell_is_never_changed(tmp_path: Path, kind: pa.DataType, cell: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(f'n,c\n1,\n2,"{cell}"\n')
+    schema = pa.schema([("n", pa.int8()), ("c", kind)])
+    with pytest.raises(CommandError, match=r"data\.csv, row 2: column 'c': .* is not "):
+        _file_rows(path, Reading(schema, as_json=True, nulls=("",)))
+
+
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id,id\n1,2\n")
