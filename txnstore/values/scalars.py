@@ -31,8 +31,8 @@ Reader = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
-#: Python's parsers take other forms of ISO 8601, some of which are numbers as well: 20260131, 1712011230000.
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+#: Python's parsers take other forms of ISO 8601, some of which are times in milliseconds as well: 1712011230000.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,400}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)

@@ -154,6 +154,7 @@ def test_rows_as_clients_get_them() -> None:
         (pa.float32(), 3.4028235e38, 3.4028234663852886e38),
         (pa.float64(), "-Infinity", -math.inf),
         (pa.date32(), "2026-02-28", dt.date(2026, 2, 28)),
+        (pa.date32(), "20260228", dt.date(2026, 2, 28)),
         (pa.timestamp("ms", "UTC"), "2026-01-01T00:00:00.0019Z", dt.datetime(2026, 1, 1, 0, 0, 0, 1000, UTC)),
         (pa.timestamp("ms", "UTC"), "1969-12-31T23:59:59.9999Z", dt.datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
         (pa.timestamp("us", "UTC"), "2026-01-01T02:00:00+02:00", dt.datetime(2026, 1, 1, tzinfo=UTC)),
