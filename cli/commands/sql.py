@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 
 
-@click.command()
+class _SqlCommand(click.Command):
+    """A command whose query may begin with a comment, which Click would take for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"\n{arg}" if re.match(r"--[^=\s]*\s", arg) else arg for arg in args])
+
+
+@click.command(cls=_SqlCommand)
 @click.argument("query", required=False)
 @click.option(
     "--isolation",
@@ -105,20 +112,18 @@ def _read_query() -> str:
 def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) -> None:
     import duckdb
 
-    from txnstore.sql.interrupts import interruptible
     from txnstore.sql.session import errors_of
     from txnstore.sql.statements import parse
 
     with connection:
         try:
             with errors_of(connection, query):
-                parse(connection, query)
-                # None for a statement without a result.
-                relation: Any = interruptible(connection, lambda: connection.sql(query))
-                if relation is None:
-                    return
-                reader = interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
-                _print(app, connection, reader, max_rows)
+                *before, last = parse(connection, query)
+                for statement in before:
+                    # Of statements before the last one, those that change something are not shown.
+                    shown = statement.expected_result_type == [duckdb.ExpectedResultType.QUERY_RESULT]
+                    _run_statement(app, connection, statement.query, max_rows if shown else None)
+                _run_statement(app, connection, last.query, max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
             missing = isinstance(error, duckdb.CatalogException)
@@ -126,6 +131,16 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
             raise CommandError(
                 msg, advice or ("`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "")
             ) from error
+
+
+def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max_rows: int | None) -> None:
+    """Run a statement and print its result, if there is one; with ``max_rows`` None, do not print it."""
+    from txnstore.sql.interrupts import interruptible
+
+    relation: Any = interruptible(connection, lambda: connection.sql(statement))
+    if relation is not None and max_rows is not None:
+        reader = interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
+        _print(app, connection, reader, max_rows)
 
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:

@@ -111,6 +111,9 @@ def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
         raise InvalidConfigError(f"{redact(url)!r} names no bucket: write s3://bucket/prefix.")
     if "?" in rest or "#" in rest:
         raise InvalidConfigError(f"{redact(url)} must be s3://bucket/prefix, without a query: use storage_options.")
+    if any(ord(character) < 32 or ord(character) == 127 for character in rest):
+        # The libraries differ in how they send one: s3fs and obstore would not find the same objects.
+        raise InvalidConfigError(f"The URL of the store {redact(url)!r} contains a control character: remove it.")
     if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
         raise InvalidConfigError(f"The prefix of {redact(url)!r} is not legal: a part of it is empty, '.' or '..'.")
     return bucket, prefix

@@ -249,6 +249,9 @@ def test_sql_prints_a_table_or_all_rows_as_json(typed: Cli) -> None:
     twice = "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS A"
     assert typed.ok("sql", twice, "--json").lines == [{"a": 1, "a_2": 2, "a_1": 3, "A": 4}]
     assert typed.ok("sql", twice).out.split()[-4:] == ["1", "2", "3", "4"]
+    several = "-- a comment\nselect 1 a; create table made as select 2 b; select * from made"
+    assert typed.ok("sql", several, "--json").lines == [{"a": 1}, {"b": 2}]
+    assert typed.ok("sql", several).out.split() == ["a", "─", "1", "b", "─", "2"]
     assert typed.ok("sql", "--json", stdin=query).lines == typed.ok("sql", query, "--json").lines
     assert "only the database of this call" in typed("sql", "SET threads = 1").err
 

@@ -100,6 +100,8 @@ def test_non_url_is_refused() -> None:
         ("s3:///prefix", "names no bucket"),
         ("s3://bucket/a//b", "not legal"),
         ("s3://bucket/../x", "not legal"),
+        ("s3://bucket/a\nb", "control character"),
+        ("s3://bucket/a\x7f", "control character"),
         ("s3://bucket/x?versionId=1", "without a query"),
         ("s3://bucket:9000/x", "credentials or a port"),
         ("file://otherhost/x", "not the URL of a folder"),
