@@ -17,7 +17,7 @@ from txnstore.core import maintenance
 from txnstore.core.log import appending, retention, visibility
 from txnstore.core.log.model import Partition
 from txnstore.producer import upload
-from txnstore.read.rewriting import RewritingProjection
+from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.sql import views
 from txnstore.tables import plan
@@ -29,9 +29,9 @@ _UNCHECKED_VERSION = Mutant(
     "if False:",
 )
 _UNCHECKED_COLUMNS = Mutant(
-    "a compaction leaves out columns that it does not know",
-    RewritingProjection.check_columns,
-    "if $unknown:",
+    "rows are read without columns that the reader does not know",
+    Projection.check_columns,
+    "if not self._known.issuperset($names):",
     "if False:",
 )
 _UNCHECKED_DELETION = Mutant(
@@ -134,8 +134,8 @@ FAULTS = (
             Mutant(
                 "a query counts offsets from the beginning of the segment",
                 views._Branch._offset,
-                "$part.batch.base_offset - $part.batch.first_row for",
-                "$part.batch.base_offset for",
+                "$part.batch.base_offset - $part.batch.first_row",
+                "$part.batch.base_offset",
             ),
         ),
         readers=("sql", "past"),
