@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "topic": ("t",), "topics": (), "transactions": (), "vacuum": (0,), "verify": (), "fence_producers": (["id"],),
     "transaction": ("id",), "transaction_history": ("id",), "abort_transaction": ("id",), "group": ("g",),
     "delete_group": ("g",), "abort_hanging": ("t", 0, 1), "reset_offsets": ("g", "earliest", ["t"]),
-    "remove_members": ("g",),
+    "remove_members": ("g",), "dump_log": ("t", 0),
 }  # fmt: skip
 
 

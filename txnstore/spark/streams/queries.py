@@ -61,7 +61,9 @@ def started(writer: DataStreamWriter, timeout: float) -> StreamingQuery:
             # The query has read and written nothing: the process of its source had not even started.
             if start == _STARTS or _TOO_SLOW not in str(error):
                 raise
-            _LOG.warning("Spark gave up on a Python process after 10 seconds: the query is started again")
+            _LOG.warning(
+                "Spark gave up on a Python process after 10 seconds: query started again", extra={"attempt": start}
+            )
             continue
         break
     return query
