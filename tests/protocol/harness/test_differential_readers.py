@@ -12,17 +12,14 @@ from tests.harness.readers.run import Failure, drawn, run, shortest
 
 #: In each case there are this many histories.
 _EACH = 5
-#: Seeds that differ until a defect is mended that was known before.
-_KNOWN = {18: "rows whose column is not null match is null", 31: "statistics of rows with NaN"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 50, _EACH))
 def test_all_readers_agree_with_the_model(first: int) -> None:
     for seed in range(first, first + _EACH):
-        if seed not in _KNOWN:
-            failure, _ = run(seed, drawn(seed))
-            assert failure is None, shortest(failure)
+        failure, _ = run(seed, drawn(seed))
+        assert failure is None, shortest(failure)
 
 
 def test_the_same_seed_is_the_same_history() -> None:
