@@ -35,7 +35,7 @@ from txnstore.validation import check_choice
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from opentelemetry.metrics import MeterProvider
 
     from txnstore.admin.acls import Acls
@@ -449,17 +449,19 @@ class Store:
         params: Sequence[Any] | Mapping[str, Any] | None = None,
         sandbox: bool = False,
         checksums: bool = True,
-    ) -> Any:
+    ) -> DuckDBPyRelation:
         """Run a query in which each topic is a view of its name; returns a DuckDB relation.
 
         The arguments are those of :func:`txnstore.sql.query`: ``params`` are the values of its parameters, ``sandbox``
-        lets it read nothing but the store, ``checksums`` compares those of files in a local folder.
+        lets it read nothing but the store, ``checksums`` compares those of files in a local folder. A statement without
+        a result, such as ``COPY … TO``, gives None, as with DuckDB's own ``sql()``, whose type says so neither.
         """
         load("txnstore.sql")
         from txnstore.sql import query as run
 
         options: dict[str, Any] = {"params": params, "sandbox": sandbox, "checksums": checksums}
-        return run(self._connection, query, isolation, snapshot, **options)
+        relation: DuckDBPyRelation = run(self._connection, query, isolation, snapshot, **options)
+        return relation
 
     def duckdb(
         self,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,7 +169,7 @@ def fill(store: Store, rows: int, names: Sequence[str], **config: Any) -> None:
 
 
 def compact(store: Store) -> None:
-    assert store.compact("t", force=True)
+    store.compact("t", force=True)
 
 
 def compare(database: duckdb.DuckDBPyConnection, store: Store, names: Sequence[str], ends: int) -> int:
@@ -202,11 +201,11 @@ def compare(database: duckdb.DuckDBPyConnection, store: Store, names: Sequence[s
         ]
         found = dict(database.execute("\nUNION ALL\n".join(queries)).fetchall())
         for number, (each, v, w) in enumerate(asked):
-            takes = partial(each.takes, v=_rank(v), w=_rank(w))
+            low, high = _rank(v), _rank(w)
             expected = [
                 offset
                 for offset, value in zip(offsets, values, strict=True)
-                if (each.null if value is None else takes(_rank(value)))
+                if (each.null if value is None else each.takes(_rank(value), low, high))
             ]
             assert (found[number] or []) == expected, (name, queries[number])
         extremes = database.execute(f"SELECT min({column}), max({column}), count({column}) FROM t").fetchone()

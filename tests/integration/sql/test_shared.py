@@ -198,7 +198,9 @@ def test_no_call_sees_what_another_one_created_or_set(store: Store) -> None:
     assert store.sql("SELECT make_timestamptz(0)::VARCHAR").fetchall() == [("1970-01-01 00:00:00+00",)]
     relation = store.sql("SELECT 1 AS x")
     relation.create("mine")
-    assert relation.query("x", "SELECT count(*) FROM mine").fetchall() == [(1,)]
+    counted = relation.query("x", "SELECT count(*) FROM mine")
+    assert counted is not None
+    assert counted.fetchall() == [(1,)]
     store.sql("SELECT 1 AS x").create("mine")
     with pytest.raises(duckdb.CatalogException):
         store.sql("SELECT * FROM mine")
