@@ -529,7 +529,7 @@ GATEWAYS = (
         test="unit/gateway/test_server.py::test_connections_without_a_change_outlast_a_suspension",
     ),
     Mutant(
-        "a process that wakes goes on with the changes that it has begun",
+        "a process that wakes continues the changes that it has begun",
         Server._look,
         "$task.cancel()",
         "pass",

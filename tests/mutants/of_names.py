@@ -57,7 +57,7 @@ NAMES = (
         test=_OBJECTS,
     ),
     Mutant(
-        "whoever may describe a topic sees its objects",
+        "a caller that may describe a topic sees its objects",
         planning._readable,
         '"READ", "TOPIC"',
         '"DESCRIBE", "TOPIC"',

@@ -219,7 +219,7 @@ class Loader:
         return saved
 
     def _list_after(self, sequence: int) -> list[Named]:
-        """What names later entries. Without a list an open goes on: it only shows what the hint does not."""
+        """What names later entries. A failed list does not fail an open: it only shows what the hint does not."""
         try:
             named = checkpoint.named_after(self._objects, self._keys, self._number, sequence)
             self._named = max([self._named, *named])

@@ -405,7 +405,7 @@ class History:
         for topic, part, offset, config, now in suspects:
             if not part.may_be_cleaned(offset, config, now):
                 rec = part.past[offset]
-                problem = f"the record {rec.values} at {offset} of {topic.name} is gone; the settings are {config}"
+                problem = f"the record {rec.values} at {offset} of {topic.name} is removed; the settings are {config}"
                 raise DifferenceError("compaction", problem)
 
     # What steps choose from -------------------------------------------------------------------------------------------
