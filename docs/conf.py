@@ -104,7 +104,7 @@ nitpick_ignore_regex = [
     # PySpark: sessions, data frames, queries, their writers and their progress.
     (r"py:(class|exc)", r"pyspark\..*|DataFrame|SparkSession|StructType|DataSource|DataStreamWriter|StreamingQuery(Progress)?"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
-    (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|CatalogTopic|Connection|CountingStore|Map|ObjectStore)"),
+    (r"py:class", r"(.*\.)?(T|V|_SendFuture|Batch|CatalogTopic|Connection|CountingStore|Map|ObjectStore)"),
     (r"py:class", r"(.*\.)?(Engine|Progress|Reads|RetryingStore|TopicCreator|View)"),
 ]
 
