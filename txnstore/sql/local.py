@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from txnstore.storage.base import ObjectStore, unwrapped
-from txnstore.storage.local import LocalStore
+from txnstore.storage.local import LocalStore, open_at_once
 
 #: The maximum number of files that are remembered as verified.
 _MAX_VERIFIED = 1_000_000
@@ -39,7 +39,7 @@ def is_intact(path: str, sha256: str, size: int) -> bool:
     try:
         if _verified.get(path) == (sha256, *_state(Path(path).stat())):
             return True
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             # The state before the read: a change during the read makes the next call read again.
             state = _state(os.fstat(file.fileno()))
             if state[1] != size or hashlib.file_digest(file, "sha256").hexdigest() != sha256:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from txnstore.threads import ForkLock
 if TYPE_CHECKING:
     import duckdb
 
+_LOG = logging.getLogger(__name__)
+
 #: What DuckDB proposes for a topic that does not exist if no topic has a similar name: a table of its own.
 _OWN_TABLE = re.compile(r'\nDid you mean "(?:\w+\.)?(?:pg|duckdb|sqlite|pragma)_\w+"\?')
 _numbers = itertools.count(1)
@@ -51,6 +54,13 @@ class _SnapshotPlan:
     files: dict[str, VirtualFile] = field(default_factory=dict)
     refused: list[tuple[str, TxnStoreError]] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
+
+    def leave_out(self, tables: Container[str]) -> None:
+        """Show no topic that has the name of one of these tables, which the user of the database has created."""
+        for name in [name for name in self.topics if name.lower() in tables]:
+            del self.views[name]
+            topic = self.topics.pop(name).name
+            _LOG.warning("topic not shown: the DuckDB connection has a table of its name", extra={"topic": topic})
 
     def refuse(self, name: str, error: Exception) -> None:
         """Show instead of a topic why DuckDB refuses its view."""
@@ -105,7 +115,10 @@ class Session:
         """Replace all views in a transaction; or none, and return the view of a topic that DuckDB refuses, and why."""
         import duckdb
 
-        statements = [("", f"DROP VIEW {name}") for name in sorted(self._views.keys() - plan.views.keys())]
+        own = _own_tables(database)
+        plan.leave_out(own)
+        removed = sorted(name for name in self._views.keys() - plan.views.keys() if name.lower() not in own)
+        statements = [("", f"DROP VIEW IF EXISTS {name}") for name in removed]
         statements += [
             (name, f"CREATE OR REPLACE VIEW {name} AS {select}")
             for name, select in plan.views.items()
@@ -190,6 +203,15 @@ class Session:
         plan.files.update(inspection_files(folder, self.connection, view))
         plan.views.update(inspection_views(inspected(folder, view, self.isolation, self.number)))
         return plan
+
+
+def _own_tables(database: duckdb.DuckDBPyConnection) -> set[str]:
+    """The tables that the user of a database has created where the topics are: quoted names in lower case."""
+    with database.cursor() as cursor:
+        found = cursor.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main'"
+        ).fetchall()
+    return {quote(name).lower() for (name,) in found}
 
 
 def open_session(

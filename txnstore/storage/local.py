@@ -92,6 +92,11 @@ class RootFolder:
         RootFolder.__init__(self, state["path"])
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file like :func:`os.open`, without waiting for a writer where a pipe has the name of an object."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 # On macOS, fsync leaves the data in the drive's cache; F_FULLFSYNC also flushes the cache.
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -179,7 +184,7 @@ class LocalStore:
         first, limit = check_range(key, start, end)
         self._folder.check()
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_at_once) as file:
                 if first:
                     file.seek(first)
                 return file.read() if limit is None else file.read(max(0, limit - first))

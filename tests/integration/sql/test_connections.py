@@ -79,6 +79,27 @@ def test_a_connection_with_a_result_half_read_can_be_refreshed(store: Store) -> 
         assert values(con, "SELECT count(*) FROM orders") == [16]
 
 
+def test_a_topic_with_the_name_of_a_table_of_the_connection_stops_no_refresh(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another client may create it at any time."""
+    for topic in ("orders", "gone"):
+        store.create_topic(topic)
+    with store.duckdb() as con:
+        con.execute("CREATE TABLE Later AS SELECT 42 AS own; DROP VIEW gone; CREATE TABLE gone AS SELECT 43 AS own")
+        fill(store, "orders", transactions=1)
+        store.create_topic("later")
+        store.delete_topic("gone")
+        store.refresh(con)
+        assert values(con, "SELECT count(*) FROM orders") == [8]
+        assert values(con, "FROM later UNION ALL FROM gone ORDER BY ALL") == [42, 43]
+        assert [record.__dict__["topic"] for record in caplog.records if "of its name" in record.message] == ["later"]
+        con.execute("DROP TABLE later")
+        fill(store, "later", transactions=1)
+        store.refresh(con)
+        assert assert_equals_scan(store, con, "later") == 8
+
+
 def test_only_connections_of_this_store_are_refreshed(store: Store, memory_store_url: str) -> None:
     with duckdb.connect() as foreign, pytest.raises(InvalidConfigError, match="not opened by"):
         store.refresh(foreign)

@@ -21,6 +21,7 @@ from txnstore.errors import (
     UnknownOutcomeError,
     UnsafeStorageError,
 )
+from txnstore.sql.local import is_intact
 from txnstore.storage import local as local_module
 from txnstore.storage.base import Claim, make_durable
 from txnstore.storage.counting import CountingStore
@@ -125,6 +126,17 @@ def test_a_file_in_place_of_a_folder(store: LocalStore, root: Path, write: str) 
     with pytest.raises(StorageRefusedError, match="is a file"):
         getattr(store, write)("a/b", b"1")
     assert files_below(root) == ["a"]
+
+
+def test_a_pipe_in_place_of_an_object_is_read_as_damage(store: LocalStore, root: Path) -> None:
+    """A read must not wait for a writer of it: it would stop the work on all other objects."""
+    store.put("segments/1", b"x")
+    (root / "segments/1").unlink()
+    os.mkfifo(root / "segments/1")
+    assert store.get("segments/1") == b""
+    with pytest.raises(StorageError):
+        store.get("segments/1", 1, 2)
+    assert not is_intact(str(root / "segments/1"), "00" * 32, 1)
 
 
 @pytest.mark.parametrize("write", WRITES)
