@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from txnstore.cli.context import CommandError
 
@@ -64,23 +64,27 @@ def _from_row(path: Path, block: int, nulls: tuple[str, ...], first: int) -> Ite
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
+        # The last batch is checked before it is sent.
         for batch in reader:
-            last = batch if batch.num_rows else last
             skipped = min(first, batch.num_rows)
             first -= skipped
             if skipped < batch.num_rows:
-                yield batch.slice(skipped), stream.tell()
+                if last is not None:
+                    yield last, stream.tell()
+                last = batch.slice(skipped)
         if last is not None:
-            _check_end(stream, last, path.name)
+            _check_end(path, last)
+            yield last, path.stat().st_size
 
 
-def _check_end(stream: BinaryIO, last: pa.RecordBatch, name: str) -> None:
+def _check_end(path: Path, last: pa.RecordBatch) -> None:
     """Refuse a file that ends inside of quotation marks: Arrow takes the rest of it for the last cell."""
     cell = last.column(last.num_columns - 1)[-1].as_py()
     quoted = b'"' + (cell or b"").replace(b'"', b'""')
-    end = stream.seek(0, 2)
-    stream.seek(max(0, end - len(quoted) - 1))
-    tail = stream.read()
+    with path.open("rb") as stream:
+        end = stream.seek(0, 2)
+        stream.seek(max(0, end - len(quoted) - 1))
+        tail = stream.read()
     if tail in {between + quoted for between in (b",", b"\n", b"\r")}:
-        msg = f"{name} ends inside of quotation marks: the last cell begins with {cell[:40]!r}"
+        msg = f"{path.name} ends inside of quotation marks: the last cell begins with {cell[:40]!r}"
         raise CommandError(msg, "Close them, or write a quotation mark that is part of a text twice.")

@@ -188,8 +188,8 @@ def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
         problem = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
         msg = f"a record has value, key, headers, partition, timestamp, but {problem}; use --key-field for documents"
         raise ValueError(msg)
-    headers = document.get("headers") or []
-    if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
+    headers = [] if document.get("headers") is None else document["headers"]
+    if not isinstance(headers, list) or not all(map(_is_header, headers)):
         msg = 'headers must be a list of pairs: [["name","value"]]'
         raise ValueError(msg)
     for member in ("partition", "timestamp"):
@@ -199,10 +199,14 @@ def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "key": bytes_from_json(document.get("key")),
         "value": bytes_from_json(document["value"]),
-        "headers": [(str(name), bytes_from_json(value)) for name, value in headers] or None,
+        "headers": [(name, bytes_from_json(value)) for name, value in headers] or None,
         "partition": document.get("partition"),
         "timestamp": document.get("timestamp"),
     }
+
+
+def _is_header(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is str
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -55,33 +55,51 @@ def _array(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> Any:
     if pt.is_nested(field.type):
         return _nested(values, field, from_pandas=from_pandas)
     if pt.is_temporal(field.type):
-        values = _times(values, set(kinds.values()), field)
+        values = _times(_without_nan(values) if from_pandas else values, field)
     elif "int" in kinds and pt.is_decimal(field.type):
         values = [Decimal(value) if type(value) is int else value for value in values]
-    elif "int" in kinds and pt.is_floating(field.type):
-        values = [exact_float(value, field.type) if type(value) is int else value for value in values]
+    elif not {"int", "bool"}.isdisjoint(kinds) and pt.is_floating(field.type):
+        # Arrow takes a bool among floats for 0 or 1.
+        values = [exact_float(value, field.type) if type(value) in {int, bool} else value for value in values]
     return pa.array(values, from_pandas=from_pandas)
 
 
-def _times(values: Sequence[Any], kinds: set[type], field: pa.Field) -> Sequence[Any]:
-    """The values of a column of times or dates.
+def _times(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
+    """The values of a column of times or dates, of one kind, all with a zone or all without one.
 
-    A ``datetime`` without a zone is refused where the column has one: Arrow would take it for UTC. An integer among
-    times counts milliseconds; Arrow would infer the unit of the others, microseconds of a ``datetime``, days of a date.
+    Arrow would take a ``datetime`` without a zone for UTC, leave out the zone of one among others without, and the time
+    of one among dates. An integer among times counts milliseconds; Arrow would infer the unit of the others,
+    microseconds of a ``datetime``, days of a date.
     """
-    if pt.is_timestamp(field.type) and field.type.tz is not None:
-        for value in values:
-            if isinstance(value, dt.datetime) and value.tzinfo is None:
-                raise SchemaMismatchError(f"a value of column {field.name!r} is {without_zone(value)}")
-    kinds = kinds - {type(None)}
-    if int not in kinds or len(kinds) == 1:
-        return values
-    if field.type != MILLISECONDS:
+    kinds = {_kind_of_time(kind) for kind in set(map(type, values))} - {type(None)}
+    if len(kinds) > 1 and (kinds != {int, dt.datetime} or field.type != MILLISECONDS):
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise SchemaMismatchError(
             f"column {field.name!r} mixes values of types {names}; the topic's column is of type {field.type}"
         )
+    if dt.datetime in kinds and pt.is_timestamp(field.type):
+        for value in values:
+            _check_zone(value, field)
+    if len(kinds) == 1:
+        return values
     return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
+
+
+def _kind_of_time(kind: type) -> type:
+    """The class of Python that the class of a value is derived from, such as that of pandas."""
+    return next((base for base in (dt.datetime, dt.date) if issubclass(kind, base)), kind)
+
+
+def _check_zone(value: Any, field: pa.Field) -> None:
+    if not isinstance(value, dt.datetime) or (value.tzinfo is None) == (field.type.tz is None):
+        return
+    fault = without_zone(value) if value.tzinfo is None else f"{value}: the column has no time zone"
+    raise SchemaMismatchError(f"a value of column {field.name!r} is {fault}")
+
+
+def _without_nan(values: Sequence[Any]) -> Sequence[Any]:
+    """The values with None for NaN, which is null in pandas."""
+    return [None if isinstance(value, float | np.floating) and math.isnan(value) else value for value in values]
 
 
 # Nested types ---------------------------------------------------------------------------------------------------------
@@ -90,7 +108,7 @@ def _times(values: Sequence[Any], kinds: set[type], field: pa.Field) -> Sequence
 def _nested(values: Sequence[Any], field: pa.Field, *, from_pandas: bool) -> pa.Array:
     kind = field.type
     if from_pandas:
-        values = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+        values = _without_nan(values)
     missing = pa.array([value is None for value in values], pa.bool_())
 
     def inside(items: Sequence[Any], data_type: pa.DataType) -> pa.Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -18,6 +19,9 @@ from txnstore.errors import SchemaMismatchError
 
 #: Kafka's resolution of time. An integer in a column of this type is milliseconds since the epoch.
 MILLISECONDS = pa.timestamp("ms", "UTC")
+#: The units of times, coarsest first, with the names that Arrow's functions have for them.
+_UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
+_UNITS = tuple(_UNIT_NAMES)
 #: The digits of a decimal that holds every integer beside the largest scale of a decimal128.
 _WIDE_DECIMAL = 76
 #: Bytes of a column that are cast at a time, because a larger column of strings may exceed 32-bit offsets.
@@ -92,22 +96,49 @@ def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
 def _cast(array: Any, target: pa.DataType) -> Any:
     """Cast one array; raises an Arrow error if a value does not fit."""
     source = array.type
+    if source == target:
+        return array
+    if pt.is_nested(source) and pt.is_nested(target):
+        return _cast_nested(array, target)
     if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
         # Decoded, repeated text may exceed 32-bit offsets.
         decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
         return _cast(decoded, target)
-    if target == MILLISECONDS and not pt.is_null(source):
-        return array.cast(pa.int64()).cast(MILLISECONDS) if pt.is_integer(source) else floor_to_milliseconds(array)
+    if pt.is_timestamp(source) and pt.is_timestamp(target):
+        return floor_times(array, target)
+    if pt.is_integer(source) and pt.is_timestamp(target):
+        return array.cast(pa.int64()).cast(target)
     if pt.is_integer(source) and pt.is_decimal(target):
         # Arrow requires room for all digits of the integer's type, however small the numbers are.
         return array.cast(pa.decimal256(_WIDE_DECIMAL, target.scale)).cast(target)
     if pt.is_integer(source) and pt.is_floating(target):
         return _exact_floats(array, target)
-    options = pc.CastOptions(target, allow_time_truncate=True)
-    result = pc.cast(array, options=options)
+    result = array.cast(target)
     if pt.is_floating(source) and pt.is_floating(target) and target.bit_width < source.bit_width:
         _check_finite(array, result)
     return result
+
+
+def _cast_nested(array: Any, target: pa.DataType) -> Any:
+    """The values inside as those of columns of their own: Arrow rounds times up, and makes floats infinite."""
+    missing = array.is_null()
+    if pt.is_struct(target):
+        parts = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        columns = [
+            _cast(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
+            for field in target
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(target), mask=missing)
+    source = array.type
+    entry = pa.struct([("key", source.key_type), ("value", source.item_type)]) if pt.is_map(source) else None
+    lists = array.cast(pa.list_(source.value_type if entry is None else entry))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    offsets = pa.array(np.cumsum([0, *lengths]).astype(np.int32))
+    if entry is None:
+        return pa.ListArray.from_arrays(offsets, _cast(lists.flatten(), target.value_type), type=target, mask=missing)
+    keys, items = lists.flatten().flatten()
+    keys, items = _cast(keys, target.key_type), _cast(items, target.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=missing)
 
 
 def _exact_floats(array: Any, target: pa.DataType) -> Any:
@@ -128,11 +159,16 @@ def _check_finite(before: Any, after: Any) -> None:
 
 def floor_to_milliseconds(values: Any) -> Any:
     """Times of any unit as :data:`MILLISECONDS`: finer ones are rounded down, and one without a zone is in UTC."""
+    return floor_times(values, MILLISECONDS)
+
+
+def floor_times(values: Any, target: pa.DataType) -> Any:
+    """Times of any unit in another type of times: finer ones are rounded down. Arrow rounds those before 1970 up."""
     unit = values.type.unit
     bare = values.cast(pa.timestamp(unit))  # Rounding in a zone would require a time zone database.
-    if unit in {"us", "ns"}:
-        bare = pc.floor_temporal(bare, unit="millisecond")
-    return bare.cast(pa.timestamp("ms")).cast(pa.int64()).cast(MILLISECONDS)
+    if _UNITS.index(unit) > _UNITS.index(target.unit):
+        bare = pc.floor_temporal(bare, unit=_UNIT_NAMES[target.unit])
+    return bare.cast(pa.timestamp(target.unit)).cast(pa.int64()).cast(target)
 
 
 def _small_chunks(column: Any) -> list[Any]:

@@ -104,6 +104,9 @@ KEYED = Reading(None, as_json=True, key_field="b")
         (b'{"value":"v"}', b'{"key":"k"}', JSON, "it has no 'value'"),
         (b'{"value":"v"}', b'{"value":"v","extra":1}', JSON, "'extra'"),
         (b'{"value":"v"}', b'{"value":"v","headers":{"a":"b"}}', JSON, "headers must be a list of pairs"),
+        (b'{"value":"v"}', b'{"value":"v","headers":{}}', JSON, "headers must be a list of pairs"),
+        (b'{"value":"v"}', b'{"value":"v","headers":[[null,"b"]]}', JSON, "headers must be a list of pairs"),
+        (b'{"value":"v"}', b'{"value":"v","headers":[[1,"b"]]}', JSON, "headers must be a list of pairs"),
         (b'{"value":"v"}', b'{"value":"v","partition":"1"}', JSON, "partition must be a whole number"),
         (b'{"value":"v"}', b'{"value":"v","timestamp":true}', JSON, "timestamp must be a whole number"),
         (b'{"value":"v"}', b'{"value":{"base64":"*"}}', JSON, "base64"),
@@ -197,8 +200,9 @@ def test_a_cell_is_of_any_size_and_has_line_breaks(tmp_path: Path) -> None:
 def test_a_csv_file_that_ends_inside_of_quotation_marks_is_refused(tmp_path: Path, end: str) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(f"key,value\n1,a\n{end}".encode())
+    pieces = pieces_of_file(path, TEXT)
     with pytest.raises(CommandError, match=r"data\.csv"):
-        _file_rows(path, TEXT)
+        next(pieces)  # Before a piece is sent: the rest of the file is in its last cell.
 
 
 @pytest.mark.parametrize("end", ['2,"x"', '2,"x"\n', '2,""', "2,", '2,x"', '2,"a ""b"""\n', '2,"x\n"\n\n'])

@@ -185,6 +185,11 @@ UTC = dt.UTC
 DAY = dt.datetime(2024, 2, 29, 12, 30, 15, 123_456, UTC)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+NANO, MICRO = pa.timestamp("ns"), pa.timestamp("us")
+NANO_STRUCT, MICRO_STRUCT = pa.struct([("x", NANO)]), pa.struct([("y", pa.int64()), ("x", MICRO)])
+MICRO_MAP = pa.map_(pa.string(), MICRO)
+#: The microsecond before 1970.
+BEFORE = (EPOCH - dt.timedelta(microseconds=1)).replace(tzinfo=None)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +218,13 @@ STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         (pa.array([DAY], pa.timestamp("us", "UTC")), pa.timestamp("ms", "UTC"), [DAY.replace(microsecond=123_000)]),
         (pa.array([DAY], pa.timestamp("ns", "Europe/Berlin")), pa.timestamp("us", "UTC"), [DAY]),
         (pa.array([-1], pa.timestamp("ns", "UTC")), pa.timestamp("ms", "UTC"), [EPOCH - dt.timedelta(milliseconds=1)]),
+        (pa.array([-1], pa.timestamp("ns", "UTC")), pa.timestamp("us", "UTC"), [EPOCH - dt.timedelta(microseconds=1)]),
+        (pa.array([-1], pa.timestamp("ns")), pa.timestamp("us"), [BEFORE]),
+        (pa.array([[-1], None], pa.list_(pa.timestamp("ns"), 1)), pa.list_(pa.timestamp("us")), [[BEFORE], None]),
+        (pa.array([{"x": -1}, None], NANO_STRUCT), MICRO_STRUCT, [{"y": None, "x": BEFORE}, None]),
+        (pa.array([[("k", -1)], None, []], pa.map_(pa.string(), NANO)), MICRO_MAP, [[("k", BEFORE)], None, []]),
+        (pa.array([[2**60]]), pa.list_(pa.float64()), [[2.0**60]]),
+        (pa.array([[0], [1, 2], None, [3]])[1:], pa.list_(pa.decimal128(5, 2)), [[1, 2], None, [3]]),
         (pa.array([1], pa.timestamp("s", "UTC")), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1)]),
         (pa.array([1500]), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1.5)]),
         (pa.array([dt.date(2024, 2, 29)], pa.date64()), pa.date32(), [dt.date(2024, 2, 29)]),
@@ -236,6 +248,9 @@ def test_allowed_casts(given: Any, target: pa.DataType, expected: list[Any] | No
     [
         (pa.array([128]), pa.int8()),
         (pa.array([1e39]), pa.float32()),
+        (pa.array([[1e39]]), pa.list_(pa.float32())),
+        (pa.array([{"a": 1e39}]), pa.struct([("a", pa.float32())])),
+        (pa.array([[("k", 1e39)]], pa.map_(pa.string(), pa.float64())), pa.map_(pa.string(), pa.float32())),
         (pa.array([2**53 + 1]), pa.float64()),
         (pa.array([2**63 - 1]), pa.float64()),
         (pa.array([2**64 - 1], pa.uint64()), pa.float64()),
@@ -448,6 +463,37 @@ def test_a_frame_without_a_zone_is_refused() -> None:
         == DAY
     )
     assert normalize(frame.iloc[1:], one(ZONED))["c"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        ([dt.date(2024, 2, 29), LOCAL], pa.date32()),
+        ([dt.date(2024, 2, 29), pd.Timestamp(LOCAL)], pa.date32()),
+        ([dt.date(2024, 2, 29), 5.5], pa.date32()),
+        ([dt.date(2024, 2, 29), np.int64(5)], pa.date32()),
+        ([LOCAL, DAY], pa.timestamp("us")),
+        ([LOCAL, DAY.astimezone(dt.timezone(dt.timedelta(hours=5)))], pa.timestamp("us")),
+        ([DAY, 5.5], ZONED),
+        ([5, 5.5], ZONED),
+        ([1.5, True], pa.float64()),
+        ([1, True], pa.float32()),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("rows", [list, lambda rows: pd.DataFrame(rows, dtype=object)], ids=["dicts", "frame"])
+def test_a_value_of_another_kind_among_others_is_refused(
+    rows: Any, given: list[Any], target: pa.DataType, nested: bool
+) -> None:
+    """Arrow takes the kind of the first one, and drops a zone, a time of day or a fraction of the others."""
+    data = [{"c": given}] if nested else [{"c": value} for value in given]
+    with pytest.raises(SchemaMismatchError, match="column 'c'"):
+        normalize(rows(data), one(pa.list_(target) if nested else target))
+
+
+def test_nan_among_times_is_null_in_pandas() -> None:
+    frame = pd.DataFrame({"c": pd.Series([pd.Timestamp(LOCAL), np.nan, np.float32("nan"), None], dtype=object)})
+    assert normalize(frame, one(pa.timestamp("us")))["c"].to_pylist() == [LOCAL, None, None, None]
 
 
 def test_missing_times_of_pandas_are_null() -> None:
