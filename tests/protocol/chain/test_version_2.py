@@ -31,8 +31,10 @@ def test_claims_of_compactors_in_entries_have_no_effect() -> None:
     with a_chain(objects) as chain:
         assert set(chain.state.topics) == {"t"}
         chain.submit(CreateTopic(topic("u")))
-        assert replace(chain.state, topics=first_state().topics, partitions=first_state().partitions) == replace(
-            first_state(), sequence=2, entry_hash=chain.state.entry_hash, timestamp=chain.state.timestamp
+        first = first_state()
+        without_topics = replace(chain.state, topics=first.topics, alike=first.alike, partitions=first.partitions)
+        assert without_topics == replace(
+            first, sequence=2, entry_hash=chain.state.entry_hash, timestamp=chain.state.timestamp
         )
 
 
