@@ -348,7 +348,8 @@ def _logs(
 ) -> list[TopicLog]:
     """The logs of all partitions, or of these; in a dry run without what the retention would delete.
 
-    Each is in the state of its own chain, which decides a replacement.
+    Each is in the state of its own chain, which decides a replacement. Nothing of a topic that is being deleted is
+    compacted: a chain that has closed it may have an older copy, and takes no newer one.
     """
     new_starts: dict[TopicPartition, int] = {}
     if retained is not None and retained.dry_run:  # Else the logs of the view have the new starts.
@@ -356,8 +357,8 @@ def _logs(
     logs: list[TopicLog] = []
     for topic in scope.topics:
         for tp in _partitions(topic):
-            log = scope.view.log(tp)
-            if log is None or (selected is not None and tp not in selected):
+            log, state = scope.view.log(tp), scope.view.states[chain_of_partition(tp, scope.view.chains)]
+            if log is None or state.is_closed(topic) or (selected is not None and tp not in selected):
                 continue
             logs.append((topic, tp, with_log_start(log, new_starts[tp]) if tp in new_starts else log))
     return logs

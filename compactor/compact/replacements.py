@@ -19,7 +19,14 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.maintenance import ReplaceSegments, check_revision, check_version
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
-from txnstore.errors import CompactionConflictError, CorruptionError, NoSpaceError, StorageError, StorageFullError
+from txnstore.errors import (
+    CompactionConflictError,
+    CorruptionError,
+    NoSpaceError,
+    StorageError,
+    StorageFullError,
+    UnknownTopicOrPartitionError,
+)
 from txnstore.read.reader import is_missing, is_newer
 
 T = TypeVar("T")
@@ -100,11 +107,15 @@ class Replacements:
         """Commit a replacement, at the revision of this compactor's last one.
 
         Raises:
-            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic, since then.
+            CompactionConflictError: Another process has replaced or deleted batches, or altered the topic or begun to
+                delete it, since then.
         """
         revision = self._own.get(command.tp, command.revision)
         command = replace(command, revision=revision, topic_id=topic.topic_id, topic_version=topic.version)
-        self._own[command.tp] = self._connection.submit(command)
+        try:
+            self._own[command.tp] = self._connection.submit(command)
+        except UnknownTopicOrPartitionError as error:  # The chain has closed the topic, and takes no newer copy of it.
+            raise CompactionConflictError(f"topic {topic.name!r} is being deleted: {error}") from error
 
     def _is_overtaken(self, plan: CleanPlan | MergePlan) -> bool:
         """Whether the log no longer contains the batches of a plan, so that a vacuum may have deleted a source.

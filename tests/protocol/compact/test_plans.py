@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from tests.helpers.settling import settle_quietly
 from tests.helpers.tables import EngineObjects
 from txnstore.catalog.topics import altered_topic
 from txnstore.catalog.writing import topic_writer
-from txnstore.core.catalog.model import AlterTopic, CatalogTopic
+from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
@@ -311,6 +312,30 @@ def test_compaction_plans_again_with_the_topic_that_it_finds_after_its_lease() -
     report = open_on(between, runtime=runtime(scene.clock)).compact()
     assert (report.conflicts, report.records) == (0, 5)
     assert scene.rows() == scene.kept
+
+
+def test_topic_that_is_being_deleted_stops_no_compaction() -> None:
+    """Its chain takes no newer copy of it any more, whenever it is closed; all other topics are compacted."""
+    for n in range(MANY):
+        scene = Scene(replace(CHANGES[0], more=[]), 2, n, copied=False)
+        scene.another().create_topic("other", config={"inline.bytes": 0})
+        for _ in range(3):
+            with scene.another().producer() as producer:
+                producer.send("other", b"x")
+        scene.alter()
+        connection = connection_of(scene.another())
+        close = CloseTopic(scene.topic, connection.view().topics[scene.topic].revision)
+        between = Interleaved(scene.objects, scene.due, partial(connection.chains[1].submit, close))
+        store = open_on(between, runtime=runtime(scene.clock))
+        scene.due.armed = True
+        report = store.compact()
+        assert {item.tp.topic for item in report.partitions if item.merges and not item.conflicts} >= {"other"}, n
+        assert scene.rows() == scene.kept, n
+        if not between.struck:
+            break
+    else:
+        pytest.fail(f"the compaction has more than {MANY} requests")
+    assert n > 1
 
 
 def test_settlement_copies_a_topic_that_its_chain_has_in_an_older_version() -> None:
