@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,9 +41,14 @@ def csv_batches(path: Path, nulls: tuple[str, ...], advice: str) -> Iterator[tup
             if "straddling" in str(error) and block < _MAX_BLOCK:
                 block = min(2 * block, _MAX_BLOCK)
                 continue
-            msg = f"{path.name}: {error}"
-            raise CommandError(msg, advice) from None
+            raise CommandError(f"{path.name}{_where_and_what(str(error))}", advice) from None
         return
+
+
+def _where_and_what(error: str) -> str:
+    """The end of the message of an error of Arrow, which counts the header as a row."""
+    found = re.match(r"CSV parse error: Row #(\d+): ", error)
+    return f": {error}" if found is None else f", row {int(found[1]) - 1}: {error[found.end() :]}"
 
 
 def _from_row(path: Path, block: int, nulls: tuple[str, ...], first: int) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -60,7 +66,7 @@ def _from_row(path: Path, block: int, nulls: tuple[str, ...], first: int) -> Ite
     with path.open("rb") as stream:
         reader = csv.open_csv(
             stream,
-            read_options=csv.ReadOptions(block_size=block),
+            read_options=csv.ReadOptions(block_size=block, use_threads=False),  # Errors name the row, without threads.
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )

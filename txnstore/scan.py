@@ -159,6 +159,9 @@ class Scan:
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The whole result as a pandas DataFrame; ``options`` are those of ``pyarrow.Table.to_pandas``.
 
+        Integers beside nulls become ``float64``, as in pandas, which rounds those above 2**53. The option
+        ``integer_object_nulls=True`` keeps them, as does ``types_mapper={pa.int64(): pd.Int64Dtype()}.get``.
+
         Raises:
             InvalidConfigError: pandas is not installed.
         """

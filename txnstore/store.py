@@ -455,6 +455,9 @@ class Store:
         The arguments are those of :func:`txnstore.sql.query`: ``params`` are the values of its parameters, ``sandbox``
         lets it read nothing but the store, ``checksums`` compares those of files in a local folder. A statement without
         a result, such as ``COPY … TO``, gives None, as with DuckDB's own ``sql()``, whose type says so neither.
+
+        The relation runs when it is read. DuckDB then raises ``RuntimeError`` after Ctrl-C, and at times does not see
+        it; ``interrupt()`` of a connection of :meth:`duckdb`, from another thread, ends a query of that connection.
         """
         load("txnstore.sql")
         from txnstore.sql import query as run

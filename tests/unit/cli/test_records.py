@@ -205,6 +205,16 @@ def test_a_csv_file_that_ends_inside_of_quotation_marks_is_refused(tmp_path: Pat
         next(pieces)  # Before a piece is sent: the rest of the file is in its last cell.
 
 
+def test_a_row_of_another_number_of_cells_is_named(tmp_path: Path) -> None:
+    """By the number that errors of its cells have, also behind many blocks."""
+    path = tmp_path / "data.csv"
+    rows = 300_000
+    path.write_text("key,value\n" + "k,v\n" * rows + "\nk,v,w\n")
+    with pytest.raises(CommandError, match=rf"^data\.csv, row {rows + 1}: Expected 2 columns, got 3: k,v,w$"):
+        for _ in pieces_of_file(path, TEXT):
+            pass
+
+
 @pytest.mark.parametrize("end", ['2,"x"', '2,"x"\n', '2,""', "2,", '2,x"', '2,"a ""b"""\n', '2,"x\n"\n\n'])
 def test_a_csv_file_that_ends_after_quotation_marks_is_read(tmp_path: Path, end: str) -> None:
     path = tmp_path / "data.csv"
