@@ -199,8 +199,10 @@ def _transaction(
     if txn.started_at is None:
         return None
     age = f"is open since {duration(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
-    if txn.first_entry:
-        held_back += f"; a vacuum keeps the history from its entry {txn.first_entry:,} on"
+    kept = (
+        f"the history from its entry {txn.first_entry:,} on" if txn.first_entry else "all that is left of the history"
+    )
+    held_back += f"; a vacuum keeps {kept}"
     show = f"txnstore txn show {txn.transactional_id}"
     if txn.held != NO_PRODUCER:
         message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"

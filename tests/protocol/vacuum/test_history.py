@@ -117,6 +117,9 @@ def test_the_history_of_an_open_transaction_stays(
         assert connection_of(again).view().states[0].journal_watermark == (first if known else 0)
         assert [step.entry for step in again.transaction_history("kept").steps][-1] == first
         assert again.verify(deep=True).ok
+        (finding,) = [each for each in again.doctor().findings if each.section == "transactions"]
+        kept = f"the history from its entry {first} on" if known else "all that is left of the history"
+        assert f"; a vacuum keeps {kept}" in finding.message
     producer.commit_transaction()
     pass_days(store, clock)
     assert numbers(objects)[0] > first
