@@ -11,8 +11,9 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
-from tests.harness.readers.faults import FAULTS
+from tests.harness.readers.faults import FAULTS, SOUGHT
 from tests.harness.readers.gateway import gateway
 from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage
 from tests.harness.readers.run import STEPS, drawn, run, shortest
@@ -27,12 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="of a history")
     parser.add_argument("--readers", nargs="*", choices=sorted(READS), help="only these; by default all")
     parser.add_argument("--gateway", action="store_true", help="also fetch through a gateway")
+    parser.add_argument("--spark", action="store_true", help="also read with Spark")
     parser.add_argument("--faults", action="store_true", help="find the faults of faults.py, in --count histories each")
     parser.add_argument("--whole", action="store_true", help="print failing histories as they are, not shortened")
     options = parser.parse_args(arguments)
-    also = [gateway.__name__] if options.gateway else []
     if options.faults:
         return _find_faults(options.count)
+    with ExitStack() as stack:
+        also = [gateway.__name__] if options.gateway else []
+        if options.spark:
+            from tests.harness.readers.spark import reading_with_spark
+
+            also.append(stack.enter_context(reading_with_spark()).__name__)
+        return _run_all(options, also)
+
+
+def _run_all(options: argparse.Namespace, also: Sequence[str]) -> int:
+    """Run the histories, and print those that differ."""
     began, failed, coverage = time.monotonic(), 0, Coverage()
     for seed in range(options.first, options.first + options.count):
         failure, covered = run(seed, drawn(seed, options.steps, options.readers, also))
@@ -49,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _find_faults(count: int) -> int:
     """Print which history finds each fault."""
     left = 0
-    for fault in FAULTS:
+    for fault in (*FAULTS, *SOUGHT):
         found = fault.found_by(count)
-        left += found is None
+        left += found is None and fault in FAULTS
         _say(f"{fault.name}: {'not found' if found is None else f'seed {found[0]}: {found[1]}'}")
     return int(left > 0)
 
@@ -61,7 +73,7 @@ def _summary(coverage: Coverage) -> list[str]:
     outer = sorted(
         (set(CHANGES) | set(READS))
         - set(ALONE)
-        - {"rights", "format", *([] if coverage.steps["gateway"] else ["gateway"])}
+        - {"rights", "format", "inspect", "spark", *([] if coverage.steps["gateway"] else ["gateway"])}
     )
     never = [pair for pair in itertools.product(outer, sorted(CHANGES)) if not coverage.pairs[pair]]
     lines = [f"{sum(coverage.pairs.values())} injections, {len(coverage.pairs)} of {len(outer) * len(CHANGES)} pairs:"]

@@ -258,6 +258,24 @@ def _raw_row(shown: Shown, placed: Placed) -> dict[str, Any]:
     return {**{name: raw(rec, name) for name in shown.names}, "_partition": partition, "_offset": offset}
 
 
+def inspect(history: History, store: Store, rng: random.Random) -> None:
+    """Views of the catalog and of the logs."""
+    assert history.reading is not None
+    shown = history.reading.moments[0]
+    logs = store.sql("select topic, partition, log_start, high_watermark from txn.partitions").fetchall()
+    expected = [
+        [name, number, start] for name, each in sorted(shown.items()) for number, start in enumerate(each.starts)
+    ]
+    ends = {(name, number): end for name, each in shown.items() for number, end in enumerate(each.ends)}
+    topics = store.sql("select topic, partitions from txn.topics order by topic").fetchall()
+    history.coverage.reads["inspect"] += 1
+    history.coverage.rows["inspect"] += len(logs) + len(topics)
+    if sorted([*row[:3]] for row in logs) != expected or any(row[3] < ends[row[0], row[1]] for row in logs):
+        raise DifferenceError("inspect", f"txn.partitions has {logs} instead of {expected}, with the ends {ends}")
+    if [*map(tuple, topics)] != [(name, len(each.starts)) for name, each in sorted(shown.items())]:
+        raise DifferenceError("inspect", f"txn.topics has {topics}")
+
+
 # Consumers ------------------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +285,7 @@ def consume(history: History, store: Store, rng: random.Random) -> None:
     if shown is None:
         return
     isolation = history.isolation(rng)
-    fresh = rng.random() < 0.7
+    fresh = rng.random() < 0.5
     if fresh:
         store.topics()
     with store.consumer(isolation=isolation, max_poll_records=rng.choice([1, 7, 500])) as consumer:
@@ -493,6 +511,7 @@ READS.update(
         "duckdb": duckdb,
         "consume": consume,
         "rights": rights,
+        "inspect": inspect,
         "table": table,
         "format": format_,
     }

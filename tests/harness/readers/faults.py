@@ -7,39 +7,25 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from tests.harness.readers.run import drawn, run
 from tests.mutants.mutant import Mutant
 from txnstore.compactor import retention as maintenance_retention
 from txnstore.compactor.compact import clean
+from txnstore.compactor.compact.compaction import _Compaction
 from txnstore.compactor.compact.replacements import Replacements
+from txnstore.coordinator import copies
 from txnstore.core import maintenance
 from txnstore.core.log import appending, retention, visibility
 from txnstore.core.log.model import Partition
-from txnstore.producer import upload
-from txnstore.read.reader import Projection
-from txnstore.scan import Scan
-from txnstore.sql import views
+from txnstore.read import reader
+from txnstore.read.reader import OpenSlice, Projection
+from txnstore.read.rewriting import RewritingProjection
+from txnstore.scan import Scan, _prune
+from txnstore.segment import parquet
+from txnstore.sql import shared, views
 from txnstore.tables import plan
-
-_UNCHECKED_VERSION = Mutant(
-    "a plan has an effect though its topic was altered since",
-    maintenance.check_version,
-    "if is_outdated($state, $tp.topic, $topic_id, $planned):",
-    "if False:",
-)
-_UNCHECKED_COLUMNS = Mutant(
-    "rows are read without columns that the reader does not know",
-    Projection.check_columns,
-    "if not self._known.issuperset($names):",
-    "if False:",
-)
-_UNCHECKED_DELETION = Mutant(
-    "the retention deletes records by settings that were changed since",
-    retention.delete_records,
-    "if is_outdated($state, $tp.topic, $topic.topic_id, $deletion.topic_version):",
-    "if False:",
-)
 
 
 @dataclass(frozen=True)
@@ -47,81 +33,247 @@ class Fault:
     """A fault.
 
     Attributes:
-        changes: The changes of the code that make it, all together.
+        name: Describes it.
+        changes: The changes of the code that make it, all together: a function, a part of its source, what replaces it.
         seed: The history that finds it.
         readers: Those that take part.
+        quick: Whether the tests run that history.
     """
 
-    changes: tuple[Mutant, ...]
+    name: str
+    changes: tuple[tuple[Any, str, str], ...]
     seed: int = 0
     readers: tuple[str, ...] = ("scan", "consume")
+    quick: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.changes[0].name
+    def failure(self, seed: int) -> str | None:
+        """How a history fails with the fault, and not without it; None if it does not."""
+        steps = drawn(seed, readers=self.readers)
+        with ExitStack() as stack:
+            for change in self.changes:
+                stack.enter_context(Mutant(self.name, *change).alive())
+            failure, _ = run(seed, steps)
+        return failure.error if failure is not None and run(seed, steps)[0] is None else None
 
     def found_by(self, seeds: int) -> tuple[int, str] | None:
         """The first seed that finds it, the recorded one before all others, and what differs only with the fault."""
         for seed in (self.seed, *range(seeds)):
-            steps = drawn(seed, readers=self.readers)
-            with ExitStack() as stack:
-                for change in self.changes:
-                    stack.enter_context(change.alive())
-                failure, _ = run(seed, steps)
-            if failure is not None and run(seed, steps)[0] is None:
-                return seed, failure.error
+            error = self.failure(seed)
+            if error is not None:
+                return seed, error
         return None
 
 
+_TOPIC_VERSION = (
+    maintenance.check_version,
+    "if is_outdated($state, $tp.topic, $topic_id, $planned):",
+    "if False:",
+)
+#: Plans of topics that are compacted still have an effect: their records may go, but no column may.
+_VERSION_OF_COLUMNS = (
+    *_TOPIC_VERSION[:2],
+    (
+        'if is_outdated($state, $tp.topic, $topic_id, $planned) and "compact" not in '
+        '$state.topics[$tp.topic].config.get("cleanup.policy", ""):'
+    ),
+)
+_COLUMNS = (Projection.check_columns, "if not self._known.issuperset($names):", "if False:")
+_SUMS = (RewritingProjection._check_sums, "if $read != $converted:", "if False:")
+_OLD_TOPICS = (
+    _Compaction._compacted,
+    "scope = self._scope(self._connection.view(refresh=False), name)",
+    "scope = type(scope)(self._connection.view(), scope.topics, scope.targets)",
+)
+
 FAULTS = (
-    Fault((_UNCHECKED_VERSION, _UNCHECKED_COLUMNS)),
-    Fault((_UNCHECKED_VERSION,)),
-    Fault((_UNCHECKED_DELETION,)),
     Fault(
+        "a plan has an effect though its topic was altered since",
+        (_TOPIC_VERSION,),
+        seed=1,
+        quick=True,
+    ),
+    Fault(
+        "a compaction destroys a column that was added since its catalog was read",
         (
-            Mutant(
-                "a chain takes rows of a version of their topic that it does not know",
+            _OLD_TOPICS,
+            _VERSION_OF_COLUMNS,
+            _COLUMNS,
+            _SUMS,
+        ),
+        seed=130,
+    ),
+    Fault(
+        "a replacement does not say which version of its topic it was planned with",
+        (
+            (
+                Replacements._submit,
+                "topic_version=$topic.version",
+                "topic_version=None",
+            ),
+        ),
+        seed=1,
+    ),
+    Fault(
+        "the retention deletes records by settings that were changed since",
+        (
+            (
+                retention.delete_records,
+                "if is_outdated($state, $tp.topic, $topic.topic_id, $deletion.topic_version):",
+                "if False:",
+            ),
+        ),
+        seed=5,
+        quick=True,
+    ),
+    Fault(
+        "a deletion by the retention does not say which version of its topic it was planned with",
+        (
+            (
+                maintenance_retention.apply_retention,
+                "$topic.topic_id, $topic.version)",
+                "$topic.topic_id)",
+            ),
+        ),
+        seed=5,
+    ),
+    Fault(
+        "a chain keeps its copy of a topic when the topic is altered, and takes plans and rows of others",
+        (
+            (
+                copies.copy_everywhere,
+                "for $number in leaders_of($topic, len($chains)) - {CATALOG}",
+                "for $number in set()",
+            ),
+            (
                 appending._check_topic,
                 "is_outdated($state, $batch.topic, $batch.topic_id, $batch.topic_version)",
                 "pass",
             ),
-        )
+            _VERSION_OF_COLUMNS,
+        ),
+        seed=81,
     ),
     Fault(
+        "aborted data is read",
         (
-            Mutant(
-                "aborted data is read",
+            (
                 visibility.each_visible,
                 "if $is_aborted is None or not $is_aborted($batch)",
                 "if True",
             ),
         ),
-        seed=3,
+        quick=True,
     ),
     Fault(
+        "readers read past the last stable offset",
         (
-            Mutant(
-                "readers read past the last stable offset",
+            (
                 Partition.read_limit,
                 "self.last_stable_offset if $isolation is Isolation.READ_COMMITTED else self.high_watermark",
                 "self.high_watermark",
             ),
-        )
+        ),
     ),
     Fault(
+        "a clean keeps a record too few",
         (
-            Mutant(
-                "a clean keeps a record too few",
+            (
                 clean._Survivors.mask,
                 "return np.isin($offsets, $stay[:$split], assume_unique=True)",
                 "return np.isin($offsets, $stay[1:$split], assume_unique=True)",
             ),
-        )
+        ),
+        quick=True,
     ),
     Fault(
+        "a query reads a merged segment below the log start",
         (
-            Mutant(
-                "a query reads a settled segment as if all of its rows were visible",
+            (
+                views._is_whole_file,
+                "$part.whole and $batch.first_row",
+                "$batch.first_row",
+            ),
+        ),
+        seed=9,
+        readers=("sql", "past"),
+    ),
+    Fault(
+        "a scan reads a segment of several batches from its beginning",
+        (
+            (
+                OpenSlice._decode,
+                "$table.slice($piece.first_row, $piece.rows)",
+                "$table.slice(0, $piece.rows)",
+            ),
+        ),
+    ),
+    Fault(
+        "a scan reads a merged segment below the log start",
+        (
+            (
+                OpenSlice._decode,
+                "if $segment.explicit_offsets:",
+                "if False:",
+            ),
+        ),
+        seed=8,
+    ),
+    Fault(
+        "a scan does not begin at its start",
+        (
+            (
+                Scan._visible,
+                "self._start.get($tp)",
+                "None",
+            ),
+        ),
+        seed=1,
+        quick=True,
+    ),
+)
+
+#: Faults that show in an answer, and that no history of those tried has found yet.
+SOUGHT = (
+    Fault(
+        "rows are read without columns that the reader does not know",
+        (_COLUMNS,),
+        readers=("consume",),
+    ),
+    Fault(
+        "rows of a wider type are read as the narrower one",
+        (
+            (
+                Projection._conform,
+                "if known != $field.type and is_wider(known, $field.type):",
+                "if False:",
+            ),
+        ),
+        readers=("consume",),
+    ),
+    Fault(
+        "a chain that lacks a version of a topic does not get it",
+        (
+            (
+                copies.copy_topics,
+                "return _update($chains, $catalog, $number, $topics)",
+                "return False",
+            ),
+        ),
+    ),
+    Fault(
+        "a tombstone is removed at its second clean, whatever its horizon is",
+        (
+            (
+                clean.Clean._without_old_tombstones,
+                "pc.less_equal($horizon, self._now)",
+                "horizon.is_valid()",
+            ),
+        ),
+    ),
+    Fault(
+        "a query reads a settled segment as if all of its rows were visible",
+        (
+            (
                 views._settled_selects,
                 "if $rows == $first.batch.segment.rows:",
                 "if True:",
@@ -130,9 +282,9 @@ FAULTS = (
         readers=("sql", "past"),
     ),
     Fault(
+        "a query counts offsets from the beginning of the segment",
         (
-            Mutant(
-                "a query counts offsets from the beginning of the segment",
+            (
                 views._Branch._offset,
                 "$part.batch.base_offset - $part.batch.first_row",
                 "$part.batch.base_offset",
@@ -141,9 +293,57 @@ FAULTS = (
         readers=("sql", "past"),
     ),
     Fault(
+        "a scan leaves out slices that a filter of times may match",
         (
-            Mutant(
-                "a table loses what was deleted of its files",
+            (
+                _prune,
+                "& (timestamp <= last)",
+                "& (timestamp <= first)",
+            ),
+        ),
+        readers=("scan",),
+    ),
+    Fault(
+        "rows have the time of the append of another batch",
+        (
+            (
+                reader._per_row,
+                "np.array($values, np.int64)",
+                "np.array([$values[0]] * len($values), np.int64)",
+            ),
+        ),
+    ),
+    Fault(
+        "segments have statistics of floats, and filters rely on them",
+        (
+            (
+                parquet._has_statistics,
+                "if pt.is_floating($data_type):",
+                "if False:",
+            ),
+            (
+                views.read_parquet_from,
+                ", can_have_nan = true)",
+                ")",
+            ),
+        ),
+        readers=("sql", "duckdb"),
+    ),
+    Fault(
+        "tables have statistics of floats",
+        (
+            (
+                parquet._has_statistics,
+                "if pt.is_floating($data_type):",
+                "if False:",
+            ),
+        ),
+        readers=("table",),
+    ),
+    Fault(
+        "a table loses what was deleted of its files",
+        (
+            (
                 plan.steps,
                 "trim(delete, [$each.file for $each in $plan.trims if $each.file.path in $before.data])",
                 "pass",
@@ -152,44 +352,36 @@ FAULTS = (
         readers=("table",),
     ),
     Fault(
+        "a table keeps copies of rows that a clean has removed",
         (
-            Mutant(
-                "a replacement does not say which version of its topic it was planned with",
-                Replacements._submit,
-                "topic_version=$topic.version",
-                "topic_version=None",
-            ),
-        )
-    ),
-    Fault(
-        (
-            Mutant(
-                "a deletion by the retention does not say which version of its topic it was planned with",
-                maintenance_retention.apply_retention,
-                "$topic.topic_id, $topic.version)",
-                "$topic.topic_id)",
-            ),
-        )
-    ),
-    Fault(
-        (
-            Mutant(
-                "a scan does not begin at its start",
-                Scan._visible,
-                "self._start.get($tp)",
-                "None",
+            (
+                plan.plan_partition,
+                "$file.first >= max($cleaned, $log_start)",
+                "$file.first >= $log_start",
             ),
         ),
-        seed=5,
+        readers=("table",),
     ),
     Fault(
+        "a table shows rows below the log start of a file that is new in it",
         (
-            Mutant(
-                "a batch does not say which version of its topic it has",
-                upload.encode_rows,
-                "topic_version=$writer.topic.version",
-                "topic_version=None",
+            (
+                plan.plan_partition,
+                "($log_start != $before.log_start or $file.path not in $known)",
+                "$log_start != $before.log_start",
             ),
-        )
+        ),
+        readers=("table",),
+    ),
+    Fault(
+        "queries use the rights of an earlier moment",
+        (
+            (
+                shared.SharedDatabase.cursor,
+                "$database.rules is not $rules or ",
+                "",
+            ),
+        ),
+        readers=("rights",),
     ),
 )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.harness.executors import InlineExecutor, never
 from tests.harness.readers import values
 from tests.harness.readers.model import ISOLATIONS, Model, Moment, Part, Rec, Topic, Txn
-from tests.harness.readers.objects import Hooked
+from tests.harness.readers.objects import Hooked, Kind
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.settling import settle_quietly
 from tests.helpers.tables import EngineObjects
@@ -25,6 +25,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     CorruptionError,
+    SchemaMismatchError,
     TopicAuthorizationError,
     TransactionalIdNotFoundError,
     TxnStoreError,
@@ -59,6 +60,16 @@ _SETTINGS: dict[str, tuple[object, ...]] = {
 #: Settings with which nothing is removed but by request.
 _SPARING = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
+#: Settings by which upkeep removes records, or replaces many small segments, at nearly each step.
+_UPKEEP: tuple[dict[str, object], ...] = (
+    {"cleanup.policy": "compact", "inline.bytes": 0, "segment.own.bytes": 0, "min.cleanable.dirty.ratio": 0.0},
+    {"cleanup.policy": "compact", "segment.own.bytes": 262_144, "min.cleanable.dirty.ratio": 0.0},
+    {"cleanup.policy": "compact", "delete.retention.ms": HOUR_MS, "inline.bytes": 0},
+    {"cleanup.policy": "delete", "retention.ms": 1_000, "inline.bytes": 0},
+    {"cleanup.policy": "compact,delete", "retention.ms": 1_000, "min.cleanable.dirty.ratio": 0.0},
+    {"cleanup.policy": "delete", "inline.bytes": 0, "segment.own.bytes": 262_144},
+)
+
 
 class DifferenceError(Exception):
     """A reader, or a step, did not do what the model says.
@@ -83,6 +94,7 @@ class Step:
         seed: The seed of its choices.
         injected: The steps that another process takes before a request of this one.
         at: The number of that request.
+        kind: Requests of which kind are counted; None: all.
     """
 
     number: int
@@ -90,9 +102,11 @@ class Step:
     seed: int
     injected: tuple[str, ...] = ()
     at: int = 0
+    kind: Kind | None = None
 
     def __str__(self) -> str:
-        beside = f" with {', '.join(self.injected)} before its request {self.at}" if self.injected else ""
+        kind = "" if self.kind is None else f" ({self.kind})"
+        beside = f" with {', '.join(self.injected)} before its request {self.at}{kind}" if self.injected else ""
         return f"{self.number}: {self.name}{beside}"
 
 
@@ -155,6 +169,11 @@ class _Process:
     store: Store
 
 
+def is_narrow(seed: int) -> bool:
+    """Whether a history is mostly upkeep of few topics, in the midst of which they are changed."""
+    return seed % 2 == 1
+
+
 class History:
     """A store with its model.
 
@@ -168,7 +187,9 @@ class History:
         rng = self._rng = random.Random(f"differential readers {seed}")
         self.clock = ManualClock(2_000_000_000_000)
         self.objects = objects(self.clock)
-        self.chains = rng.choice([1, 1, 3])
+        self.chains = rng.choice([1, 3])
+        #: Whether there are few topics, most of which upkeep has much to do with.
+        self.narrow = is_narrow(seed)
         self.rights = rng.random() < 0.4
         self.model = Model()
         self.coverage = Coverage()
@@ -237,7 +258,7 @@ class History:
             self._inject(step, process)
 
         if step.injected:
-            process.objects.arm(step.at, inject)
+            process.objects.arm(step.at, inject, step.kind)
         self.coverage.steps[step.name] += 1
         failed: TxnStoreError | None = None
         try:
@@ -262,6 +283,8 @@ class History:
         """Whether a reader may fail so, beside these steps."""
         if isinstance(error, UnknownTopicOrPartitionError):
             return not {"delete", "recreate"}.isdisjoint(beside)
+        if isinstance(error, SchemaMismatchError):  # The columns that are read are those of the life before.
+            return "recreate" in beside
         return isinstance(error, TopicAuthorizationError) and "acl" in beside
 
     def _inject(self, step: Step, process: _Process) -> None:
@@ -434,7 +457,7 @@ class History:
 
     def create(self, store: Store, rng: random.Random) -> None:
         unused = [name for name in _NAMES if name not in self.model.topics]
-        if unused and len(self.model.topics) < 3:
+        if unused and len(self.model.topics) < (2 if self.narrow else 3):
             self.create_named(store, rng, rng.choice(unused))
 
     def create_named(self, store: Store, rng: random.Random, name: str) -> None:
@@ -451,6 +474,8 @@ class History:
             config["cleanup.policy"] = rng.choice(_SETTINGS["cleanup.policy"])
         if rng.random() < 0.15:
             config["retention.ms"] = 100_000_000
+        if self.narrow:
+            config |= rng.choice(_UPKEEP)
         if rng.random() < 0.15:
             config["message.timestamp.type"] = "LogAppendTime"
         compacted = "compact" in str(config.get("cleanup.policy"))
@@ -686,6 +711,7 @@ class History:
         store.compact(name, force=rng.random() < 0.7, min_segments=rng.choice([1, 2]), expire=False)
 
     def retain(self, store: Store, rng: random.Random) -> None:
+        self.clock.advance(rng.choice([0, 2_000, 2_000]))
         store.retain()
 
     def delete_records(self, store: Store, rng: random.Random) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from txnstore.chain import keys
 from txnstore.storage.base import ObjectInfo, ObjectStore
+
+#: The requests between which upkeep makes and carries out its plans: those that fetch a segment, write an object, or
+#: write an entry; and all that follow the lease of a compactor, which plans then.
+Kind = Literal["segment", "upload", "entry", "leased"]
 
 
 class Hooked:
@@ -19,36 +24,38 @@ class Hooked:
         self.inner = inner
         self.url = inner.url
         self.identity = getattr(inner, "identity", None)
-        #: The requests since :meth:`arm`.
-        self.requests = 0
-        self._at = 0
+        self._left = 0
+        self._kind: Kind | None = None
+        self._leased = False
         self._then: Callable[[], None] | None = None
 
-    def arm(self, at: int, then: Callable[[], None]) -> None:
-        """Call ``then`` before the request of this number, counted from 1."""
-        self.requests, self._at, self._then = 0, at, then
+    def arm(self, at: int, then: Callable[[], None], kind: Kind | None = None) -> None:
+        """Call ``then`` before the request of this number, counted from 1; of this kind only, if one is given."""
+        self._left, self._then, self._kind, self._leased = at, then, kind, False
 
-    def disarm(self) -> int:
-        """Call nothing any more; the number of requests since :meth:`arm`."""
+    def disarm(self) -> None:
+        """Call nothing any more."""
         self._then = None
-        return self.requests
 
-    def _request(self) -> None:
-        self.requests += 1
-        if self._then is not None and self.requests >= self._at:
+    def _request(self, kind: Kind | None = None) -> None:
+        if self._then is None or self._kind not in {None, kind, "leased" if self._leased else None}:
+            return
+        self._left -= 1
+        if self._left <= 0:
             then, self._then = self._then, None
             then()
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        self._request()
+        self._request("segment" if key.startswith(keys.TOPICS) else None)
         return self.inner.get(key, start, end)
 
     def put(self, key: str, data: bytes) -> None:
-        self._request()
+        self._request("upload")
         self.inner.put(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._request()
+        self._request("entry" if key.startswith(keys.CHAINS) else None)
+        self._leased = self._leased or key.startswith(keys.LEASES)
         return self.inner.put_if_absent(key, data)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:

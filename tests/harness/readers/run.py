@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tests.harness.readers import answers
-from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage, DifferenceError, History, Step
+from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage, DifferenceError, History, Step, is_narrow
+from tests.harness.readers.objects import Kind
 from txnstore.validation import BlockedReadWarning
 
 #: How often each step is taken.
@@ -37,7 +38,24 @@ _WEIGHTS = {
     "wait_long": 2,
     "keep": 2,
 }
-_READS = {"scan": 4, "past": 2, "sql": 6, "duckdb": 1, "consume": 4, "rights": 1, "table": 3}
+#: The same of a narrow history.
+_NARROW = _WEIGHTS | {
+    "commit": 7,
+    "small": 5,
+    "create": 1,
+    "delete": 0,
+    "recreate": 0,
+    "acl": 1,
+    "policy": 2,
+    "compact": 16,
+    "wait": 5,
+    "retain": 6,
+    "settle": 4,
+    "sync": 4,
+}
+_READS = {"scan": 4, "past": 2, "sql": 6, "duckdb": 1, "consume": 4, "rights": 1, "inspect": 1, "table": 3}
+#: Readers beside which nothing is done.
+_NEVER_BESIDE = frozenset({"rights", "inspect", "spark"})
 #: After the last step: all readers, and one that shares no code with the library.
 _LAST = ("sync", "table", *_READS, "format")
 #: Steps that plan with what they have read, and whose plan may be old when it is carried out.
@@ -52,6 +70,15 @@ _TOGETHER = (
     ("spare", "commit", "append"),
     ("recreate", "commit", "append"),
 )
+#: Before which requests the plans of these steps are most often old.
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "compact": ("segment", "upload", "entry", "leased", "leased"),
+    "retain": ("entry",),
+    "settle": ("segment", "upload", "entry"),
+    "sync": ("segment", "upload", "entry"),
+}
+#: The same for steps that only delete.
+_SPARED = (("spare",), ("spare", "commit", "append"), ("policy", "commit"))
 _DOES = {**CHANGES, **ALONE}
 STEPS = 22
 
@@ -87,18 +114,21 @@ def drawn(seed: int, count: int = STEPS, readers: Iterable[str] | None = None, a
     rng = random.Random(f"steps {seed}")
     reads = {name: weight for name, weight in _READS.items() if readers is None or name in readers}
     reads |= dict.fromkeys(also, 3)
+    narrow, weights = is_narrow(seed), _NARROW if is_narrow(seed) else _WEIGHTS
     steps = [Step(number, "create" if number < 2 else "commit", rng.getrandbits(32)) for number in range(4)]
     injectable = sorted(CHANGES)
     for number in range(4, count):
-        reading = number > 5 and bool(reads) and rng.random() < 0.4
-        names = reads if reading else _WEIGHTS
+        reading = number > 5 and bool(reads) and rng.random() < (0.25 if narrow else 0.4)
+        names = reads if reading else weights
         [name] = rng.choices(list(names), list(names.values()))
         step = Step(number, name, rng.getrandbits(32))
-        if name not in ALONE and name != "rights" and rng.random() < (0.8 if name in _UPKEEP else 0.5):
+        if name not in {*ALONE, *_NEVER_BESIDE} and rng.random() < (0.8 if name in _UPKEEP else 0.5):
             injected = tuple(rng.choice(injectable) for _ in range(rng.choice([1, 1, 2])))
             if rng.random() < (0.7 if name in _UPKEEP else 0.3):
-                injected = rng.choice(_TOGETHER)
+                injected = rng.choice(_TOGETHER if name != "retain" else _SPARED)
             step = replace(step, injected=injected, at=int(2 ** rng.uniform(0, 5)))
+            if name in _UPKEEP and rng.random() < 0.6:
+                step = replace(step, at=rng.choice([1, 1, 2, 3]), kind=rng.choice(_KINDS[name]))
         steps.append(step)
     last = [Step(count + place, name, rng.getrandbits(32)) for place, name in enumerate(_LAST)]
     last = [step for step in last if readers is None or step.name in {*readers, "sync"}]

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.readers.faults import FAULTS, SOUGHT, Fault
 from tests.harness.readers.model import Part, Rec, Txn
 from tests.harness.readers.run import Failure, drawn, run, shortest
+from tests.mutants.mutant import Mutant
 
 #: In each case there are this many histories.
 _EACH = 5
+#: Faults that histories of few steps find.
+_QUICK = [fault for fault in FAULTS if fault.quick]
 
 
 @pytest.mark.slow
@@ -35,6 +39,18 @@ def test_a_reader_without_a_record_is_a_difference(monkeypatch: pytest.MonkeyPat
     shorter = shortest(failure)
     assert isinstance(shorter, Failure)
     assert len(shorter.steps) < min(8, len(failure.steps))
+
+
+@pytest.mark.parametrize("fault", _QUICK, ids=lambda fault: fault.name)
+def test_a_history_finds_the_fault(fault: Fault) -> None:
+    assert fault.failure(fault.seed) is not None
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *SOUGHT], ids=lambda fault: fault.name)
+def test_a_fault_is_of_the_present_code(fault: Fault) -> None:
+    for change in fault.changes:
+        with Mutant(fault.name, *change).alive():
+            pass
 
 
 def test_only_superseded_records_may_be_cleaned() -> None:
