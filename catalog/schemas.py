@@ -14,7 +14,7 @@ from txnstore.errors import SchemaMismatchError
 from txnstore.segment.convert import raise_all
 from txnstore.segment.partition import is_key_type
 from txnstore.segment.schema import is_reserved, is_timestamp_type, schema_from_text, schema_to_text
-from txnstore.values.kinds import children
+from txnstore.values.kinds import children, is_plain
 
 __all__ = [
     "check_key",
@@ -47,27 +47,6 @@ _INSTEAD = (
     (pt.is_fixed_size_list, "list"),
     (pt.is_list_view, "list"),
     (pt.is_large_list_view, "list"),
-)
-
-_PLAIN = frozenset(
-    {
-        pa.bool_(),
-        pa.int8(),
-        pa.int16(),
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.string(),
-        pa.large_string(),
-        pa.binary(),
-        pa.large_binary(),
-        pa.date32(),
-        pa.timestamp("ms"),
-        pa.timestamp("us"),
-        pa.timestamp("ms", "UTC"),
-        pa.timestamp("us", "UTC"),
-    },
 )
 
 #: The types that each type may be widened to.
@@ -239,7 +218,7 @@ def _check_type(path: str, data_type: pa.DataType) -> None:
         _check_nested(path, "value", data_type.item_field)
     elif pt.is_list(data_type):
         _check_nested(path, "item", data_type.value_field)
-    elif not (data_type in _PLAIN or pt.is_fixed_size_binary(data_type) or pt.is_decimal128(data_type)):
+    elif not is_plain(data_type):
         raise SchemaMismatchError(f"column {path!r} cannot be of type {data_type}; use {_instead(data_type)}")
 
 

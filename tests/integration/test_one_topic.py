@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import duckdb
+import pyarrow as pa
 import pytest
 
 import txnstore
@@ -23,6 +24,7 @@ from txnstore.chain.keys import table_hint
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError, StorageRefusedError, TxnStoreError
+from txnstore.segment.schema import schema_to_text
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
 
@@ -67,6 +69,19 @@ def unreadable_schema(store: Store, _: Objects) -> None:
     altered(store, schema="rubbish")
 
 
+def unknown_type(store: Store, _: Objects) -> None:
+    """A schema that Arrow reads, with a column of a type that no topic has."""
+    altered(store, schema=schema_to_text(pa.schema([("value", pa.month_day_nano_interval())])))
+
+
+def equal_names(store: Store, _: Objects) -> None:
+    altered(store, schema=schema_to_text(pa.schema([("value", pa.binary()), ("value", pa.binary())])))
+
+
+def reserved_name(store: Store, _: Objects) -> None:
+    altered(store, schema=schema_to_text(pa.schema([("value", pa.binary()), ("_offset", pa.int64())])))
+
+
 def unreadable_settings(store: Store, _: Objects) -> None:
     altered(store, config={**CONFIG, "retention.ms": "soon"})
 
@@ -105,7 +120,8 @@ def nothing(_: Store, __: Objects) -> None:
     """The name alone is bad."""
 
 
-CATALOG = [unreadable_schema, unreadable_settings]
+SCHEMAS = [unreadable_schema, unknown_type, equal_names, reserved_name]
+CATALOG = [*SCHEMAS, unreadable_settings]
 DAMAGE = [missing_segments, damaged_segments]
 STORAGE = [refused_segments, failing_segments]
 Way = Callable[[Store, Objects], None]
@@ -221,7 +237,7 @@ def test_the_small_commits_of_the_others_are_settled(clock: ManualClock, way: Wa
 
 
 @pytest.mark.parametrize(
-    "way", [unreadable_schema, *DAMAGE, *STORAGE, refused_table], ids=lambda way: way.__name__
+    "way", [*SCHEMAS, *DAMAGE, *STORAGE, refused_table], ids=lambda way: way.__name__
 )  # fmt: skip
 @pytest.mark.parametrize("before", [False, True], ids=["new", "published"])
 def test_the_tables_of_the_others_are_published(clock: ManualClock, way: Way, before: bool) -> None:
@@ -308,7 +324,7 @@ def test_a_verification_ends_if_the_storage_does_not_answer(clock: ManualClock) 
 # SQL ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [unreadable_schema, *DAMAGE, *STORAGE], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [*SCHEMAS, *DAMAGE, *STORAGE], ids=lambda way: way.__name__)
 def test_sql_shows_the_others_and_names_the_topic(clock: ManualClock, way: Way) -> None:
     store, _ = filled(clock, way)
     names = sorted([*GOOD, BAD])

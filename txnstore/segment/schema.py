@@ -15,6 +15,7 @@ from txnstore import compute as pc
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.threads import load
 from txnstore.values.casts import MILLISECONDS, floor_to_milliseconds
+from txnstore.values.kinds import is_storable
 
 TIMESTAMP = MILLISECONDS
 #: Headers of a Kafka record: an ordered list; names may repeat.
@@ -193,9 +194,30 @@ def schema_to_text(schema: pa.Schema) -> str:
 
 
 def schema_from_text(text: str) -> pa.Schema:
-    """Parse a schema from :func:`schema_to_text`; raises :class:`CorruptionError` for any other text."""
+    """Parse a schema from :func:`schema_to_text`.
+
+    Raises:
+        CorruptionError: The text is another one, or a column has a name or a type that no topic can have.
+    """
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
     except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
         msg = f"cannot read the schema of a topic in the chain: {error}"
         raise CorruptionError(msg) from error
+    problem = _problem_of(schema)
+    if problem is not None:
+        msg = f"cannot read the schema of a topic in the chain: {problem}"
+        raise CorruptionError(msg)
+    return schema
+
+
+def _problem_of(schema: pa.Schema) -> str | None:
+    """Why no topic can have this schema, of what would make reads of its columns ambiguous or impossible."""
+    names = set[str]()
+    for field in schema:
+        if field.name in names or is_reserved(field.name):
+            return f"column {field.name!r} is {'a duplicate' if field.name in names else 'one that reads add'}"
+        if not is_storable(field.type):
+            return f"column {field.name!r} is of type {field.type}"
+        names.add(field.name)
+    return None

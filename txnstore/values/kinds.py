@@ -5,6 +5,42 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
+_PLAIN = frozenset(
+    {
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.date32(),
+        pa.timestamp("ms"),
+        pa.timestamp("us"),
+        pa.timestamp("ms", "UTC"),
+        pa.timestamp("us", "UTC"),
+    },
+)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether a column of a topic may have this type that has no fields."""
+    return bool(kind in _PLAIN or pt.is_fixed_size_binary(kind) or pt.is_decimal128(kind))
+
+
+def is_storable(kind: pa.DataType) -> bool:
+    """Whether a column of a topic may have this type."""
+    level = [kind]
+    while level:
+        if not all(pt.is_struct(each) or pt.is_map(each) or pt.is_list(each) or is_plain(each) for each in level):
+            return False
+        level = [inner for outer in level if pt.is_nested(outer) for inner in children(outer)]
+    return True
+
 
 def children(data_type: pa.DataType) -> list[pa.DataType]:
     """The types of the fields of a nested type; of a map its keys and items."""
