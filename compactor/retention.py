@@ -31,6 +31,9 @@ from txnstore.validation import check_integer, check_mapping, check_pair
 
 _LOG = logging.getLogger(__name__)
 
+#: How often the deletions of a topic are planned that another process alters before each of them.
+MOST_PLANS = 5
+
 #: The most partitions of one entry.
 _ENTRY = 1_000
 
@@ -140,11 +143,17 @@ def _topics(view: View, name: str | None) -> list[CatalogTopic]:
 
 
 def apply_retention(
-    connection: Connection, view: View, topics: Iterable[CatalogTopic], *, dry_run: bool = False
+    connection: Connection,
+    view: View,
+    topics: Iterable[CatalogTopic],
+    *,
+    dry_run: bool = False,
+    plans: int = MOST_PLANS,
 ) -> RetentionReport:
     """:func:`retain` for these readable topics of a view; no request if they have no retention.
 
-    The chains refuse a deletion by settings that are not those of the topic any more: it is planned again.
+    The chains refuse a deletion by settings that are not those of the topic any more: it is planned again, with at most
+    ``plans`` in all. A topic that is altered before each of them is left to the next retention.
     """
     limited = [(topic, config) for topic in topics if (config := _limits(topic)) is not None]
     now = connection.objects.now_ms() if any(config.retention_ms >= 0 for _, config in limited) else 0
@@ -164,10 +173,13 @@ def apply_retention(
     report = RetentionReport(tuple(item for item in planned if item.tp in moved))
     counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
     _LOG.info("retention applied", extra=counts)
-    if altered:
+    if altered and plans > 1:
         view = connection.view()
         again, _ = _readable(view.topics[name] for name in sorted(altered) if name in view.topics)
-        report = RetentionReport(report.partitions + apply_retention(connection, view, again).partitions)
+        later = apply_retention(connection, view, again, plans=plans - 1)
+        report = RetentionReport(report.partitions + later.partitions)
+    elif altered:
+        _LOG.warning("retention left to the next one: altered too often", extra={"topics": sorted(altered)})
     return report
 
 

@@ -21,6 +21,7 @@ from tests.helpers.settling import settle_quietly
 from tests.helpers.tables import EngineObjects
 from txnstore.catalog.topics import altered_topic
 from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.retention import MOST_PLANS
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, Segment
@@ -291,6 +292,30 @@ def test_retention_is_planned_again_by_the_settings_of_now(chains: int) -> None:
         if not scene.between.struck:
             break
     assert 1 < n < MANY - 1
+
+
+def test_retention_of_a_topic_that_is_altered_all_the_time_is_left_to_the_next_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another process alters it before each deletion: the plans are bounded, and the next retention does the work."""
+    clock = ManualClock()
+    objects, sizes = EngineObjects(clock), iter(range(2_000_000, 3_000_000))
+    store = create_on(objects, 1, runtime=runtime(clock))
+    store.create_topic("t", config={"retention.bytes": "0"})
+    with store.producer() as producer:
+        producer.send("t", b"1").result()
+    began: list[int] = []
+
+    def alter() -> None:
+        began.append(next(sizes))
+        open_on(objects, runtime=runtime(clock)).alter_topic("t", config={"max.message.bytes": str(began[-1])})
+        between.struck = False
+
+    between = Interleaved(objects, lambda kind, key: kind == "put_if_absent" and "/entries/" in key, alter)
+    assert open_on(between, runtime=runtime(clock)).retain().records == 0
+    assert len(began) == MOST_PLANS
+    assert "altered too often" in caplog.text
+    assert store.retain().records == 1
 
 
 def test_plan_of_a_newer_version_than_the_chain_has_copies_the_topic() -> None:
