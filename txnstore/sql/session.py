@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
+import secrets
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +35,6 @@ _LOG = logging.getLogger(__name__)
 
 #: What DuckDB proposes for a topic that does not exist if no topic has a similar name: a table of its own.
 _OWN_TABLE = re.compile(r'\nDid you mean "(?:\w+\.)?(?:pg|duckdb|sqlite|pragma)_\w+"\?')
-_numbers = itertools.count(1)
 #: The sessions of this process whose databases are open, by the number in their view ``txn.snapshot``.
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
@@ -81,7 +80,8 @@ class Session:
     def __init__(self, connection: Connection, isolation: Isolation, files: SegmentFileSystem) -> None:
         self.connection = connection
         self.isolation = isolation
-        self.number = next(_numbers)
+        #: In the view ``txn.snapshot``, which SQL can replace: no other session may be guessed.
+        self.number = secrets.randbits(62)
         self._files = ref(files)
         self._views: dict[str, str] = {}
         self._segments: list[str] = []
