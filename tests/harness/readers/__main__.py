@@ -73,7 +73,7 @@ def _summary(coverage: Coverage) -> list[str]:
     outer = sorted(
         (set(CHANGES) | set(READS))
         - set(ALONE)
-        - {"rights", "format", "inspect", "spark", *([] if coverage.steps["gateway"] else ["gateway"])}
+        - {"rights", "format", "inspect", "spark", "spare", *([] if coverage.steps["gateway"] else ["gateway"])}
     )
     never = [pair for pair in itertools.product(outer, sorted(CHANGES)) if not coverage.pairs[pair]]
     lines = [f"{sum(coverage.pairs.values())} injections, {len(coverage.pairs)} of {len(outer) * len(CHANGES)} pairs:"]

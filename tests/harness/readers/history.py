@@ -169,6 +169,15 @@ class _Process:
     store: Store
 
 
+@dataclass
+class _Open:
+    """A transaction that a step leaves open, in the process that began it."""
+
+    producer: Producer
+    txn: Txn
+    process: _Process
+
+
 def is_narrow(seed: int) -> bool:
     """Whether a history is mostly upkeep of few topics, in the midst of which they are changed."""
     return seed % 2 == 1
@@ -204,7 +213,7 @@ class History:
         self.kept: list[Kept] = []
         #: What the newest tables may show; None before the first publication.
         self.published: list[Moment] | None = None
-        self._open: list[tuple[Producer, Txn]] = []
+        self._open: list[_Open] = []
         self._lives = 0
         #: The steps that are being taken, outermost first.
         self._taking: list[Step] = []
@@ -230,9 +239,9 @@ class History:
 
     def close(self) -> None:
         """Abort what is open, and close the store."""
-        for producer, _ in self._open:
+        for opened in self._open:
             with suppress(TxnStoreError):
-                producer.close()
+                opened.producer.close()
         for process in (*self.processes, self.bob):
             process.store.close()
         self.eye.close()
@@ -247,6 +256,8 @@ class History:
         """
         rng = random.Random(f"{self.seed}/{step.seed}")
         process = rng.choice(self.processes)
+        if step.name == "end" and self._open:
+            process = self._open[0].process
         self._taking, self._failed_beside = [step], False
         reads = step.name in READS
         reached = False
@@ -519,6 +530,8 @@ class History:
         if topic is not None and topic.schema is not None:
             schema = values.widened(rng, topic.schema, topic.key)
             store.alter_topic(topic.name, schema=schema)
+            floats = {each.name for each in topic.schema if pa.types.is_float32(each.type)}
+            topic.rounded |= {each.name for each in schema if each.name in floats and pa.types.is_float64(each.type)}
             topic.schema = schema
             self._altered(topic)
 
@@ -593,6 +606,8 @@ class History:
         for each in topic.schema:
             if each.name not in columns:
                 columns[each.name] = values.column(rng, each.type, count)
+            if each.name in topic.rounded:  # A producer may not have read yet that the column holds doubles.
+                columns[each.name] = pa.array(columns[each.name], pa.float32()).to_pylist()
         table = pa.table({each.name: pa.array(columns[each.name], each.type) for each in topic.schema})
         if topic.timestamp is not None:
             table = self._with_times(rng, table, topic.timestamp)
@@ -681,14 +696,16 @@ class History:
                 producer.close()
             self._resolve(txn)
             raise
-        self._open.append((producer, txn))
+        (process,) = (each for each in self.processes if each.store is store)
+        self._open.append(_Open(producer, txn, process))
 
     def end(self, store: Store, rng: random.Random) -> None:
+        """End the oldest open transaction."""
         if self._open:
-            self._end(self._open.pop(rng.randrange(len(self._open))), commit=rng.random() < 0.7)
+            self._end(self._open.pop(0), commit=rng.random() < 0.7)
 
-    def _end(self, opened: tuple[Producer, Txn], *, commit: bool) -> None:
-        producer, txn = opened
+    def _end(self, opened: _Open, *, commit: bool) -> None:
+        producer, txn = opened.producer, opened.txn
         try:
             with producer:
                 (producer.commit_transaction if commit else producer.abort_transaction)()
@@ -745,7 +762,7 @@ class History:
 
     def wait_long(self, store: Store, rng: random.Random) -> None:
         """Let leases and horizons pass; no transaction with a timeout is open then."""
-        for opened in [opened for opened in self._open if opened[1].timed]:
+        for opened in [opened for opened in self._open if opened.txn.timed]:
             self._open.remove(opened)
             self._end(opened, commit=rng.random() < 0.7)
         self.clock.advance(rng.choice([1, 5, 13]) * HOUR_MS)

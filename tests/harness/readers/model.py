@@ -115,6 +115,7 @@ class Topic:
         timestamp: The column with the event time.
         config: Its settings, as text.
         parts: Its partitions.
+        rounded: The columns of doubles that were columns of floats: their values are those of floats.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Topic:
     timestamp: str | None
     config: dict[str, str]
     parts: list[Part]
+    rounded: set[str] = field(default_factory=set)
 
     @property
     def names(self) -> list[str]:
