@@ -96,13 +96,6 @@ IDENTITY = (
         test=f"{_OF_TWO}test_store_that_lost_all_of_its_chains_is_not_empty",
     ),
     Mutant(
-        "only entries show that a chain is not empty",
-        Loader._is_empty,
-        "if is_of_chain($key)",
-        "if entry_sequence($key) is not None",
-        test=f"{_OF_TWO}test_chain_without_entries_is_empty_only_if_nothing_is_left_of_it",
-    ),
-    Mutant(
         "a chain that another process seems to write to is opened as empty",
         Loader._is_empty,
         "return False",
