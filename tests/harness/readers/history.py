@@ -207,6 +207,8 @@ class History:
         self.eye = self._process().store
         if self.rights:
             self.eye.acls.enable(ROOT)
+        #: The names of topics that were compacted once: a producer may not have read yet that they need no keys now.
+        self._keyed: set[str] = set()
         #: The topics that Bob may read.
         self.permitted: set[str] = set()
         self.bob = self._process(principal=BOB)
@@ -490,6 +492,8 @@ class History:
         if rng.random() < 0.15:
             config["message.timestamp.type"] = "LogAppendTime"
         compacted = "compact" in str(config.get("cleanup.policy"))
+        if compacted:
+            self._keyed.add(name)
         key = "name" if schema is not None and (compacted or rng.random() < 0.6) else None
         times = [] if schema is None else [each.name for each in schema if pa.types.is_timestamp(each.type)]
         timestamp = None if "message.timestamp.type" in config else rng.choice([None, *times])
@@ -501,14 +505,19 @@ class History:
     def delete(self, store: Store, rng: random.Random) -> None:
         topic = self.topic(rng)
         if topic is not None and not self._is_held(topic):
-            store.delete_topic(topic.name)
+            self._delete(store, topic)
+
+    def _delete(self, store: Store, topic: Topic) -> None:
+        """Delete a topic, or its next life, if it was created again in the midst of this."""
+        store.delete_topic(topic.name)
+        self._altered(topic)
+        if self.model.topics.get(topic.name) is topic:
             del self.model.topics[topic.name]
 
     def recreate(self, store: Store, rng: random.Random) -> None:
         topic = self.topic(rng)
         if topic is not None and not self._is_held(topic):
-            store.delete_topic(topic.name)
-            del self.model.topics[topic.name]
+            self._delete(store, topic)
             self.create_named(store, rng, topic.name)
 
     def _is_held(self, topic: Topic) -> bool:
@@ -553,6 +562,8 @@ class History:
             return
         store.alter_topic(topic.name, config={wanted: value})
         topic.config[wanted] = str(value)
+        if wanted == "cleanup.policy" and "compact" in str(value):
+            self._keyed.add(topic.name)
         self._altered(topic)
 
     def spare(self, store: Store, rng: random.Random) -> None:
@@ -588,7 +599,7 @@ class History:
         partition = None if topic.key is not None else rng.randrange(len(topic.parts))
         if topic.schema is None:
             for uid in range(first, first + count):
-                key = b"k%d" % rng.randrange(5) if rng.random() < 0.8 or "compact" in str(topic.config) else None
+                key = b"k%d" % rng.randrange(5) if rng.random() < 0.8 or topic.name in self._keyed else None
                 value = None if rng.random() < 0.15 else rng.choice([b"", b"v", b"%d" % uid, b"x" * 300])
                 headers = [("id", b"%d" % uid), *[("h", rng.choice([None, b"", b"x"]))] * rng.randint(0, 1)]
                 moment = rng.choice([None, rng.randrange(1, self.clock())])
