@@ -237,7 +237,7 @@ def test_the_small_commits_of_the_others_are_settled(clock: ManualClock, way: Wa
 
 
 @pytest.mark.parametrize(
-    "way", [*SCHEMAS, *DAMAGE, *STORAGE, refused_table], ids=lambda way: way.__name__
+    "way", [*SCHEMAS, *DAMAGE, refused_segments, refused_table], ids=lambda way: way.__name__
 )  # fmt: skip
 @pytest.mark.parametrize("before", [False, True], ids=["new", "published"])
 def test_the_tables_of_the_others_are_published(clock: ManualClock, way: Way, before: bool) -> None:
@@ -319,6 +319,17 @@ def test_a_verification_ends_if_the_storage_does_not_answer(clock: ManualClock) 
     with pytest.raises(StorageError):
         store.verify(deep=True)
     objects.stat = stat  # type: ignore[method-assign]
+
+
+def test_nothing_is_published_while_the_storage_fails_for_a_moment(clock: ManualClock) -> None:
+    """A cut is of one moment: a publication that may be repeated leaves out no table."""
+    store, objects = filled(clock, failing_segments)
+    with pytest.raises(StorageError) as caught:
+        store.tables.sync()
+    assert caught.value.retriable
+    assert not any(table.published for table in store.tables.list())
+    objects.refused = ""
+    assert sorted(change.topic for change in store.tables.sync().changes) == sorted([*GOOD, BAD])
 
 
 # SQL ------------------------------------------------------------------------------------------------------------------

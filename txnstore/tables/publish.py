@@ -57,8 +57,6 @@ ALL = "*"
 _LONGEST_MS = 3_600_000
 #: A publisher that loses the race for a cut so often in a row gives up.
 _ATTEMPTS = 20
-#: From this attempt on, a table for whose objects the storage fails stays as it was.
-_PATIENT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +143,6 @@ class Publisher:
         self._foreign: list[str] = []
         #: Why the tables of topics are not published, by topic: of the current attempt.
         self._failed: dict[str, TxnStoreError] = {}
-        #: Whether the current attempt begins again if the storage fails for a table, which may be for a moment.
-        self._patient = True
 
     def sync(
         self,
@@ -163,21 +159,14 @@ class Publisher:
         with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
                 self._failed = {}
-                self._patient = attempt < _PATIENT_ATTEMPTS
                 report = self._publish(tail_bytes, anew)
-                if report is not None and self._hidden <= self._failed.keys() and not self._waits:
+                if report is not None and self._hidden <= self._failed.keys():
                     foreign, self._foreign = tuple(self._foreign), []
                     self._report_failures(on_error)
                     return replace(report, foreign=foreign)
                 connection.runtime.backoff(attempt)
         msg = f"the tables of {connection.url} were published by others in each of {_ATTEMPTS} attempts"
         raise TablesChangedError(msg)
-
-    @property
-    def _waits(self) -> bool:
-        """Whether to begin again: a cut in which a table stays as it was is not that of one moment."""
-        failures = self._failed.values()
-        return self._patient and any(isinstance(error, StorageError) and error.retriable for error in failures)
 
     def _report_failures(self, on_error: Callable[[TxnStoreError], object] | None) -> None:
         """Raise, or give to ``on_error``, one error that names the tables that are not published."""
@@ -199,7 +188,8 @@ class Publisher:
         except StorageFullError:
             raise
         except StorageError as error:
-            self._connection.view()  # Raises if the storage does not answer at all.
+            if error.retriable:
+                raise  # It may fail for a moment, and a cut in which a table stays as it was is not of one moment.
             failure: TxnStoreError = error
         except (CorruptionError, UnsupportedFormatError, InvalidConfigError) as error:
             missing = isinstance(error, CorruptionError) and is_missing(error)
@@ -240,8 +230,6 @@ class Publisher:
             if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
                 return None
             raise
-        if self._waits:
-            return None
         if not (versions or self._swept) and (cut is None or view.timestamp - cut.timestamp < _LONGEST_MS):
             return self._report(cut, {})
         self._swept.difference_update(versions)
