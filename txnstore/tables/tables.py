@@ -159,7 +159,7 @@ class Tables:
         changed nothing is written, for a changed one five PUTs and one for each partition with rows to copy, and for
         all together one for the cut. Any number of processes may do it at the same time.
 
-        A table that cannot be published, because its topic is damaged or the storage fails for its objects, stays as it
+        A table that cannot be published, because its topic is damaged or the storage refuses its objects, stays as it
         was, and the others are published.
 
         Args:
@@ -175,7 +175,8 @@ class Tables:
             CopiesTooLargeError: More would be copied than ``tail_bytes``.
             CorruptionError: A topic or its segments are missing or damaged; the message names all such topics. The
                 others are published before this is raised.
-            StorageError: The storage fails for objects of tables. The same. At once, if it does not answer at all.
+            StorageRefusedError: The storage refuses objects of tables. The same.
+            StorageError: The storage fails in a way that a repetition may cure. Nothing is published: repeat the call.
             CorruptionError: A cut is damaged; or the newest cut has entries that the store has lost: then only all
                 tables together can be published anew. Nothing is published.
             TablesChangedError: Other publishers were faster in each attempt.
