@@ -73,7 +73,7 @@ PLANS = (
     Mutant(
         "a retention that was refused is not planned again",
         maintenance_retention.apply_retention,
-        "if $altered:",
+        "if $altered and $plans > 1:",
         "if False:",
         test=_PLANS + "test_retention_is_planned_again_by_the_settings_of_now",
     ),
