@@ -133,7 +133,7 @@ class Reading:
     @property
     def mixed(self) -> bool:
         """Whether the injected steps take several entries, between which a reader may look."""
-        return len(self.injected) > 1 or not {"compact", "retain", "settle", "recreate"}.isdisjoint(self.injected)
+        return len(self.injected) > 1 or not {"compact", "retain", "settle", "recreate", "small"}.isdisjoint(self.injected)
 
 
 @dataclass
