@@ -133,7 +133,9 @@ class Reading:
     @property
     def mixed(self) -> bool:
         """Whether the injected steps take several entries, between which a reader may look."""
-        return len(self.injected) > 1 or not {"compact", "retain", "settle", "recreate", "small"}.isdisjoint(self.injected)
+        return len(self.injected) > 1 or not {"compact", "retain", "settle", "recreate", "small"}.isdisjoint(
+            self.injected
+        )
 
 
 @dataclass
@@ -560,19 +562,23 @@ class History:
         value = rng.choice(_SETTINGS[wanted])
         if wanted == "cleanup.policy" and "compact" in str(value) and topic.schema is not None and topic.key is None:
             return
-        store.alter_topic(topic.name, config={wanted: value})
-        topic.config[wanted] = str(value)
+        self._configure(store, topic, {wanted: str(value)})
         if wanted == "cleanup.policy" and "compact" in str(value):
             self._keyed.add(topic.name)
-        self._altered(topic)
 
     def spare(self, store: Store, rng: random.Random) -> None:
         """Change the settings of a topic so that nothing of it may be removed any more."""
         topic = self.topic(rng)
         if topic is not None:
-            store.alter_topic(topic.name, config=_SPARING)
-            topic.config |= _SPARING
-            self._altered(topic)
+            self._configure(store, topic, _SPARING)
+
+    def _configure(self, store: Store, topic: Topic, config: dict[str, str]) -> None:
+        """Another process may configure the topic meanwhile: either of them is the later one then."""
+        before = dict(topic.config)
+        store.alter_topic(topic.name, config=config)
+        self._failed_beside |= topic.config != before
+        topic.config |= config
+        self._altered(topic)
 
     def _altered(self, topic: Topic) -> None:
         """A topic was altered by its name: if it has another life meanwhile, either may have been."""
