@@ -6,7 +6,6 @@ on the number of batches.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import write_topics
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
-from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txnstore.errors import InvalidRecordError, RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Flusher, ProducerBatch, StickyPartitioner, Upload
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
@@ -33,7 +32,7 @@ from txnstore.producer.records import (
     check_rows,
 )
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.segment.convert import copied, normalize_batches, rereadable
+from txnstore.segment.convert import copied, normalize, parts_of
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
@@ -104,12 +103,14 @@ class TablePiece:
     shared: bool
 
 
-#: Milliseconds for which the head of the catalog is not read again for a topic whose schema did not fit a row there.
+#: How a version of a topic refuses rows by its schema and settings: a newer version may accept them.
+_REFUSALS = (SchemaMismatchError, InvalidRecordError, RecordTooLargeError)
+#: Milliseconds for which the head of the catalog is not read again for a topic whose version there refused a row.
 _PAUSE_MS = 1000
 
 
 class _FailedLookup(NamedTuple):
-    """A lookup at the head of the catalog that found no other schema than the one that a row does not fit.
+    """A lookup at the head of the catalog that found no other version than the one that refuses a row.
 
     Attributes:
         topic: The name of the topic.
@@ -164,8 +165,8 @@ class RecordAccumulator:
         #: The newest version of each topic that was sent to. Written with the lock, read without.
         self._topics: dict[str, TopicBuffer] = {}
         self.catalog = connection.chain
-        #: The last lookup that found no other schema, so that the row does not fit; None before one, and after a new
-        #: schema. Written without a lock: at worst a request more.
+        #: The last lookup that found no other version, so that the row is refused; None before one, and after a new
+        #: version. Written without a lock: at worst a request more.
         self._failed_lookup: _FailedLookup | None = None
 
     @property
@@ -188,12 +189,13 @@ class RecordAccumulator:
         buffer = self._topics.get(topic) if type(topic) is str else None
         if buffer is None or partition is not None or buffer.state is not self.catalog.state:
             buffer = self._find(topic, partition)
-        now = self._clock()
+        now, given_key = self._clock(), key
         record: Any
+        moment: int | None
         try:
             if buffer.row_format is not None:
                 check_no_envelope(buffer.writer, key, headers, timestamp)
-                record, key, size, timestamp = buffer.row_format.check(value, now)
+                record, key, size, moment = buffer.row_format.check(value, now)
             else:
                 moment = now if timestamp is None else timestamp
                 if (
@@ -207,13 +209,12 @@ class RecordAccumulator:
                     size = len(value) if key is None else len(value) + len(key)
                 else:
                     record, key, size = check_record(topic, value, key, headers, moment)
-                timestamp = moment
-        except SchemaMismatchError:
-            if not self._has_new_schema(buffer):
+            if size > buffer.max_bytes or (buffer.keyed and key is None):
+                check_accepted(buffer.writer, key, size)
+        except _REFUSALS:
+            if not self._has_new_version(buffer):
                 raise
-            return self.send(topic, value, key, partition, headers, timestamp)
-        if size > buffer.max_bytes or (buffer.keyed and key is None):
-            check_accepted(buffer.writer, key, size)
+            return self.send(topic, value, given_key, partition, headers, timestamp)
         with self._lock.own:
             manager = self._manager
             if not manager.takes_records:
@@ -229,7 +230,7 @@ class RecordAccumulator:
                 self.buffered += size + TABLE_OVERHEAD
             if batch.bytes >= self._batch_bytes:
                 self._seal(batch)
-        return RecordFuture(batch, row, timestamp if buffer.stamped else None)
+        return RecordFuture(batch, row, moment if buffer.stamped else None)
 
     def check_partition(self, topic: str, partition: int) -> None:
         """Raise :class:`UnknownTopicOrPartitionError` unless the partition exists."""
@@ -237,33 +238,33 @@ class RecordAccumulator:
 
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[TablePiece]:
         """Divide the rows into pieces of at most half of the buffer."""
-        buffer, tables = self._fitted(topic, data, partition)
         piece_bytes = max(1, self.buffer_bytes // 2)
         shared = not isinstance(data, Sequence)  # Python values are copied into the table.
         first = 0
-        for table in tables:
+        for part in parts_of(data):
+            buffer, table = self._fitted(topic, part, partition)
             rows = max(1, table.num_rows * piece_bytes // max(1, table.nbytes))
             for row in range(0, max(1, table.num_rows), rows):
                 yield TablePiece(buffer, table.slice(row, rows), first + row, shared)
             first += table.num_rows
 
-    def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicBuffer, Iterator[pa.Table]]:
-        """The topic, and the rows in its schema. If they do not fit the cached one, reads the head of the catalog."""
-        read = rereadable(data)
+    def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicBuffer, pa.Table]:
+        """The topic, and the rows in its schema, all of which it accepts."""
         while True:
             buffer = self._find(topic, partition)
-            tables = normalize_batches(read(), buffer.writer.schema)
             try:
-                return buffer, itertools.chain([next(tables)], tables)
-            except SchemaMismatchError:
-                if not self._has_new_schema(buffer):
+                table = normalize(data, buffer.writer.schema)
+                check_rows(buffer.writer, table)
+            except _REFUSALS:
+                if not self._has_new_version(buffer):
                     raise
+            else:
+                return buffer, table
 
     def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
         buffer, table = piece.buffer, piece.rows
         writer, now = buffer.writer, self._clock()
-        check_rows(writer, table)
         if writer.event_time is not None:
             table = fill_timestamps(table, writer.event_time, now)
         with self._lock.own:
@@ -341,16 +342,17 @@ class RecordAccumulator:
             self._check_number(buffer, partition)
         return buffer
 
-    def _has_new_schema(self, buffer: TopicBuffer) -> bool:
-        """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
+    def _has_new_version(self, buffer: TopicBuffer) -> bool:
+        """Whether the topic has another version at the head of the catalog; its next use then takes that one."""
         name, now = buffer.topic.name, self._clock()
-        # An application that sends one row that does not fit sends many: they cost one request per pause.
+        # An application that sends one row that is refused sends many: they cost one request per pause.
         last = self._failed_lookup
         # The clock may have been set back: then the time of the lookup tells nothing.
         recent = last is not None and last.topic == name and 0 <= now - last.time_ms < _PAUSE_MS
-        newest = self._connection.view(refresh=not recent).topics.get(name)
+        self._connection.view(refresh=not recent)
         self.catalog = self._connection.chain
-        if newest is not None and newest.schema != buffer.topic.schema:
+        newest = self.catalog.state.topics.get(name)
+        if newest is not None and newest is not buffer.topic:
             self._failed_lookup = None
             return True
         if not recent:

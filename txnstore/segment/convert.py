@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -33,53 +32,42 @@ def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
     Raises:
         SchemaMismatchError: A column is unknown, duplicate, missing, null or of a wrong type. The message names it.
     """
-    tables = list(normalize_batches(data, schema))
+    target = RECORD_SCHEMA if schema is None else schema
+    tables = [_normalized(part, target) for part in parts_of(data)]
     return pa.concat_tables(tables) if len(tables) != 1 else tables[0]
 
 
-def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """Like :func:`normalize`, but yields one table per batch of a stream; at least one, which may be empty.
+def parts_of(data: object) -> Iterator[object]:
+    """The data in parts that :func:`normalize` takes, so that a stream that is larger than memory can be appended.
 
-    So a stream that is larger than memory can be appended. Other data gives one table.
-    """
-    target = RECORD_SCHEMA if schema is None else schema
-    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
-        yield _fit(_from_rows(data, target), target)
-    elif _is_pandas(data):
-        yield _fit(_from_pandas(data, target), target)
-    elif isinstance(data, pa.Table):
-        yield _fit(data, target)
-    elif isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_array__"):
-        load("pandas")  # pa.table imports it, if it is installed.
-        yield _fit(pa.table(data), target)
-    elif hasattr(data, "__arrow_c_stream__"):
-        reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
-        # Check the columns before reading the first batch.
-        empty = _fit(reader.schema.empty_table(), target)
-        none = True
-        for batch in reader:
-            none = False
-            yield _fit(pa.Table.from_batches([batch]), target)
-        if none:
-            yield empty
-    else:
-        raise SchemaMismatchError(
-            f"cannot read rows from {type(data).__name__}; pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
-            "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts",
-        )
-
-
-def rereadable(data: object) -> Callable[[], object]:
-    """A function that returns the data from its beginning, as long as at most its first batch was read.
-
-    A stream can be read once only: this reads its first batch, and keeps it.
+    The parts of a stream are an empty table, by which its columns can be checked before a batch is read, and its
+    batches. Other data is one part.
     """
     whole = isinstance(data, Sequence | pa.Table | pa.RecordBatch) or _is_pandas(data)
     if whole or hasattr(data, "__arrow_c_array__") or not hasattr(data, "__arrow_c_stream__"):
-        return lambda: data
+        yield data
+        return
     reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
-    first = list(itertools.islice(reader, 1))
-    return lambda: pa.RecordBatchReader.from_batches(reader.schema, itertools.chain(first, reader))
+    yield reader.schema.empty_table()
+    for batch in reader:
+        yield pa.Table.from_batches([batch])
+
+
+def _normalized(data: object, target: pa.Schema) -> pa.Table:
+    """A part of the data as a table of the stored schema."""
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+        return _fit(_from_rows(data, target), target)
+    if _is_pandas(data):
+        return _fit(_from_pandas(data, target), target)
+    if isinstance(data, pa.Table):
+        return _fit(data, target)
+    if isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_array__"):
+        load("pandas")  # pa.table imports it, if it is installed.
+        return _fit(pa.table(data), target)
+    raise SchemaMismatchError(
+        f"cannot read rows from {type(data).__name__}; pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
+        "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts",
+    )
 
 
 def copied(table: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ from tests.helpers.shell import T0, another_process, sound, values
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import (
+    InvalidRecordError,
     RecordTooLargeError,
     SchemaMismatchError,
 )
@@ -161,6 +162,80 @@ def test_a_row_that_never_fits_reads_the_catalog_once(bench: Bench) -> None:
         connection_of(bench.store).counts.reset()
         with pytest.raises(SchemaMismatchError, match="gate"):
             producer.send("typed", {"id": 2, "gate": "A1"})
+        assert bench.kinds() == ["get"]
+
+
+_FLOAT, _DOUBLE = (pa.schema([("id", pa.int64()), ("x", kind)]) for kind in (pa.float32(), pa.float64()))
+_DELETE, _COMPACT = {"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}
+#: How a topic is created, how another process alters it, and a row that only its new version accepts.
+_ALTERED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "type": ({"schema": _FLOAT}, {"schema": _DOUBLE}, {"id": 2, "x": 1e300}),
+    "size": (
+        {"schema": TYPED, "config": {"max.message.bytes": 100}}, {"config": {"max.message.bytes": 1000}},
+        {"id": 2, "name": "x" * 200},
+    ),
+    "policy": ({"schema": TYPED, "key": "name", "config": _COMPACT}, {"config": _DELETE}, {"id": 2}),
+    "size-of-records": (
+        {"config": {"max.message.bytes": 100}}, {"config": {"max.message.bytes": 1000}},
+        {"key": b"k", "value": b"x" * 200},
+    ),
+    "policy-of-records": ({"config": _COMPACT}, {"config": _DELETE}, {"key": None, "value": b"x"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["row", "rows", "table", "stream"])
+@pytest.mark.parametrize("change", _ALTERED)
+def test_producer_finds_the_version_that_accepts_a_row(bench: Bench, change: str, how: str) -> None:
+    """Whatever of a version refuses a row, schema or settings, a producer asks for the newest one before it refuses."""
+    created, altered, row = _ALTERED[change]
+    bench.store.create_topic("altered", **created)
+    with bench.store.producer(linger=None) as producer:
+
+        def send(row: dict[str, Any], how: str) -> None:
+            if how == "row":
+                (producer.send("altered", row) if "id" in row else producer.send("altered", **row)).result()
+            elif how == "rows":
+                producer.send_table("altered", [row]).result()
+            else:
+                table = pa.Table.from_pylist([row])
+                producer.send_table("altered", table if how == "table" else table.to_reader()).result()
+
+        good = {"id": 1, "name": "a"} if created.get("schema") is TYPED else {"id": 1, "x": 0.5}
+        good = good if "schema" in created else {"key": b"k", "value": b"x"}
+        send(good, how)
+        connection_of(bench.store).counts.reset()
+        send(good, how)
+        assert bench.kinds() == ["put_if_absent"], "what is accepted costs no look at the catalog"
+        another_process(bench.store, bench.inner).alter_topic("altered", **altered)
+        send(row, how)
+    assert len(read(bench, "altered")) == 3
+
+
+def test_a_later_batch_of_a_stream_finds_the_version_that_accepts_it(bench: Bench) -> None:
+    """The batches before it are on their way: the stream continues with the new version."""
+    bench.store.create_topic("altered", config={"max.message.bytes": 100})
+    schema = pa.schema([("value", pa.binary())])
+
+    def batches() -> Any:
+        yield pa.record_batch([pa.array([b"x"])], schema=schema)
+        other = another_process(bench.store, bench.inner)
+        other.alter_topic("altered", config={"max.message.bytes": 1000})
+        yield pa.record_batch([pa.array([b"x" * 200])], schema=schema)
+
+    with bench.store.producer() as producer:
+        sent = producer.send_table("altered", pa.RecordBatchReader.from_batches(schema, batches()))
+        assert [metadata.offset for metadata in sent.result()] == [0, 1]
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_null_key_that_stays_refused_reads_the_catalog_once(bench: Bench, *, as_table: bool) -> None:
+    bench.store.create_topic("keyed", config=_COMPACT)
+    with bench.store.producer(linger=None) as producer:
+        producer.send("keyed", b"x", key=b"k").result()
+        connection_of(bench.store).counts.reset()
+        for _ in range(3):
+            with pytest.raises(InvalidRecordError, match="must not be null"):
+                producer.send_table("keyed", [{"value": b"x"}]) if as_table else producer.send("keyed", b"x")
         assert bench.kinds() == ["get"]
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.convert import conform, normalize, normalize_batches
+from txnstore.segment.convert import conform, normalize, parts_of
 from txnstore.segment.schema import RECORD_SCHEMA, stored_schema
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -122,7 +122,9 @@ def test_a_stream_comes_batch_by_batch() -> None:
 
     pulled: list[int] = []
     reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64()), ("name", pa.string())]), batches())
-    tables = normalize_batches(reader, SCHEMA)
+    tables = (normalize(part, SCHEMA) for part in parts_of(reader))
+    assert next(tables).num_rows == 0
+    assert not pulled
     assert next(tables)["id"].to_pylist() == [0]
     assert pulled == [0]
     assert [table["id"].to_pylist() for table in tables] == [[1], [2]]

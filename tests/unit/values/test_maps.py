@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from txnstore.errors import SchemaMismatchError
-from txnstore.segment.convert import normalize, normalize_batches
+from txnstore.segment.convert import normalize
 from txnstore.values.maps import WrongKey, _wrong_key, wrong_key
 
 PLAIN = pa.map_(pa.string(), pa.int64())
@@ -43,7 +43,7 @@ def test_equal_keys_are_refused_and_named(how: str) -> None:
         "stream": pa.RecordBatchReader.from_batches(table.schema, table.to_batches()),
     }[how]
     with pytest.raises(SchemaMismatchError, match=r"column 'm' has a map with the key 'a' twice in row 4"):
-        list(normalize_batches(data, schema(PLAIN)))
+        normalize(data, schema(PLAIN))
 
 
 @pytest.mark.parametrize("rows", [[0, 1], [2], [3, 1], [1]])
