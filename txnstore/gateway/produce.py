@@ -26,13 +26,22 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import InvalidTxnStateError, StorageError, TxnStoreError, UploadExpiredError
+from txnstore.errors import (
+    InvalidRecordError,
+    InvalidTxnStateError,
+    RecordTooLargeError,
+    SchemaMismatchError,
+    StorageError,
+    TxnStoreError,
+    UploadExpiredError,
+)
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import PRODUCE_V2, EndedMeanwhileError, NotAddedError, RefusedError, code_of, message_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import limited_logger, report_failure
 from txnstore.gateway.records.batch import (
     BatchError,
+    BatchTooLargeError,
     Codec,
     InvalidBatchError,
     RawBatch,
@@ -41,12 +50,13 @@ from txnstore.gateway.records.batch import (
     placed,
 )
 from txnstore.gateway.records.columns import to_table
-from txnstore.gateway.records.typed import rows_from_json
+from txnstore.gateway.records.typed import check_keyed, rows_from_json
 from txnstore.gateway.repetitions import Line, Repetitions
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
+from txnstore.producer.records import check_rows
 from txnstore.producer.upload import deliver, encode_rows
 
 _LOG = limited_logger(__name__)
@@ -144,7 +154,7 @@ class Produce:
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
-            raw = check_produced(partition.records or b"", self._max_bytes(writer_of(found).config))
+            found, raw = await self._checked(found, partition.records or b"")
             if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
                 raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
             transactional_id = body.transactional_id
@@ -171,6 +181,16 @@ class Produce:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
             self._flusher.add_done_callback(report_failure)
         return staged
+
+    async def _checked(self, topic: CatalogTopic, records: bytes) -> tuple[CatalogTopic, RawBatch]:
+        """A batch that is not too large for the topic, and the version of the topic that says so."""
+        try:
+            return topic, check_produced(records, self._max_bytes(writer_of(topic).config))
+        except BatchTooLargeError:
+            newest = (await self._services.freshness.since_request()).topics.get(topic.name)
+            if newest is None or newest == topic:
+                raise
+            return newest, check_produced(records, self._max_bytes(writer_of(newest).config))
 
     async def _identity(self, client: ProducerIdentity, raw: RawBatch, tp: TopicPartition) -> ProducerIdentity:
         """The identity of the transaction of a client of transactions v1; raises as that of the sessions."""
@@ -206,6 +226,9 @@ class Produce:
                     refusals, count = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
+                if await self._are_altered([taken[number] for number in refusals if _is_refused(refusals[number])]):
+                    self._staged[:0] = taken
+                    continue
                 self.batches += count
                 self._staged[:0] = taken[count:]
                 for number, staged in enumerate(taken[:count]):
@@ -215,6 +238,16 @@ class Produce:
                         self._commit(staged)
         finally:
             self._flusher = None
+
+    async def _are_altered(self, refused: Sequence[StagedBatch]) -> bool:
+        """Whether a topic of refused batches has a newer version, which may accept them; they then have that one."""
+        if not refused:
+            return False
+        topics = (await self._services.freshness.head()).topics
+        altered = [staged for staged in refused if topics.get(staged.tp.topic, staged.topic) != staged.topic]
+        for staged in altered:
+            staged.topic = topics[staged.tp.topic]
+        return bool(altered)
 
     def _take(self) -> list[StagedBatch]:
         size, count = 0, 0
@@ -439,6 +472,11 @@ def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int,
     _LOG.info("a batch was refused", extra=extra)
 
 
+def _is_refused(error: Exception) -> bool:
+    """Whether the version of the topic is the reason; the bytes of a damaged batch are wrong for each."""
+    return isinstance(error, InvalidRecordError | RecordTooLargeError)
+
+
 def _has_failed(staged: StagedBatch) -> bool:
     """Whether it was refused; the batch of a client that is gone was not, and is appended."""
     return staged.appended.done() and not staged.appended.cancelled()
@@ -473,7 +511,12 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
             if writer.schema is not None:
                 _check_headers(table)
                 table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
+                if writer.config.compacts and writer.key_column is not None:
+                    check_keyed(table, writer.key_column)
+                check_rows(writer, table)
             rows[number] = table
+        except SchemaMismatchError as error:
+            refusals[number] = InvalidBatchError(str(error))
         except TxnStoreError as error:
             refusals[number] = error
     return rows, refusals, len(decoded.counts)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
 import txnstore
 from tests.helpers.gateway import RunningGateway, serving
-from tests.helpers.kafka_batches import values_batch
+from tests.helpers.kafka_batches import kafka_batch, values_batch
 from tests.helpers.kafka_wire import RawClient
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
@@ -31,6 +33,59 @@ def test_a_consumer_that_never_waits_gets_the_records_of_another_gateway(tmp_pat
             assert response.responses[0].partition_responses[0].base_offset == 0
             while not consumer.ask(Api.FETCH, asked, 11).responses[0].partitions[0].records:
                 pass  # The test's own timeout ends it.
+
+
+_NARROW, _WIDE = (pa.schema([("id", kind)]) for kind in (pa.int8(), pa.int64()))
+_DELETE, _COMPACT = {"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("created", "altered", "good", "refused"),
+    [
+        ({"schema": _NARROW}, {"schema": _WIDE}, (b"", b'{"id": 1}'), b'{"id": 1000}'),
+        ({"config": _COMPACT}, {"config": _DELETE}, (b"k", b"v"), b"v"),
+        ({"schema": _WIDE, "key": "id", "config": _COMPACT}, {"config": _DELETE}, (b"", b'{"id": 1}'), b'{"id": null}'),
+        (
+            {"config": {"max.message.bytes": 100}}, {"config": {"max.message.bytes": 1000}}, (b"k", b"v"),
+            b"x" * 200,
+        ),
+    ],
+    ids=["type", "policy", "policy-of-rows", "size"],
+)  # fmt: skip
+def test_a_gateway_finds_the_version_that_accepts_a_record(
+    tmp_path: Path,
+    created: dict[str, Any],
+    altered: dict[str, Any],
+    good: tuple[bytes, bytes],
+    refused: bytes,
+) -> None:
+    """Another process has altered the topic: the gateway asks for its newest version before it refuses a batch.
+
+    The good batch of the request, before the refused one, keeps its place.
+    """
+
+    def parts(*batches: bytes) -> list[dict[str, Any]]:
+        return [{"index": number, "records": batch} for number, batch in enumerate(batches)]
+
+    key, value = good
+    accepted = kafka_batch([(0, 1_000, key or None, value, [])])
+    with txnstore.create(tmp_path) as first, txnstore.open(tmp_path) as second:
+        first.create_topic("t", partitions=2, **created)
+        with serving(second) as gateway, RawClient(gateway) as client:
+
+            def produce(*batches: bytes) -> list[ErrorCode]:
+                topics = [{"name": "t", "partition_data": parts(*batches)}]
+                (response,) = client.ask(Api.PRODUCE, {"acks": -1, "topic_data": topics}, 9).responses
+                return [each.error_code for each in response.partition_responses]
+
+            refusal = values_batch([refused])
+            first_answer = produce(accepted, refusal)
+            assert first_answer[0] is ErrorCode.none
+            assert first_answer[1] in (ErrorCode.invalid_record, ErrorCode.message_too_large)
+            first.alter_topic("t", **altered)
+            assert produce(accepted, refusal) == [ErrorCode.none, ErrorCode.none]
+        assert first.scan("t").to_table().num_rows == 3
+        assert first.verify().ok
 
 
 def test_a_description_has_what_others_have_just_changed(tmp_path: Path) -> None:

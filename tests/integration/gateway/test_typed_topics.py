@@ -82,6 +82,28 @@ def test_what_does_not_fit_the_schema_is_refused(
     assert store.scan("people").to_table().num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (b'{"id": null, "at": 5}', "record 1: its column 'id' is null, and the topic is compacted by key"),
+        (b'{"id": 2, "at": 9999999999999999}', "column 'at' of topic 'keyed' holds a time outside the years 1 to 9999"),
+    ],
+    ids=["null-key", "time"],
+)
+def test_rows_that_a_producer_of_txnstore_refuses_are_refused(
+    gateway: RunningGateway, store: txnstore.Store, row: bytes, says: str
+) -> None:
+    """A compacted topic would lose the row without a key, and no reader could show a time past the year 9999."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+    store.create_topic("keyed", schema=schema, key="id", timestamp="at", config={"cleanup.policy": "compact"})
+    with Client(*gateway.address) as client:
+        answer = client.ask(Api.PRODUCE, 8, produce_fields("keyed", record_batch([b'{"id": 1, "at": 5}', row])))
+        (partition,) = answer.responses[0].partition_responses
+    assert partition.error_code is ErrorCode.invalid_record
+    assert says in partition.error_message
+    assert store.scan("keyed").to_table().num_rows == 0
+
+
 @pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize(
     ("topic", "key", "bad"),

@@ -90,6 +90,14 @@ def _check_keys(keys: Any, table: pa.Table, key_column: str | None, errors: dict
     errors.update(dict.fromkeys(wrong.tolist(), f"its key is not that of its column {key_column!r}"))
 
 
+def check_keyed(table: pa.Table, key_column: str) -> None:
+    """Refuse the rows of a compacted topic that have no key."""
+    keyless = np.flatnonzero(table[key_column].is_null())
+    if len(keyless):
+        message = f"its column {key_column!r} is null, and the topic is compacted by key"
+        raise InvalidBatchError.of_records([RecordError(number, message) for number in keyless.tolist()])
+
+
 def _flat(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
