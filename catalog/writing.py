@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.catalog.model import CatalogTopic
-from txnstore.segment.schema import schema_from_text, stored_schema
+from txnstore.errors import CorruptionError
+from txnstore.segment.schema import is_timestamp_type, schema_from_text, stored_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,14 @@ class TopicWriter:
 
 
 def topic_writer(topic: CatalogTopic) -> TopicWriter:
-    """Decode the schema and settings of a topic."""
+    """Decode the schema and settings of a topic.
+
+    Raises:
+        CorruptionError: The schema or a setting cannot be read, or the key or the timestamp is no column of the schema.
+    """
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
+    if schema is not None:
+        _check_columns(topic, schema)
     config = TopicConfig.from_stored(topic.config)
     timestamp = "timestamp" if schema is None else topic.timestamp
     return TopicWriter(
@@ -51,3 +58,13 @@ def topic_writer(topic: CatalogTopic) -> TopicWriter:
         event_time=None if config.append_time else timestamp,
         compression=config.compression,
     )
+
+
+def _check_columns(topic: CatalogTopic, schema: pa.Schema) -> None:
+    for role, column in (("key", topic.key), ("timestamp", topic.timestamp)):
+        if column is not None and column not in schema.names:
+            msg = f"cannot read the schema of a topic in the chain: its {role} {column!r} is no column"
+            raise CorruptionError(msg)
+    if topic.timestamp is not None and not is_timestamp_type(kind := schema.field(topic.timestamp).type):
+        msg = f"cannot read the schema of a topic in the chain: its timestamp {topic.timestamp!r} is of type {kind}"
+        raise CorruptionError(msg)

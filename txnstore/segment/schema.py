@@ -197,7 +197,8 @@ def schema_from_text(text: str) -> pa.Schema:
     """Parse a schema from :func:`schema_to_text`.
 
     Raises:
-        CorruptionError: The text is another one, or a column has a name or a type that no topic can have.
+        CorruptionError: The text is another one, there are no columns, or one has a name or a type that no topic can
+            have.
     """
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
@@ -213,6 +214,8 @@ def schema_from_text(text: str) -> pa.Schema:
 
 def _problem_of(schema: pa.Schema) -> str | None:
     """Why no topic can have this schema, of what would make reads of its columns ambiguous or impossible."""
+    if not len(schema):
+        return "it has no columns"
     names = set[str]()
     for field in schema:
         if field.name in names or is_reserved(field.name):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers import checkpoints, keys
@@ -15,6 +16,7 @@ from tests.helpers.verification import _entry, _find, _fresh, _rewrite, _violati
 from txnstore.chain import tail
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.codec import encode
+from txnstore.compactor.doctor.findings import Severity
 from txnstore.compactor.verify import chain as verify_chain
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
@@ -25,6 +27,7 @@ from txnstore.core.model import Outcome
 from txnstore.core.state import State
 from txnstore.core.transactions.events import TxnPrepared
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError, UnsoundStoreError
+from txnstore.segment.schema import schema_to_text
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -343,6 +346,35 @@ def test_unreadable_schema_is_named(store: Store) -> None:
     topic = CatalogTopic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")
     connection_of(store).chain.submit(CreateTopic(topic))
     assert _violations(store.verify()) == [("schema_readable", "topic 'odd'")]
+
+
+_COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("columns", "members", "says"),
+    [
+        (pa.schema([]), {}, "it has no columns"),
+        (_COLUMNS, {"key": "gate"}, "its key 'gate' is no column"),
+        (_COLUMNS, {"timestamp": "at"}, "its timestamp 'at' is no column"),
+        (_COLUMNS, {"timestamp": "name"}, "its timestamp 'name' is of type string"),
+    ],
+    ids=["no-columns", "key", "timestamp", "type-of-timestamp"],
+)
+def test_a_topic_that_lacks_its_columns_is_named(
+    store: Store, columns: pa.Schema, members: dict[str, str], says: str
+) -> None:
+    """OBJ-13: an entry of another writer, with valid checksums. What writes rows there says the same."""
+    store.create_topic("sound", schema=_COLUMNS, key="id")
+    topic = CatalogTopic("odd", "id", 1, schema=schema_to_text(columns), **members)
+    connection_of(store).chain.submit(CreateTopic(topic))
+    assert _violations(report := store.verify()) == [("schema_readable", "topic 'odd'")]
+    assert says in report.violations[0].message
+    (bad,) = (finding for finding in store.doctor().findings if finding.severity is Severity.BAD)
+    assert "'odd'" in bad.message
+    assert says in bad.message
+    with store.producer() as producer, pytest.raises(CorruptionError, match=says):
+        producer.send_table("odd", [{}])
 
 
 def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
