@@ -6,7 +6,8 @@ import json
 
 import click
 
-from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.phrases import some
 
 
 @click.command()
@@ -24,7 +25,8 @@ def policy(app: App, principal: str, provider: str) -> None:
     """Print the policy that lets PRINCIPAL do with the bucket what the rules need, and nothing else.
 
     Standard output is the policy: `txnstore acl policy User:billing > billing.json`. What it cannot do is printed to
-    standard error. With --json: one object with the policy, its principal and these notes.
+    standard error. With --json: one object with the policy, its principal and these notes. If the settings of a topic
+    cannot be read, a note names it, the policy is whole, and the exit status is 1.
     """
     with app.operations() as store:
         printed = store.acls.policy(principal, "minio" if provider == "minio" else "aws")
@@ -33,7 +35,10 @@ def policy(app: App, principal: str, provider: str) -> None:
             {"principal": printed.principal, "provider": printed.provider, "policy": printed.document,
              "notes": list(printed.notes)}
         )  # fmt: skip
-        return
-    app.out.line(json.dumps(printed.document, indent=2))
-    for note in printed.notes:
-        app.out.note(f"note: {note}")
+    else:
+        app.out.line(json.dumps(printed.document, indent=2))
+        for note in printed.notes:
+            app.out.note(f"note: {note}")
+    if printed.unreadable:
+        msg = f"the settings of {some(printed.unreadable)} cannot be read; the policy does not depend on them"
+        raise CommandError(msg, "To see the damage: txnstore verify")

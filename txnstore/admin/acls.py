@@ -23,8 +23,9 @@ from txnstore.core.authorization.model import (
     ResourceType,
 )
 from txnstore.core.authorization.rules import Authorization, Verdict
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import items_of
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.validation import check_bool, check_choice, check_names
 
 
@@ -144,7 +145,8 @@ class Acls:
         """What a principal may do with the objects of the store, as a policy for the bucket: all that the rules need.
 
         Rules bind the processes that check them; the policy binds every other one, too. It can be printed before the
-        store checks its rules.
+        store checks its rules. No statement depends on the settings of a topic: if those of one cannot be read, the
+        policy is whole, and ``unreadable`` and a note name the topic.
 
         Args:
             principal: The principal.
@@ -156,7 +158,7 @@ class Acls:
         _principal(principal)
         check_choice("provider", provider, get_args(Provider))
         state = self._connection.chain.refresh()
-        topics = {name: TopicConfig.from_stored(topic.config).inline_bytes for name, topic in items_of(state.topics)}
+        topics = {name: _inline_bytes(topic) for name, topic in items_of(state.topics)}
         where = self._connection.store_id, topics, self._connection.url
         return storage_policy(state.authorization, principal, *where, provider)
 
@@ -166,6 +168,14 @@ class Acls:
 
     def _authorization(self) -> Authorization:
         return self._connection.chain.refresh().authorization
+
+
+def _inline_bytes(topic: CatalogTopic) -> int | None:
+    """The ``inline.bytes`` of a topic; None if its settings cannot be read."""
+    try:
+        return TopicConfig.from_stored(topic.config).inline_bytes
+    except CorruptionError:
+        return None
 
 
 def _settings(authorization: Authorization) -> AuthorizationSettings:

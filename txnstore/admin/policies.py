@@ -16,6 +16,7 @@ from txnstore.core.authorization.model import CLUSTER, OPERATIONS, Operation, Re
 from txnstore.core.authorization.patterns import Pattern, Patterns, patterns_of
 from txnstore.core.authorization.rules import Authorization
 from txnstore.errors import InvalidConfigError, InvalidTopicError
+from txnstore.phrases import some
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_topic_name
 
@@ -73,19 +74,21 @@ class StoragePolicy:
         provider: ``aws`` or ``minio``.
         document: The policy, in the language of AWS IAM, as a JSON object.
         notes: What the policy cannot do, and what to do about it, a sentence or more each.
+        unreadable: The topics whose settings cannot be read, so that the notes may say too little of them.
     """
 
     principal: str
     provider: Provider
     document: Mapping[str, Any]
     notes: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 def storage_policy(
     authorization: Authorization,
     principal: str,
     store_id: str,
-    topics: Mapping[str, int],
+    topics: Mapping[str, int | None],
     root: str,
     provider: Provider,
 ) -> StoragePolicy:
@@ -95,7 +98,7 @@ def storage_policy(
         authorization: The authorization of the store.
         principal: The principal.
         store_id: The id of the store.
-        topics: The names of all topics, with their ``inline.bytes``.
+        topics: The names of all topics, with their ``inline.bytes``; None: it cannot be read.
         root: The URL of the store: ``s3://bucket/prefix``.
         provider: Whose policy language: MinIO has no condition that lets objects only be created.
 
@@ -115,7 +118,13 @@ def storage_policy(
     size = len(json.dumps(document, separators=(",", ":")))
     if provider == "aws" and size > _AWS_LIMIT:
         notes.append(f"AWS takes {_AWS_LIMIT:,} characters, and these are {size:,}: give rules for prefixes of names.")
-    return StoragePolicy(principal, provider, document, tuple(notes))
+    unreadable = tuple(sorted(name for name, size in topics.items() if size is None))
+    if unreadable:
+        notes.append(
+            f"The settings of {some(unreadable)} cannot be read, so whether small commits to them are in entries is "
+            "unknown. The statements do not depend on settings. txnstore verify shows the damage."
+        )
+    return StoragePolicy(principal, provider, document, tuple(notes), unreadable)
 
 
 def needs_of(authorization: Authorization, principal: str, store_id: str, topics: Iterable[str]) -> list[Need]:
@@ -194,7 +203,7 @@ def _may_any(
 def _notes(
     authorization: Authorization,
     principal: str,
-    topics: Mapping[str, int],
+    topics: Mapping[str, int | None],
     provider: Provider,
 ) -> Iterator[str]:
     if principal in authorization.super_users or _is_operator(authorization, principal):

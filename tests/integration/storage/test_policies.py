@@ -10,7 +10,9 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import captured
+from tests.helpers.connections import connection_of
 from tests.helpers.policies import ADMIN, BILLING, RULES
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic
 from txnstore.testing import RequestLog
 
 pytestmark = pytest.mark.s3
@@ -22,11 +24,7 @@ def test_the_command_prints_the_policy_of_the_bucket(s3_bucket_url: str, storage
         store.create_topic("secret")
         store.acls.create(RULES)
         policy = store.acls.policy(BILLING, "minio")
-    options = [
-        f"--storage-option={name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in storage_options.items()
-    ]
-    arguments = ["--store", url, *options, "acl", "policy", BILLING, "--provider", "minio"]
+    arguments = _command(url, storage_options)
     text = captured(*arguments)
     assert (text.status, json.loads(text.out)) == (0, policy.document)
     assert text.err.splitlines() == [f"note: {note}" for note in policy.notes]
@@ -35,6 +33,33 @@ def test_the_command_prints_the_policy_of_the_bucket(s3_bucket_url: str, storage
         "principal": BILLING, "provider": "minio", "policy": policy.document, "notes": [*policy.notes]
     }  # fmt: skip
     assert f"arn:aws:s3:::{s3_bucket_url.removeprefix('s3://')}/events/store.json" in text.out
+
+
+def _command(url: str, storage_options: dict[str, Any]) -> list[str]:
+    options = [
+        f"--storage-option={name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in storage_options.items()
+    ]
+    return ["--store", url, *options, "acl", "policy", BILLING, "--provider", "minio"]
+
+
+def test_a_topic_with_unreadable_settings_does_not_hide_the_policy(
+    s3_bucket_url: str, storage_options: dict[str, Any]
+) -> None:
+    """What the policy grants depends on no settings; the command names the topic, and ends with status 1."""
+    url = f"{s3_bucket_url}/events"
+    with txnstore.create(url, storage_options=storage_options, principal=ADMIN) as store:
+        store.create_topic("secret")
+        store.acls.create(RULES)
+        before = store.acls.policy(BILLING, "minio")
+        odd = CatalogTopic("odd", "a" * 32, 1, config={"inline.bytes": "many"})
+        connection_of(store).chain.submit(CreateTopic(odd))
+        policy = store.acls.policy(BILLING, "minio")
+    assert (policy.document, policy.unreadable) == (before.document, ("odd",))
+    assert "The settings of odd cannot be read" in policy.notes[-1]
+    text = captured(*_command(url, storage_options))
+    assert (text.status, json.loads(text.out)) == (1, policy.document)
+    assert "error: the settings of odd cannot be read" in text.err
 
 
 @pytest.mark.usefixtures("own_objects")
