@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from txnstore.errors import TopicAuthorizationError
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.segment.schema import stored_schema
+from txnstore.sql import emit_views
 from txnstore.store import Store
 
 #: A row as a reader returns it, and in canonical form.
@@ -139,9 +142,10 @@ def scan(history: History, store: Store, rng: random.Random) -> None:
             bounds = {"filter": pc.field("_offset") >= offset}
             chosen = lambda placed: placed[1] >= offset  # noqa: E731
         else:
-            at = rng.choice([rec.timestamp or 0 for _, _, rec in shown.rows[isolation]] or [0])
-            bounds = {"filter": pc.field("_timestamp") >= pa.scalar(at, pa.timestamp("ms", "UTC"))}
-            chosen = lambda placed: (placed[2].timestamp or 0) >= at  # noqa: E731
+            at = rng.choice([rec.timestamp or 0 for _, _, rec in shown.rows[isolation]] or [0]) + rng.choice([0, 0, 1])
+            sign = rng.choice([operator.ge, operator.lt, operator.le, operator.gt, operator.eq])
+            bounds = {"filter": sign(pc.field("_timestamp"), pa.scalar(at, pa.timestamp("ms", "UTC")))}
+            chosen = lambda placed: sign(placed[2].timestamp or 0, at)  # noqa: E731
     assert history.reading is not None
     read = store.scan(shown.name, isolation, columns=names, **bounds)
     table = pa.Table.from_batches([*read.to_reader()], read.schema) if form == "stream" else read.to_table()
@@ -256,6 +260,25 @@ def query_of(rng: random.Random, shown: Shown, isolation: str, source: str) -> t
 def _raw_row(shown: Shown, placed: Placed) -> dict[str, Any]:
     partition, offset, rec = placed
     return {**{name: raw(rec, name) for name in shown.names}, "_partition": partition, "_offset": offset}
+
+
+def emitted(history: History, store: Store, rng: random.Random) -> None:
+    """The views as SQL, for a DuckDB without txnstore that has a copy of the objects."""
+    assert history.reading is not None
+    isolation = history.isolation(rng)
+    moments = history.reading.moments
+    text, root = emit_views(connection_of(store), isolation), connection_of(store).objects.url
+    with tempfile.TemporaryDirectory() as folder, duckdb_of.connect() as connection:
+        for key in sorted(set(re.findall(f"'{re.escape(root)}/([^']*)'", text))):
+            file = Path(folder) / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(history.objects.get(key))
+        connection.execute(text.replace(f"'{root}/", f"'{folder}/"))
+        views = connection.sql("select view_name from duckdb_views() where not internal").fetchall()
+        for name in sorted({name for (name,) in views} & set(moments[0])):
+            query, expect = query_of(rng, moments[0][name], isolation, _quoted(name))
+            table = connection.sql(query).to_arrow_table()
+            _compare_sql(history, "emitted", moments[0][name], isolation, query, expect, table)
 
 
 def inspect(history: History, store: Store, rng: random.Random) -> None:
@@ -382,12 +405,15 @@ def _same_record(row: Row, expected: Row, rec: Rec) -> bool:
 
 
 def rights(history: History, _store: Store, rng: random.Random) -> None:
-    """A reader that may read some topics only."""
+    """A reader that may read some topics only, before and after a change of its rights."""
     assert history.reading is not None
     store, moment = history.bob.store, history.reading.moments[0]
-    for name in rng.sample(sorted(moment), min(2, len(moment))):
-        isolation = history.isolation(rng)
-        _compare_rights(history, store, moment[name], isolation, by_sql=rng.random() < 0.5)
+    for again in (False, True):
+        if again and rng.random() < 0.5:
+            history.acl(history.eye, rng)
+        for name in rng.sample(sorted(moment), min(2, len(moment))):
+            isolation = history.isolation(rng)
+            _compare_rights(history, store, moment[name], isolation, by_sql=rng.random() < 0.5)
 
 
 def _compare_rights(history: History, store: Store, shown: Shown, isolation: IsolationLevel, *, by_sql: bool) -> None:
@@ -428,6 +454,8 @@ def table(history: History, store: Store, rng: random.Random) -> None:
     condition = filters.draw(rng, _schema_with_place(shown), [_raw_row(shown, each) for each in shown.rows[COMMITTED]])
     by_files = rng.random() < 0.6
     rows = _files_by_duckdb(plain_table, condition) if by_files else plain_table.rows()
+    later = history.published or []  # Another process may have published beside this.
+    moments = [*moments, *(moment for moment in later if shown.name in moment and moment not in moments)]
     found = canonical({**row, "_partition": row["_partition_id"]} for row in rows)
     who = "files of tables by DuckDB" if by_files else "table"
     answers: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = []
@@ -509,6 +537,7 @@ READS.update(
         "past": past,
         "sql": sql,
         "duckdb": duckdb,
+        "emitted": emitted,
         "consume": consume,
         "rights": rights,
         "inspect": inspect,

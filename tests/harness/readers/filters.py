@@ -57,7 +57,8 @@ def draw(rng: random.Random, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
         return Filter(
             f"({one.sql}) or ({two.sql})", lambda row: _not(_and(_not(one.holds(row)), _not(two.holds(row)))), names
         )
-    field = rng.choice(list(schema))
+    # Engines disagree most about floats.
+    field = rng.choices(list(schema), [3 if pt.is_floating(each.type) else 1 for each in schema])[0]
     condition = _of(rng, field, [row.get(field.name) for row in rows])
     return replace(condition, names=frozenset({field.name}))
 
@@ -125,10 +126,12 @@ def _special(rng: random.Random, data_type: pa.DataType, quoted: str, name: str)
 
 
 def _chosen(rng: random.Random, data_type: pa.DataType, there: Sequence[Any]) -> Any:
-    """A value to compare with: one that is there, most often."""
+    """A value to compare with: one that is there, most often, and then often the least or the largest one."""
     present = [each for each in there if each is not None]
     if present and rng.random() < 0.7:
-        return rng.choice(present)
+        # Statistics end at the least and the largest one, which are numbers.
+        ordered = sorted((each for each in present if each == each), key=order)  # noqa: PLR0124 - not a number
+        return rng.choice([rng.choice(present), *([ordered[0], ordered[-1]] if ordered else [])])
     return pa.array([values.value(rng, data_type)], data_type).to_pylist()[0]
 
 

@@ -224,8 +224,12 @@ class History:
         #: Removed records that are judged when the outermost step has ended: they may have been superseded by it.
         self._suspects: list[tuple[Topic, Part, int, dict[str, str], int]] = []
         self._failed_beside = False
+        #: Whether a topic was ever deleted: then a process may name one that is not there.
+        self._deleted = False
         #: The topic that the outermost step works on, which the injected ones prefer.
         self._focus: str | None = None
+        #: The one that the step before it worked on, which it prefers itself: users do several things to one topic.
+        self._before: str | None = None
         self.reading: Reading | None = None
 
     def _process(self, *, first: bool = False, principal: str = ROOT) -> _Process:
@@ -259,6 +263,7 @@ class History:
             DifferenceError: They differ, or the step failed without a reason.
         """
         rng = random.Random(f"{self.seed}/{step.seed}")
+        self.clock.advance(rng.choice([0, 1, 7, 40]))
         process = rng.choice(self.processes)
         if step.name == "end" and self._open:
             process = self._open[0].process
@@ -285,10 +290,12 @@ class History:
                 raise
         except TxnStoreError as error:
             failed = error
-            if not reached or (reads and not self._may_fail(error, step.injected)):
+            may = self._may_fail(error, step.injected) if reads else self._may_be_refused(error)
+            if not reached or not may:
                 raise DifferenceError(step.name, f"failed: {error!r}") from error
         finally:
             process.objects.disarm()
+        self._before = self._focus or self._before
         self._taking, self._focus = [], None
         if not reads:
             self.look(doubtful=failed is not None or self._failed_beside)
@@ -301,6 +308,10 @@ class History:
         if isinstance(error, SchemaMismatchError):  # The columns that are read are those of the life before.
             return "recreate" in beside
         return isinstance(error, TopicAuthorizationError) and "acl" in beside
+
+    def _may_be_refused(self, error: TxnStoreError) -> bool:
+        """Whether a change may fail so, beside others: every chain has a topic that was never deleted."""
+        return self._deleted or not isinstance(error, UnknownTopicOrPartitionError)
 
     def _inject(self, step: Step, process: _Process) -> None:
         """Take the injected steps as another process, which mostly does something to the topic of the outer one."""
@@ -325,7 +336,7 @@ class History:
         except TxnStoreError as error:
             # Another process has created the topic again: records for the old one are refused.
             refused = isinstance(error, UnknownTopicOrPartitionError) and "recreate" in step.injected[:place]
-            if step.name in READS and not refused:
+            if not refused and (step.name in READS or not self._may_be_refused(error)):
                 raise DifferenceError(name, f"failed: {error!r}") from error
             failed = self._failed_beside = True
         self.look(during=step.name, doubtful=failed)
@@ -455,9 +466,11 @@ class History:
         if not self.model.topics:
             return None
         topic = self.model.topics[rng.choice(sorted(self.model.topics))]
-        if len(self._taking) > 1 and self._focus in self.model.topics and rng.random() < 0.8:
-            topic = self.model.topics[self._focus]
-        if len(self._taking) == 1:
+        outermost = len(self._taking) == 1
+        preferred = self._before if outermost else self._focus
+        if preferred in self.model.topics and rng.random() < (0.8 if self.narrow or not outermost else 0.4):
+            topic = self.model.topics[preferred]
+        if outermost:
             self._focus = topic.name
         return topic
 
@@ -479,7 +492,7 @@ class History:
 
     def create_named(self, store: Store, rng: random.Random, name: str) -> None:
         life = self._lives = self._lives + 1
-        schema = values.new_schema(rng, life) if rng.random() < 0.75 else None
+        schema = values.new_schema(rng, life) if rng.random() < 0.65 else None
         config = {
             setting: rng.choice(choices)
             for setting, choices in _SETTINGS.items()
@@ -513,6 +526,7 @@ class History:
 
     def _delete(self, store: Store, topic: Topic) -> None:
         """Delete a topic, or its next life, if it was created again in the midst of this."""
+        self._deleted = True
         store.delete_topic(topic.name)
         self._altered(topic)
         if self.model.topics.get(topic.name) is topic:
@@ -607,8 +621,12 @@ class History:
         partition = None if topic.key is not None else rng.randrange(len(topic.parts))
         if topic.schema is None:
             for uid in range(first, first + count):
-                key = b"k%d" % rng.randrange(5) if rng.random() < 0.8 or topic.name in self._keyed else None
-                value = None if rng.random() < 0.15 else rng.choice([b"", b"v", b"%d" % uid, b"x" * 300])
+                key = (
+                    b"k%d" % rng.randrange(rng.choice([3, 30]))
+                    if rng.random() < 0.8 or topic.name in self._keyed
+                    else None
+                )
+                value = None if rng.random() < 0.2 else rng.choice([b"", b"v", b"%d" % uid, b"x" * 300])
                 headers = [("id", b"%d" % uid), *[("h", rng.choice([None, b"", b"x"]))] * rng.randint(0, 1)]
                 moment = rng.choice([None, rng.randrange(1, self.clock())])
                 shown = {"key": key, "value": value}

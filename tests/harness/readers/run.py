@@ -17,7 +17,7 @@ _WEIGHTS = {
     "commit": 9,
     "append": 5,
     "abort": 3,
-    "small": 3,
+    "small": 4,
     "begin": 2,
     "end": 3,
     "create": 2,
@@ -28,10 +28,10 @@ _WEIGHTS = {
     "grow": 1,
     "policy": 5,
     "acl": 2,
-    "settle": 2,
+    "settle": 3,
     "compact": 9,
     "retain": 3,
-    "delete_records": 3,
+    "delete_records": 4,
     "sync": 3,
     "checkpoint": 1,
     "wait": 2,
@@ -53,7 +53,17 @@ _NARROW = _WEIGHTS | {
     "settle": 4,
     "sync": 4,
 }
-_READS = {"scan": 4, "past": 2, "sql": 6, "duckdb": 1, "consume": 4, "rights": 1, "inspect": 1, "table": 3}
+_READS = {
+    "scan": 4,
+    "past": 2,
+    "sql": 6,
+    "duckdb": 1,
+    "emitted": 2,
+    "consume": 4,
+    "rights": 2,
+    "inspect": 1,
+    "table": 3,
+}
 #: Readers beside which nothing is done.
 _NEVER_BESIDE = frozenset({"rights", "inspect", "spark"})
 #: After the last step: all readers, and one that shares no code with the library.
@@ -69,6 +79,8 @@ _TOGETHER = (
     ("spare",),
     ("spare", "commit", "append"),
     ("recreate", "commit", "append"),
+    ("delete_records",),
+    ("delete_records", "sync"),
 )
 #: Before which requests the plans of these steps are most often old.
 _KINDS: dict[str, tuple[Kind, ...]] = {
@@ -80,7 +92,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 #: The same for steps that only delete.
 _SPARED = (("spare",), ("spare", "commit", "append"), ("policy", "commit"))
 _DOES = {**CHANGES, **ALONE}
-STEPS = 22
+STEPS = 26
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def column(rng: random.Random, data_type: pa.DataType, count: int) -> list[Any]:
 def value(rng: random.Random, data_type: pa.DataType) -> Any:
     """A value that is not null, an extreme one now and then."""
     if pt.is_floating(data_type) and rng.random() < 0.4:
-        return rng.choice([float("nan"), float("inf"), -0.0, 1.0])
+        return rng.choice([float("nan"), float("nan"), float("inf"), -0.0, 1.0])
     if (pt.is_string(data_type) or pt.is_large_string(data_type)) and rng.random() < 0.4:
         return rng.choice(_EXTREME_TEXTS)
     if pt.is_timestamp(data_type) and rng.random() < 0.1:

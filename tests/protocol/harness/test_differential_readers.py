@@ -48,7 +48,7 @@ def test_a_history_finds_the_fault(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", [*FAULTS, *SOUGHT], ids=lambda fault: fault.name)
 def test_a_fault_is_of_the_present_code(fault: Fault) -> None:
-    for change in fault.changes:
+    for change in (*fault.given, *fault.changes):
         with Mutant(fault.name, *change).alive():
             pass
 
