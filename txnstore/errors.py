@@ -476,7 +476,10 @@ class CorruptionError(StoreError):
     """An object is missing, damaged or altered. The message names the object and what was expected."""
 
     fatal = True
-    advice = "Restore it from a copy; `txnstore recover` rebuilds some, `txnstore verify` names what is affected."
+    advice = (
+        "`txnstore verify` names what is affected. `txnstore recover` can write store.json, hints, boundaries and "
+        "checkpoints again; entries and segments only a copy restores."
+    )
 
 
 class LostIdentityError(CorruptionError):
