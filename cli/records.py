@@ -263,6 +263,7 @@ def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) ->
     from txnstore.values.columns import column_of_cells
 
     schema = pa.schema([]) if _are_documents(cells, reading) else reading.schema or RECORD_SCHEMA
+    _check_separator(cells.schema.names, schema, name)
     errors: dict[int, str] = {}
     columns = []
     for column, array in zip(cells.schema.names, cells.columns, strict=True):
@@ -273,6 +274,18 @@ def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) ->
         row = min(errors)
         raise _refused(f"{name}, row {first + row + 1}", errors[row])
     return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), name, reading)
+
+
+def _check_separator(columns: list[str], schema: pa.Schema, name: str) -> None:
+    """Refuse a file whose cells are separated by something else than commas: its rows would be one cell each."""
+    (only,) = columns if len(columns) == 1 else ("",)
+    found = next((character for character in ";\t|" if character in only), None)
+    if found is not None and only not in schema.names:
+        parquet = Path(name).with_suffix(".parquet")
+        raise CommandError(
+            f"{name} has one column, {only!r}: its cells seem to be separated by {found!r}; produce reads commas only",
+            f"Send it as Parquet: txnstore sql \"COPY (FROM read_csv('{name}')) TO '{parquet}'\"",
+        )
 
 
 def _are_documents(batch: pa.RecordBatch, reading: Reading) -> bool:

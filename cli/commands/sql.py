@@ -15,11 +15,13 @@ from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from txnstore.read.plan import IsolationLevel
 
 _BATCH = 10_000
+#: The types that DuckDB gives to Arrow without the offset, as another number, or as bytes of its own.
+_NOT_IN_ARROW = ("TIME WITH TIME ZONE", "BIT", "UHUGEINT", "BIGNUM")
 
 
 class _SqlCommand(click.Command):
@@ -139,15 +141,26 @@ def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max
 
     relation: Any = interruptible(connection, lambda: connection.sql(statement))
     if relation is not None and max_rows is not None:
-        reader = interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
-        _print(app, connection, reader, max_rows)
+        shown = _with_texts(relation)
+        reader = interruptible(connection, lambda: shown.to_arrow_reader(_BATCH))
+        _print(app, connection, reader, _distinct(relation.columns), max_rows)
 
 
-def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
+def _with_texts(relation: DuckDBPyRelation) -> DuckDBPyRelation:
+    """The result with DuckDB's text in the place of the values that Arrow does not hold, also inside of others."""
+    types = [re.sub(r"'[^']*'|\"[^\"]*\"", "", str(kind)) for kind in relation.types]
+    lost = [re.search(rf"\b({'|'.join(_NOT_IN_ARROW)})\b", kind) is not None for kind in types]
+    if not any(lost):
+        return relation
+    return relation.project(", ".join(f"#{at}::VARCHAR" if text else f"#{at}" for at, text in enumerate(lost, 1)))
+
+
+def _print(
+    app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, names: list[str], max_rows: int
+) -> None:
     from txnstore.sql.interrupts import interruptible
     from txnstore.values.python import python_rows
 
-    names = _distinct(reader.schema.names)
     batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
     rows = (row for batch in batches for row in python_rows(batch.rename_columns(names)))
     if app.out.as_json:

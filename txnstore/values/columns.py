@@ -84,11 +84,11 @@ def _together(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
 
 
 def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The times of texts; None if one is not that of :mod:`.scalars`, or is before the year 1, which Python lacks."""
+    """The times or dates of texts; None if one is not that of :mod:`.scalars`, or before year 1, which Python lacks."""
     column = texts.cast(kind)
-    first = pc.min(column.cast(pa.int64())).as_py()
-    per_second = {"ms": 1_000, "us": 1_000_000}[kind.unit]
-    return column if first is None or first >= -62_135_596_800 * per_second else None
+    first = pc.min(column.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
+    year_one = -719_162 if pt.is_date32(kind) else -62_135_596_800 * {"ms": 1_000, "us": 1_000_000}[kind.unit]
+    return column if first is None or first >= year_one else None
 
 
 # Cells of CSV files ---------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _cells_together(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
         pattern = _pattern(kind)
         if pattern is not None and not _all_match(texts, pattern):
             return None
-        return _times(texts, kind) if pt.is_timestamp(kind) else texts.cast(kind)
+        return _times(texts, kind) if pt.is_timestamp(kind) or pt.is_date32(kind) else texts.cast(kind)
     except (pa.ArrowException, OverflowError):
         return None
 

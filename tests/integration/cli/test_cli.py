@@ -238,6 +238,22 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         assert orders.ok("txn", "list", "--older-than", "1h", "--json").lines == []
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("'10:00:00+02'::TIMETZ", "10:00:00+02"),
+        ("'0101'::BIT", "0101"),
+        ("340282366920938463463374607431768211455::UHUGEINT", "340282366920938463463374607431768211455"),
+        ("12345678901234567890123456789012345678901234567890::BIGNUM", "1234567890" * 5),
+        ("['0101'::BIT]", "[0101]"),
+        ("{'BIT': 1}", {"BIT": 1}),
+    ],
+)
+def test_sql_shows_what_arrow_does_not_hold(cli: Cli, value: str, shown: object) -> None:
+    """DuckDB gives these to Arrow without the offset, as -1, or as bytes of its own."""
+    assert cli.ok("sql", f"SELECT {value} AS x, 1 AS x", "--json").lines == [{"x": shown, "x_1": 1}]
+
+
 def test_sql_prints_a_table_or_all_rows_as_json(typed: Cli) -> None:
     typed.ok("produce", "typed", stdin="".join(f'{{"id":{n},"at":"2024-01-02T00:00:00Z"}}\n' for n in range(5)))
     query = 'SELECT id, "at", _offset FROM typed ORDER BY id'

@@ -256,6 +256,7 @@ def test_a_cell_that_does_not_fit_names_its_row_and_column(tmp_path: Path, row: 
         (pa.decimal128(5, 2), "1e3"),
         (pa.decimal128(2, 2), "1"),
         (pa.date32(), "31.01.2026"),
+        (pa.date32(), "0000-12-31"),
         (pa.timestamp("ms", "UTC"), "2026-01-31 12:00"),
         (pa.timestamp("ms", "UTC"), "20260131"),
         (pa.timestamp("us"), "2026-01-31T12:00:00Z"),
@@ -271,6 +272,20 @@ def test_a_cell_is_never_changed(tmp_path: Path, kind: pa.DataType, cell: str) -
     schema = pa.schema([("n", pa.int8()), ("c", kind)])
     with pytest.raises(CommandError, match=r"data\.csv, row 2: column 'c': .* is not "):
         _file_rows(path, Reading(schema, as_json=True, nulls=("",)))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_csv_file_with_another_separator_is_refused_and_its_separator_named(tmp_path: Path, separator: str) -> None:
+    """Also for Kafka records, which would get one document with the whole row for each line."""
+    path = tmp_path / "data.csv"
+    path.write_text(f"id{separator}at\n1{separator}2026-01-31\n")
+    for reading in (Reading(TYPED, as_json=True), Reading(None, as_json=True)):
+        with pytest.raises(CommandError, match=r"one column, .* separated by .* commas") as caught:
+            _file_rows(path, reading)
+        assert repr(separator) in str(caught.value)
+        assert "TO 'data.parquet'" in caught.value.advice
+    own = pa.schema([(f"id{separator}at", pa.string())])
+    assert len(_file_rows(path, Reading(own, as_json=True))) == 1
 
 
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
