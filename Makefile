@@ -357,8 +357,9 @@ readers-short: $(STAMP) $(SHORT_READERS:%=$(READERS)/%/.installed) ## As readers
 	'$(BIN)/python' -m tests.readers '$(READERS)' $(SHORT_READERS) --seeds 3 1 --keep '$(READERS)/kept'
 
 .PHONY: differential-readers
-differential-readers: $(STAMP) ## Compare all readers of COUNT=100 random histories from SEED=0 on with a model: ONLY="scan sql"
-	'$(BIN)/python' -m tests.harness.readers --first '$(SEED)' --count '$(COUNT)' $(if $(ONLY),--readers $(ONLY))
+differential-readers: $(STAMP) $(ENGINES:%=$(READERS)/%/.installed) ## Compare all readers of COUNT=100 random histories from SEED=0 on with a model: ONLY="scan sql", ENGINES="pyiceberg duckdb"
+	'$(BIN)/python' -m tests.harness.readers --first '$(SEED)' --count '$(COUNT)' $(if $(ONLY),--readers $(ONLY)) \
+		$(if $(ENGINES),--environments '$(READERS)' --engines $(ENGINES))
 
 .PHONY: bench
 bench: java $(STAMP) ## Measure against the raw storage, side by side

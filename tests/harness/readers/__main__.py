@@ -10,13 +10,18 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 from tests.harness.readers.faults import FAULTS, SOUGHT
 from tests.harness.readers.gateway import gateway
 from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage
+from tests.harness.readers.iceberg import READERS, reading_with
 from tests.harness.readers.run import STEPS, drawn, run, shortest
+from tests.helpers.tables import EngineObjects
+from txnstore.testing import ManualClock
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,9 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--readers", nargs="*", choices=sorted(READS), help="only these; by default all")
     parser.add_argument("--gateway", action="store_true", help="also fetch through a gateway")
     parser.add_argument("--spark", action="store_true", help="also read with Spark")
+    parser.add_argument("--engines", nargs="+", choices=sorted(READERS.values()), default=(), help="also these engines")
+    parser.add_argument("--environments", type=Path, help="a folder with an environment for each of the engines")
     parser.add_argument("--faults", action="store_true", help="find the faults of faults.py, in --count histories each")
     parser.add_argument("--whole", action="store_true", help="print failing histories as they are, not shortened")
     options = parser.parse_args(arguments)
+    if options.engines and options.environments is None:
+        parser.error("--engines needs --environments")
     if options.faults:
         return _find_faults(options.count)
     with ExitStack() as stack:
@@ -40,18 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tests.harness.readers.spark import reading_with_spark
 
             also.append(stack.enter_context(reading_with_spark()).__name__)
-        return _run_all(options, also)
+        objects: Callable[[ManualClock], Any] = EngineObjects
+        if options.engines:
+            names, objects = stack.enter_context(reading_with(options.engines, options.environments))
+            also += names
+        return _run_all(options, also, objects)
 
 
-def _run_all(options: argparse.Namespace, also: Sequence[str]) -> int:
+def _run_all(options: argparse.Namespace, also: Sequence[str], objects: Callable[[ManualClock], Any]) -> int:
     """Run the histories, and print those that differ."""
     began, failed, coverage = time.monotonic(), 0, Coverage()
     for seed in range(options.first, options.first + options.count):
-        failure, covered = run(seed, drawn(seed, options.steps, options.readers, also))
+        failure, covered = run(seed, drawn(seed, options.steps, options.readers, also), objects)
         coverage.add(covered)
         if failure is not None:
             failed += 1
-            _say(str(failure if options.whole else shortest(failure)))
+            _say(str(failure if options.whole else shortest(failure, objects=objects)))
     took = time.monotonic() - began
     _say(*_summary(coverage))
     _say(f"{options.count} histories from {options.first}: {failed} differ; {took / options.count:.2f} s each")
@@ -73,7 +86,15 @@ def _summary(coverage: Coverage) -> list[str]:
     outer = sorted(
         (set(CHANGES) | set(READS))
         - set(ALONE)
-        - {"rights", "format", "inspect", "spark", "spare", *([] if coverage.steps["gateway"] else ["gateway"])}
+        - {
+            "rights",
+            "format",
+            "inspect",
+            "spark",
+            *READERS,
+            "spare",
+            *([] if coverage.steps["gateway"] else ["gateway"]),
+        }
     )
     never = [pair for pair in itertools.product(outer, sorted(CHANGES)) if not coverage.pairs[pair]]
     lines = [f"{sum(coverage.pairs.values())} injections, {len(coverage.pairs)} of {len(outer) * len(CHANGES)} pairs:"]

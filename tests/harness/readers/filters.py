@@ -48,14 +48,14 @@ def draw(rng: random.Random, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
     kind = rng.random()
     if depth and kind < 0.15:
         inner = draw(rng, schema, rows, depth - 1)
-        return Filter(f"not ({inner.sql})", lambda row: _not(inner.holds(row)), inner.names)
+        return Filter(f"not ({inner.sql})", lambda row: not_(inner.holds(row)), inner.names)
     if depth and kind < 0.4:
         one, two = (draw(rng, schema, rows, depth - 1) for _ in range(2))
         names = one.names | two.names
         if kind < 0.28:
-            return Filter(f"({one.sql}) and ({two.sql})", lambda row: _and(one.holds(row), two.holds(row)), names)
+            return Filter(f"({one.sql}) and ({two.sql})", lambda row: and_(one.holds(row), two.holds(row)), names)
         return Filter(
-            f"({one.sql}) or ({two.sql})", lambda row: _not(_and(_not(one.holds(row)), _not(two.holds(row)))), names
+            f"({one.sql}) or ({two.sql})", lambda row: not_(and_(not_(one.holds(row)), not_(two.holds(row)))), names
         )
     # Engines disagree most about floats.
     field = rng.choices(list(schema), [3 if pt.is_floating(each.type) else 1 for each in schema])[0]
@@ -143,11 +143,13 @@ def _in(key: Any, keys: list[Any], *, null: bool) -> Truth:
     return None if null else False
 
 
-def _not(truth: Truth) -> Truth:
+def not_(truth: Truth) -> Truth:
+    """The negation of SQL."""
     return None if truth is None else not truth
 
 
-def _and(one: Truth, two: Truth) -> Truth:
+def and_(one: Truth, two: Truth) -> Truth:
+    """The conjunction of SQL."""
     if one is False or two is False:
         return False
     return None if one is None or two is None else True

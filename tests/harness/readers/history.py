@@ -20,6 +20,7 @@ from tests.harness.readers.objects import Hooked, Kind
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.settling import settle_quietly
 from tests.helpers.tables import EngineObjects
+from txnstore.chain import keys
 from txnstore.core.authorization.model import Acl
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import TxnState
@@ -116,6 +117,19 @@ class Kept:
 
     snapshot: Snapshot
     moment: Moment
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What was published at once.
+
+    Attributes:
+        moments: What it may show: one of these.
+        versions: The number of the version of each table that each of the moments has.
+    """
+
+    moments: list[Moment]
+    versions: dict[str, int]
 
 
 @dataclass
@@ -217,6 +231,8 @@ class History:
         self.kept: list[Kept] = []
         #: What the newest tables may show; None before the first publication.
         self.published: list[Moment] | None = None
+        #: All that was published, the newest last.
+        self.publications: list[Publication] = []
         self._open: list[_Open] = []
         self._lives = 0
         #: The steps that are being taken, outermost first.
@@ -783,6 +799,9 @@ class History:
             part.wanted = until
             found = store.delete_records({tp: until})[tp]
             part.log_start = max(part.log_start, found)
+            again = self.model.topics.get(topic.name)
+            if again is not None and number < len(again.parts):  # It may have been created again in the midst of this.
+                again.parts[number].wanted = until
             if found < until:
                 raise DifferenceError("delete_records", f"answers {found} instead of {until}")
 
@@ -793,6 +812,14 @@ class History:
             self.published = self.reading.moments
         elif self._taking[0].name in READS:
             self.published = [self.model.moment()]
+        if self.published is not None:
+            names = [
+                name
+                for name in self.published[0]
+                if all(name in each and each[name].has_table for each in self.published)
+            ]
+            versions = {name: int(self.objects.get(keys.table_hint(name))) for name in names}
+            self.publications.append(Publication(self.published, versions))
 
     def wait(self, store: Store, rng: random.Random) -> None:
         self.clock.advance(rng.choice([1, 1_000, 60_000]))

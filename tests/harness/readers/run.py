@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.harness.readers import answers
 from tests.harness.readers.history import ALONE, CHANGES, READS, Coverage, DifferenceError, History, Step, is_narrow
 from tests.harness.readers.objects import Kind
+from tests.helpers.tables import EngineObjects
+from txnstore.testing import ManualClock
 from txnstore.validation import BlockedReadWarning
 
 #: How often each step is taken.
@@ -65,7 +68,7 @@ _READS = {
     "table": 3,
 }
 #: Readers beside which nothing is done.
-_NEVER_BESIDE = frozenset({"rights", "inspect", "spark"})
+_NEVER_BESIDE = frozenset({"rights", "inspect", "spark", "pyiceberg", "iceberg_scan"})
 #: After the last step: all readers, and one that shares no code with the library.
 _LAST = ("sync", "table", *_READS, "format")
 #: Steps that plan with what they have read, and whose plan may be old when it is carried out.
@@ -142,16 +145,18 @@ def drawn(seed: int, count: int = STEPS, readers: Iterable[str] | None = None, a
             if name in _UPKEEP and rng.random() < 0.6:
                 step = replace(step, at=rng.choice([1, 1, 2, 3]), kind=rng.choice(_KINDS[name]))
         steps.append(step)
-    last = [Step(count + place, name, rng.getrandbits(32)) for place, name in enumerate(_LAST)]
-    last = [step for step in last if readers is None or step.name in {*readers, "sync"}]
+    last = [Step(count + place, name, rng.getrandbits(32)) for place, name in enumerate((*_LAST, *also))]
+    last = [step for step in last if readers is None or step.name in {*readers, *also, "sync"}]
     return [*steps, *last]
 
 
-def run(seed: int, steps: Sequence[Step]) -> tuple[Failure | None, Coverage]:
-    """Run a history."""
+def run(
+    seed: int, steps: Sequence[Step], objects: Callable[[ManualClock], Any] = EngineObjects
+) -> tuple[Failure | None, Coverage]:
+    """Run a history, whose storage ``objects`` makes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BlockedReadWarning)
-        history = History(seed)
+        history = History(seed, objects)
         try:
             for place, step in enumerate(steps):
                 try:
@@ -166,7 +171,7 @@ def run(seed: int, steps: Sequence[Step]) -> tuple[Failure | None, Coverage]:
     return None, history.coverage
 
 
-def shortest(failure: Failure, tries: int = 200) -> Failure:
+def shortest(failure: Failure, tries: int = 200, objects: Callable[[ManualClock], Any] = EngineObjects) -> Failure:
     """Leave out steps, and injected steps, while the history still fails."""
     changed = True
     while changed and tries > 0:
@@ -177,7 +182,7 @@ def shortest(failure: Failure, tries: int = 200) -> Failure:
             alone = [*failure.steps[:place], replace(step, injected=step.injected[1:]), *failure.steps[place + 1 :]]
             for steps in [without, *([alone] if step.injected else [])]:
                 tries -= 1
-                again, _ = run(failure.seed, steps)
+                again, _ = run(failure.seed, steps, objects)
                 if again is not None:
                     failure, changed = again, True
                     break

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.harness.readers.conditions import Condition, Tree
 from tests.harness.readers.faults import FAULTS, SOUGHT, Fault
 from tests.harness.readers.model import Part, Rec, Txn
 from tests.harness.readers.run import Failure, drawn, run, shortest
@@ -61,3 +64,28 @@ def test_only_superseded_records_may_be_cleaned() -> None:
     assert not part.may_be_cleaned(1, keyed, 0)
     assert part.may_be_cleaned(2, {}, 0)
     assert not part.may_be_cleaned(0, {"cleanup.policy": "delete"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("tree", "row", "lacking", "chosen"),
+    [
+        ((">", "x", 5.0), {"x": float("nan")}, set(), {False}),
+        (("not", ("<=", "x", 5.0)), {"x": float("nan")}, set(), {True}),
+        (("!=", "x", 5), {"x": None}, set(), {False}),
+        (("!=", "x", 5), {"x": None}, {"x"}, {False, True}),
+        (("not", (">", "x", 5)), {"x": None}, {"x"}, {False, True}),
+        (("not", ("in", "x", [1, 2])), {"x": None}, set(), {True}),
+        (("not", ("in", "x", [1, 1])), {"x": None}, set(), {False}),
+        (("or", ("null", "x"), (">", "y", 5)), {"x": None, "y": None}, {"x", "y"}, {True}),
+        (("and", (">", "x", 5), ("null", "y")), {"x": None, "y": None}, {"x", "y"}, {False}),
+    ],
+)
+def test_a_condition_of_pyiceberg(tree: Tree, row: dict[str, Any], lacking: set[str], chosen: set[bool]) -> None:
+    """What pyiceberg makes of nulls and of what is not a number, or may make of them where a file lacks the column."""
+    assert {Condition(tree).chooses(row, lacking, found) for found in (False, True)} == chosen
+
+
+def test_further_readers_come_after_the_steps_of_a_history() -> None:
+    steps = drawn(3)
+    assert [step.name for step in drawn(3, readers=["scan"], also=["pyiceberg"])][-3:] == ["sync", "scan", "pyiceberg"]
+    assert drawn(3) == steps

@@ -24,8 +24,9 @@ def main() -> None:
         if request["s3"] is not None:
             connection.execute(_secret(**request["s3"]))
         at = "" if request["snapshot"] is None else f", snapshot_from_id = {request['snapshot']}"
-        where = condition(request, "TIMESTAMPTZ '{}+00'")
-        query = f"SELECT * FROM iceberg_scan('{request['metadata']}'{at}) WHERE {where}"
+        where = request.get("sql", condition(request, "TIMESTAMPTZ '{}+00'"))
+        columns = ", ".join(f'"{name}"' for name in request["columns"]) if "columns" in request else "*"
+        query = f"SELECT {columns} FROM iceberg_scan('{request['metadata']}'{at}) WHERE {where}"
         return connection.execute(query).to_arrow_table()
 
     serve(read)

@@ -18,7 +18,8 @@ import pyarrow as pa
 #: id, or None for the current one; ``after``: only rows that were appended after this snapshot, or None; ``stream``:
 #: the numbers of the versions that a stream reads one after the other, or none; ``where``: a range of rows with
 #: ``partition``, ``column``, ``first`` and ``end``, or None for all; ``s3``: ``endpoint_url``, ``key``, ``secret`` and
-#: ``region``, or None of a folder; ``out``: the path of the Arrow file.
+#: ``region``, or None of a folder; ``out``: the path of the Arrow file. Instead of ``where`` there may be ``filter``, a
+#: pickled tree of :mod:`tests.harness.readers.conditions`, or ``sql``; and the names of the ``columns``.
 Request = dict[str, Any]
 
 
