@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -59,8 +60,9 @@ def _finite(text: str) -> float:
 def _object_of_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        msg = f"the name {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object"
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        msg = f"the name {twice!r} occurs twice in an object"
         raise ValueError(msg)
     return members
 

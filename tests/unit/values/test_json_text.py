@@ -85,3 +85,10 @@ def test_maps_of_arrow_are_objects_or_lists_of_entries() -> None:
         "none": [],
         "null": None,
     }
+
+
+def test_a_name_that_occurs_twice_among_many_is_found_in_one_pass() -> None:
+    """A record of a client: a comparison of each name with each other one held a thread of the gateway for minutes."""
+    names = ",".join(f'"{number}":0' for number in range(100_000))
+    with pytest.raises(ValueError, match="the name '99999' occurs twice in an object"):
+        parse_json(f'{{{names},"99999":1}}')
