@@ -133,6 +133,7 @@ FAULTS = (
             ),
         ),
         seed=1,
+        readers=None,
     ),
     Fault(
         "the retention deletes records by settings that were changed since",
@@ -183,6 +184,7 @@ FAULTS = (
                 "self.high_watermark",
             ),
         ),
+        seed=29,
     ),
     Fault(
         "a clean keeps a record too few",
@@ -205,8 +207,8 @@ FAULTS = (
                 "$batch.first_row",
             ),
         ),
-        seed=9,
-        readers=("sql", "past"),
+        seed=1,
+        readers=None,
     ),
     Fault(
         "a scan reads a segment of several batches from its beginning",
@@ -217,6 +219,7 @@ FAULTS = (
                 "$table.slice(0, $piece.rows)",
             ),
         ),
+        seed=24,
     ),
     Fault(
         "a scan reads a merged segment below the log start",
@@ -227,7 +230,8 @@ FAULTS = (
                 "if False:",
             ),
         ),
-        seed=8,
+        seed=1,
+        readers=None,
     ),
     Fault(
         "a scan does not begin at its start",
@@ -241,6 +245,95 @@ FAULTS = (
         seed=2,
         quick=True,
     ),
+    Fault(
+        "rows have the time of the append of another batch",
+        (
+            (
+                reader._per_row,
+                "np.array($values, np.int64)",
+                "np.array([$values[0]] * len($values), np.int64)",
+            ),
+        ),
+        seed=24,
+    ),
+    Fault(
+        "a query reads a settled segment as if all of its rows were visible",
+        (
+            (
+                views._settled_selects,
+                "if $rows == $first.batch.segment.rows:",
+                "if True:",
+            ),
+        ),
+        seed=30,
+        readers=None,
+    ),
+    Fault(
+        "a query counts offsets from the beginning of the segment",
+        (
+            (
+                views._Branch._offset,
+                "$part.batch.base_offset - $part.batch.first_row",
+                "$part.batch.base_offset",
+            ),
+        ),
+        seed=25,
+        readers=None,
+    ),
+    Fault(
+        "a table loses what was deleted of its files",
+        (
+            (
+                plan.steps,
+                "trim(delete, [$each.file for $each in $plan.trims if $each.file.path in $before.data])",
+                "pass",
+            ),
+        ),
+        seed=41,
+        readers=None,
+    ),
+    Fault(
+        "a scan leaves out slices that a filter of times may match",
+        (
+            (
+                _prune,
+                "& (timestamp <= last)",
+                "& (timestamp <= first)",
+            ),
+        ),
+        seed=8,
+        readers=("scan",),
+        quick=True,
+    ),
+    Fault(
+        "segments have statistics of floats, and filters rely on them",
+        (
+            (
+                parquet._has_statistics,
+                "if pt.is_floating($data_type):",
+                "if False:",
+            ),
+            (
+                views.read_parquet_from,
+                ", can_have_nan = true)",
+                ")",
+            ),
+        ),
+        seed=22,
+        readers=("sql", "duckdb"),
+    ),
+    Fault(
+        "queries use the rights of an earlier moment",
+        (
+            (
+                shared.SharedDatabase.cursor,
+                "$database.rules is not $rules or ",
+                "",
+            ),
+        ),
+        seed=10,
+        readers=("rights",),
+    ),
 )
 
 #: Faults that show in an answer, and that no history of those tried has found yet.
@@ -248,7 +341,8 @@ SOUGHT = (
     Fault(
         "rows are read without columns that the reader does not know",
         (_COLUMNS,),
-        readers=("consume",),
+        readers=None,
+        given=_LOOSE_COPIES,
     ),
     Fault(
         "rows of a wider type are read as the narrower one",
@@ -259,7 +353,8 @@ SOUGHT = (
                 "if False:",
             ),
         ),
-        readers=("consume",),
+        readers=None,
+        given=_LOOSE_COPIES,
     ),
     Fault(
         "a chain that lacks a version of a topic does not get it",
@@ -282,82 +377,12 @@ SOUGHT = (
         ),
     ),
     Fault(
-        "a query reads a settled segment as if all of its rows were visible",
-        (
-            (
-                views._settled_selects,
-                "if $rows == $first.batch.segment.rows:",
-                "if True:",
-            ),
-        ),
-        readers=("sql", "past"),
-    ),
-    Fault(
-        "a query counts offsets from the beginning of the segment",
-        (
-            (
-                views._Branch._offset,
-                "$part.batch.base_offset - $part.batch.first_row",
-                "$part.batch.base_offset",
-            ),
-        ),
-        readers=("sql", "past"),
-    ),
-    Fault(
-        "a scan leaves out slices that a filter of times may match",
-        (
-            (
-                _prune,
-                "& (timestamp <= last)",
-                "& (timestamp <= first)",
-            ),
-        ),
-        readers=("scan",),
-    ),
-    Fault(
-        "rows have the time of the append of another batch",
-        (
-            (
-                reader._per_row,
-                "np.array($values, np.int64)",
-                "np.array([$values[0]] * len($values), np.int64)",
-            ),
-        ),
-    ),
-    Fault(
-        "segments have statistics of floats, and filters rely on them",
-        (
-            (
-                parquet._has_statistics,
-                "if pt.is_floating($data_type):",
-                "if False:",
-            ),
-            (
-                views.read_parquet_from,
-                ", can_have_nan = true)",
-                ")",
-            ),
-        ),
-        readers=("sql", "duckdb"),
-    ),
-    Fault(
         "tables have statistics of floats",
         (
             (
                 parquet._has_statistics,
                 "if pt.is_floating($data_type):",
                 "if False:",
-            ),
-        ),
-        readers=("table",),
-    ),
-    Fault(
-        "a table loses what was deleted of its files",
-        (
-            (
-                plan.steps,
-                "trim(delete, [$each.file for $each in $plan.trims if $each.file.path in $before.data])",
-                "pass",
             ),
         ),
         readers=("table",),
@@ -383,16 +408,5 @@ SOUGHT = (
             ),
         ),
         readers=("table",),
-    ),
-    Fault(
-        "queries use the rights of an earlier moment",
-        (
-            (
-                shared.SharedDatabase.cursor,
-                "$database.rules is not $rules or ",
-                "",
-            ),
-        ),
-        readers=("rights",),
     ),
 )
