@@ -17,16 +17,19 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
+from txnstore.phrases import some
 from txnstore.read.expired import judged
+from txnstore.segment.schema import schema_from_text
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
 from txnstore.sql.interrupts import raise_interrupt
 from txnstore.sql.planning import inspected, inspection_files, inspection_views, not_shown, plan_topic, refused
-from txnstore.sql.statements import quoting_advice
+from txnstore.sql.statements import names_in, quoting_advice
 from txnstore.sql.types import quote
 from txnstore.sql.views import view_names
 from txnstore.threads import ForkLock
+from txnstore.values.maps import has_maps
 
 if TYPE_CHECKING:
     import duckdb
@@ -176,6 +179,29 @@ class Session:
         """What to write instead if the query names topics without the quotation marks that they need; else empty."""
         return quoting_advice(query, self.connection.view(refresh=False).topics)
 
+    def map_advice(self, query: str, error: Exception) -> str:
+        """Which columns of the query have maps, if DuckDB refuses the keys of one and names no column; else empty.
+
+        An older release accepted maps with equal keys, or a null key.
+        """
+        if "Map keys" not in str(error):
+            return ""
+        named = names_in(query)
+        topics = [topic for topic in self.connection.view(refresh=False).sorted_topics() if topic.name.lower() in named]
+        columns = [
+            f"{field.name!r} of topic {topic.name!r}"
+            for topic in topics
+            if topic.schema is not None
+            for field in schema_from_text(topic.schema)
+            if has_maps(field.type)
+        ]
+        if not columns:
+            return ""
+        return (
+            f"The query reads maps of column {some(columns)}; an older release accepted equal keys and null keys. "
+            "Select the column as it is, or without such rows: WHERE len(list_distinct(map_keys(…))) = cardinality(…)."
+        )
+
     @property
     def files(self) -> SegmentFileSystem:
         """The file system of the database."""
@@ -284,6 +310,6 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
             raise judged(session.connection, damage) from damage.__cause__
         if isinstance(error, duckdb.CatalogException):
             error.args = (_OWN_TABLE.sub("", str(error)),)
-        if query is not None and (advice := session.quoting_advice(query)):
+        if query is not None and (advice := session.map_advice(query, error) or session.quoting_advice(query)):
             error.add_note(advice)
         raise

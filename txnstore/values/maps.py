@@ -31,7 +31,7 @@ def check_maps(column: pa.ChunkedArray, name: str) -> None:
     Raises:
         SchemaMismatchError: There is one; the message names the column and the first such row.
     """
-    if not _has_maps(column.type):
+    if not has_maps(column.type):
         return
     first = 0
     for chunk in column.chunks:
@@ -43,18 +43,19 @@ def check_maps(column: pa.ChunkedArray, name: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _has_maps(data_type: pa.DataType) -> bool:
-    return bool(pt.is_map(data_type)) or (pt.is_nested(data_type) and any(map(_has_maps, children(data_type))))
+def has_maps(data_type: pa.DataType) -> bool:
+    """Whether values of the type are, or contain, maps."""
+    return bool(pt.is_map(data_type)) or (pt.is_nested(data_type) and any(map(has_maps, children(data_type))))
 
 
 def wrong_key(array: pa.Array) -> WrongKey | None:
     """The first row with a map that has equal keys or a null key; None if there is none."""
-    return _find(array, np.arange(len(array))) if _has_maps(array.type) else None
+    return _find(array, np.arange(len(array))) if has_maps(array.type) else None
 
 
 def _find(array: Any, rows: npt.NDArray[np.int64]) -> WrongKey | None:
     """The first row with a wrong key; ``rows`` has the row of each element of the array."""
-    if not _has_maps(array.type):
+    if not has_maps(array.type):
         return None
     if array.null_count:  # What is behind a null is no value.
         valid = array.is_valid()

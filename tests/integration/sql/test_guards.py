@@ -261,6 +261,9 @@ def test_a_map_with_equal_keys_of_an_earlier_release_fails_for_its_column_alone(
     assert store.sql(f"SELECT n FROM maps, ({COUNT})").fetchall() == [(1,)]
     with pytest.raises(duckdb.Error, match="Map keys must be unique"):
         store.sql("SELECT m FROM maps").fetchall()
+    with pytest.raises(duckdb.Error, match="Map keys must be unique") as caught:
+        read_table(connection, "SELECT map_from_entries(map_entries(m)) FROM maps")
+    assert "column 'm' of topic 'maps'" in caught.value.__notes__[-1]
     assert read_table(connection, "SELECT m FROM maps")["m"].to_pylist() == [[("a", 1), ("a", 2)]]
     assert store.scan("maps", columns=["m"]).to_table()["m"].to_pylist() == [[("a", 1), ("a", 2)]]
 
