@@ -91,12 +91,12 @@ def compare(history: History, who: str, what: str, candidates: Sequence[Sequence
     if None in problems:
         return
     reading = history.reading
-    if reading is not None and reading.mixed and len(candidates) > 1 and _between(candidates, found):
+    if reading is not None and reading.mixed and len(candidates) > 1 and between(candidates, found):
         return
     raise DifferenceError(who, f"{what}: {problems[0]}" + "".join(f"; or: {problem}" for problem in problems[1:]))
 
 
-def _between(candidates: Sequence[Sequence[Row]], found: Sequence[Row]) -> bool:
+def between(candidates: Sequence[Sequence[Row]], found: Sequence[Row]) -> bool:
     """Whether the rows may be of a moment between two entries of the injected step."""
     before, after = ([(*_place(row), str(row)) for row in rows] for rows in (candidates[0], candidates[-1]))
     there = [(*_place(row), str(row)) for row in found]

@@ -126,10 +126,12 @@ class Publication:
     Attributes:
         moments: What it may show: one of these.
         versions: The number of the version of each table that each of the moments has.
+        mixed: Whether it may also show a moment between entries of what another process did in the midst of it.
     """
 
     moments: list[Moment]
     versions: dict[str, int]
+    mixed: bool
 
 
 @dataclass
@@ -819,7 +821,8 @@ class History:
                 if all(name in each and each[name].has_table for each in self.published)
             ]
             versions = {name: int(self.objects.get(keys.table_hint(name))) for name in names}
-            self.publications.append(Publication(self.published, versions))
+            mixed = len(self.published) > 1 and self.reading is not None and self.reading.mixed
+            self.publications.append(Publication(self.published, versions, mixed))
 
     def wait(self, store: Store, rng: random.Random) -> None:
         self.clock.advance(rng.choice([1, 1_000, 60_000]))
