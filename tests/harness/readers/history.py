@@ -309,7 +309,7 @@ class History:
         except TxnStoreError as error:
             failed = error
             may = self._may_fail(error, step.injected) if reads else self._may_be_refused(error)
-            if not reached or not may:
+            if not _is_outdated(error) and (not reached or not may):
                 raise DifferenceError(step.name, f"failed: {error!r}") from error
         finally:
             process.objects.disarm()
@@ -352,9 +352,7 @@ class History:
         except CorruptionError as error:
             raise DifferenceError(name, f"says that there is damage: {error}") from error
         except TxnStoreError as error:
-            # Another process has created the topic again: records for the old one are refused.
-            refused = isinstance(error, UnknownTopicOrPartitionError) and "recreate" in step.injected[:place]
-            if not refused and (step.name in READS or not self._may_be_refused(error)):
+            if not _is_outdated(error) and (step.name in READS or not self._may_be_refused(error)):
                 raise DifferenceError(name, f"failed: {error!r}") from error
             failed = self._failed_beside = True
         self.look(during=step.name, doubtful=failed)
@@ -841,6 +839,11 @@ class History:
         """Keep a snapshot, which must show the same ever after."""
         moment = self.model.moment()
         self.kept.append(Kept(store.snapshot(), moment))
+
+
+def _is_outdated(error: TxnStoreError) -> bool:
+    """Whether records are for a topic that another process has created again (docs/kafka-differences.md)."""
+    return isinstance(error, UnknownTopicOrPartitionError) and "records for the old topic are refused" in str(error)
 
 
 def _is_unknown(error: duckdb.Error) -> bool:

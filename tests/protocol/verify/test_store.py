@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -362,7 +363,7 @@ _COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
     ids=["no-columns", "key", "timestamp", "type-of-timestamp"],
 )
 def test_a_topic_that_lacks_its_columns_is_named(
-    store: Store, columns: pa.Schema, members: dict[str, str], says: str
+    store: Store, columns: pa.Schema, members: dict[str, Any], says: str
 ) -> None:
     """OBJ-13: an entry of another writer, with valid checksums. What writes rows there says the same."""
     store.create_topic("sound", schema=_COLUMNS, key="id")

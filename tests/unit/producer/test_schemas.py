@@ -200,7 +200,7 @@ def test_producer_finds_the_version_that_accepts_a_row(bench: Bench, change: str
                 table = pa.Table.from_pylist([row])
                 producer.send_table("altered", table if how == "table" else table.to_reader()).result()
 
-        good = {"id": 1, "name": "a"} if created.get("schema") is TYPED else {"id": 1, "x": 0.5}
+        good: dict[str, Any] = {"id": 1, "name": "a"} if created.get("schema") is TYPED else {"id": 1, "x": 0.5}
         good = good if "schema" in created else {"key": b"k", "value": b"x"}
         send(good, how)
         connection_of(bench.store).counts.reset()
