@@ -26,6 +26,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     CorruptionError,
+    OffsetOutOfRangeError,
     SchemaMismatchError,
     TopicAuthorizationError,
     TransactionalIdNotFoundError,
@@ -325,6 +326,8 @@ class History:
             return not {"delete", "recreate"}.isdisjoint(beside)
         if isinstance(error, SchemaMismatchError):  # The columns that are read are those of the life before.
             return "recreate" in beside
+        if isinstance(error, OffsetOutOfRangeError):
+            return not {"delete_records", "retain", "recreate"}.isdisjoint(beside)
         return isinstance(error, TopicAuthorizationError) and "acl" in beside
 
     def _may_be_refused(self, error: TxnStoreError) -> bool:
