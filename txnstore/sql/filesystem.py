@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -134,6 +135,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
+def _without_frames(error: TxnStoreError) -> TxnStoreError:
+    """A copy to keep: a traceback has the frames of a query, and these the database, which owns the file system."""
+    kept = copy(error)
+    kept.__cause__ = error.__cause__
+    return kept
+
+
 class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     """The files of one database, by their path below ``txnseg://``: those that were added. Thread-safe.
 
@@ -144,7 +152,6 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     Attributes:
         access: What the database may read.
-        damage: The last error of the store in a read; DuckDB reports only its text.
         owner: An object that lives as long as the file system, which the database owns.
     """
 
@@ -169,7 +176,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         self._planning = threading.local()
         #: The thread in which DuckDB has got a KeyboardInterrupt from a read, until that is raised again.
         self._interrupted: int | None = None
-        self.damage: TxnStoreError | None = None
+        self._damage: TxnStoreError | None = None
         self.owner: object = None
 
     def add(self, files: Mapping[str, VirtualFile]) -> None:
@@ -188,7 +195,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
     def refuse(self, path: str, reason: TxnStoreError) -> None:
         """Raise an error for each query that reads this path."""
-        self._refused[path] = reason
+        self._refused[path] = _without_frames(reason)
 
     @contextmanager
     def planning(self) -> Iterator[None]:
@@ -205,20 +212,25 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             self._interrupted = None
             raise KeyboardInterrupt from error
 
+    def take_damage(self) -> TxnStoreError | None:
+        """The last error of the store in a read, of which DuckDB reports only the text; it is kept no longer."""
+        damage, self._damage = self._damage, None
+        return damage
+
     @contextmanager
     def _noting(self) -> Iterator[None]:
         """Note why a call of DuckDB failed."""
         try:
             yield
         except TxnStoreError as error:
-            self.damage = error
+            self._damage = _without_frames(error)
             raise
         except KeyboardInterrupt:
             self._interrupted = threading.get_ident()
             raise
 
     def content(self, path: str) -> Content:
-        """Return the bytes of a file; an error of the store is also stored in ``damage``."""
+        """Return the bytes of a file; an error of the store is noted."""
         with self._noting():
             return self._cache.get(path, self._file(path).load)
 
@@ -256,7 +268,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         """
         if path in self._refused:
             if not self._is_planning:
-                raise self._refused[path]
+                raise _without_frames(self._refused[path])
             return path
         local = self._local(path)
         if local is not None:

@@ -299,12 +299,12 @@ def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> 
     import duckdb
 
     session = session_of(database)
-    session.files.damage = None
+    session.files.take_damage()
     try:
         yield
     except duckdb.Error as error:
         session.files.raise_interrupt(error)
-        damage = session.files.damage or session.damaged(error)
+        damage = session.files.take_damage() or session.damaged(error)
         if damage is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
             raise judged(session.connection, damage) from damage.__cause__

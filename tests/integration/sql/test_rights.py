@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import txnstore
 from tests.helpers.connections import connection_of
 from txnstore.errors import TopicAuthorizationError
 from txnstore.sql import emit_views
+from txnstore.sql.filesystem import SegmentFileSystem
 from txnstore.store import Store
 
 ADMIN, ALICE = "User:admin", "User:alice"
@@ -46,6 +48,24 @@ def test_a_topic_without_the_right_to_read_it_raises_and_others_are_shown(stores
     database = alice.duckdb()
     assert database.execute('SELECT value FROM "open"').fetchall() == [(b"shown",)]
     assert b"hidden" not in str(database.execute("SELECT * FROM txn.batches").fetchall()).encode()
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_a_query_of_a_topic_that_is_not_shown_keeps_no_database(stores: tuple[Store, Store], *, sandbox: bool) -> None:
+    """DuckDB owns its file system: what that keeps of a query, such as the frames of its error, would keep both."""
+    _, alice = stores
+    gc.collect()
+    before = _file_systems()
+    for _ in range(3):
+        alice = txnstore.open(alice.url, principal=ALICE)
+        with alice, pytest.raises(TopicAuthorizationError):
+            alice.sql("SELECT * FROM secret", sandbox=sandbox).fetchall()
+    gc.collect()
+    assert _file_systems() == before
+
+
+def _file_systems() -> int:
+    return sum(isinstance(each, SegmentFileSystem) for each in gc.get_objects())
 
 
 def test_a_right_that_comes_or_goes_is_seen_by_the_next_query(stores: tuple[Store, Store]) -> None:
