@@ -141,18 +141,19 @@ class Reading:
 
     Attributes:
         moments: The moment before it began, and the one after the injected step.
+        chains: The number of chains.
         injected: The names of the injected steps that were taken.
     """
 
     moments: list[Moment]
+    chains: int = 1
     injected: tuple[str, ...] = ()
 
     @property
     def mixed(self) -> bool:
         """Whether the injected steps take several entries, between which a reader may look."""
-        return len(self.injected) > 1 or not {"compact", "retain", "settle", "recreate", "small"}.isdisjoint(
-            self.injected
-        )
+        several = {"compact", "retain", "settle", "recreate", "small", *(["append"] if self.chains > 1 else [])}
+        return len(self.injected) > 1 or not several.isdisjoint(self.injected)
 
 
 @dataclass
@@ -289,7 +290,7 @@ class History:
         self._taking, self._failed_beside = [step], False
         reads = step.name in READS
         reached = False
-        self.reading = Reading([self.model.moment()]) if reads or step.name == "sync" else None
+        self.reading = Reading([self.model.moment()], self.chains) if reads or step.name == "sync" else None
 
         def inject() -> None:
             nonlocal reached
