@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
+from tests.mutants.fences import FENCES
 from tests.mutants.mutant import Mutant, collected, passes, recorded
-from tests.mutants.of_fences import _FENCES, FENCES
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_killing_tests_are_collected() -> None:
 @pytest.mark.slow
 def test_late_batch_in_recreated_topic_is_refused_by_either_rule() -> None:
     """Each rule suffices: the fence of the chain, or markers only in the topic of the transaction."""
-    test = _FENCES + "test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers"
+    test = "protocol/chains/test_fences.py::test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers"
     names = (
         "a late batch is not compared with the fence of its chain",
         "a marker is written to a recreated topic",

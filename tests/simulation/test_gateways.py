@@ -11,7 +11,7 @@ from tests.harness.simulation.ranges import Result, one
 from tests.harness.simulation.settings import CLIENTS, NODES, Settings, of_gateways
 from tests.harness.simulation.shrink import shrink
 from tests.harness.simulation.simulation import simulate
-from tests.mutants.of_wire import WIRE
+from tests.mutants.gateways import GATEWAYS
 
 #: The first seeds are part of ``make check``.
 CHECKED, MANY = 6, 30
@@ -59,7 +59,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 @pytest.mark.slow
 def test_a_failure_shrinks() -> None:
     """A fault that two gateways and a member show needs no other actors."""
-    mutant = next(each for each in WIRE if each.name.startswith("an assignment is answered before"))
+    mutant = next(each for each in GATEWAYS if each.name.startswith("an assignment is answered before"))
     with mutant.alive():
         run = shrink(_with_anomalies())
     assert run.anomalies

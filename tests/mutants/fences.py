@@ -1,8 +1,6 @@
-"""Mutants of the fence table of a chain, and of the rules for topics that are deleted and recreated."""
+"""Faults in the fence table of a chain, and in the rules for topics that are deleted and recreated."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from tests.mutants.mutant import Mutant
 from txnstore.coordinator import copies
@@ -24,7 +22,7 @@ FENCES = (
         fences.check_fence,
         "if $producer.epoch < $fence.epoch:",
         "if False:",
-        test=_FENCES + "test_fen_02_late_batch_is_refused_in_recreated_topic",
+        chains=3,
     ),
     Mutant(
         "the first offset of a partition needs the newest catalog",
@@ -52,14 +50,14 @@ FENCES = (
         fences.check_fence,
         "if $fence.held:",
         "if False:",
-        test=_FENCES + "test_tpc_03_batch_added_before_prepare_is_refused_after_it",
+        chains=3,
     ),
     Mutant(
         "a prepare is not written to the other chains",
         Coordinator._hold,
         "$others = chains_of($txn, len(self._chains)) - {$home}",
         "$others = set()",
-        test=_FENCES + "test_tpc_03_batch_added_before_prepare_is_refused_after_it",
+        chains=3,
     ),
     Mutant(
         "a partition is added to a prepared transaction without its coordinator",
@@ -80,7 +78,7 @@ FENCES = (
         fences.with_fence,
         "return replace($state, fences=$state.fences.insert($producer_id, $fence))",
         "return $state",
-        test=_FENCES + "test_fen_02_marker_fences_whole_chain",
+        chains=3,
     ),
     Mutant(
         "an init fences no other chain",
@@ -94,14 +92,14 @@ FENCES = (
         DecidedTransaction.names,
         "not $topic_ids or $topic.topic_id in $topic_ids",
         "True",
-        test=_FENCES + "test_end_07_marker_is_not_written_to_recreated_topic",
+        chains=3,
     ),
     Mutant(
         "a closed topic accepts records",
         log_appending.partition_of,
         "if $partition is not None and $state.is_closed($state.topics[$tp.topic]):",
         "if False:",
-        test=_FENCES + "test_deletion_fails_if_chain_cannot_close_topic",
+        chains=3,
     ),
     Mutant(
         "a topic is deleted before other chains close it",
@@ -124,19 +122,4 @@ FENCES = (
         "return",
         test=_FENCES + "test_off_18_offsets_of_topic_unknown_to_chain_of_group",
     ),
-)
-
-#: The same faults for the simulation, where registrations arrive late and the topic has several lives.
-_SIMULATED = (
-    "a late batch is not compared with the fence of its chain",
-    "a prepared transaction accepts late batches in other chains",
-    "a prepare is not written to the other chains",
-    "a marker fences only its own partition",
-    "a marker is written to a recreated topic",
-    "a closed topic accepts records",
-)
-SIMULATED_FENCES = tuple(
-    replace(mutant, name=f"{mutant.name} (simulated)", test=None, chains=3)
-    for mutant in FENCES
-    if mutant.name in _SIMULATED
 )

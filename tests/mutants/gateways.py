@@ -1,4 +1,4 @@
-"""Mutants that the world of gateways detects: sessions and groups of clients that go from one gateway to the other."""
+"""Faults that the world of gateways detects: sessions and groups of clients that go from one gateway to the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from txnstore.core.groups import classic as rules_of_classic
 from txnstore.core.groups import membership
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules
-from txnstore.core.transactions.sessions import identity_to_end
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.groups import coordinator
 from txnstore.gateway.groups.classic import ClassicGroup
@@ -24,15 +23,14 @@ _CLASSIC = {"actors": (*NODES, "classic:c/1", "classic:c/2", "classic:c/3"), "pa
 _EPOCHS = {"actors": (*NODES, "epochs:k/1", "epochs:k/2", "epochs:k/3"), "pace_ms": 1_000, "partitions": 3}
 _KINDS = {"actors": (*NODES, "classic:m/1", "epochs:m/2", "native:m/3"), "pace_ms": 200}
 _TRANSACTIONS = {"actors": (*NODES, "wire:w1/1", "wire:w1/2"), "pace_ms": 1_000}
-_SESSIONS = "unit/gateway/test_sessions.py::"
 _ALONE = {"actors": (*NODES, "wire:w1/1"), "pace_ms": 200}
 
 
 def _mutant(name: str, function: Any, old: str, new: str, settings: Any, chains: int = 1) -> Mutant:
-    return Mutant(f"{name} (gateways)", function, old, new, chains, settings=settings, gateways=True)
+    return Mutant(name, function, old, new, chains, settings=settings, gateways=True)
 
 
-WIRE = (
+GATEWAYS = (
     # Classic groups ---------------------------------------------------------------------------------------------------
     _mutant(
         "an assignment is answered before its generation is stored",
@@ -57,7 +55,7 @@ WIRE = (
         _CLASSIC,
     ),
     _mutant(
-        "a coordinator whose generation was refused goes on",
+        "a coordinator whose generation was refused continues",
         GroupCoordinator._store,
         "    self._drop($live, $code)\n",
         "    self._act($live, $live.machine.stored(self._now()))\n",
@@ -129,7 +127,7 @@ WIRE = (
         _EPOCHS,
     ),
     _mutant(
-        "a member is told its targets, whoever holds them",
+        "a member gets its targets, also those that others hold",
         ConsumerGroups._answered,
         "assignment_of(self._view, $membership.assigned)",
         "assignment_of(self._view, "
@@ -194,41 +192,5 @@ WIRE = (
         "zip($taken, $answers, strict=True)",
         "zip($taken, reversed($answers), strict=True)",
         _TRANSACTIONS,
-    ),
-    # The simulation brings no request of these late, so that the moment has to be met.
-    Mutant(
-        "a request is mapped by what is known when it has waited",
-        Sessions.identity,
-        "self._freshness.view_at_arrival",
-        "self._freshness.view",
-        test=_SESSIONS + "test_offsets_that_their_client_has_given_up_do_not_get_into_the_next_transaction[True]",
-    ),
-    Mutant(
-        "a request of a client that is not known is mapped by what a look finds",
-        Sessions.identity,
-        "if $newest != $client:",
-        "if False:",
-        test=_SESSIONS + "test_a_batch_that_its_client_has_given_up_does_not_get_into_the_next_transaction",
-    ),
-    Mutant(
-        "a gateway that does not know a client refuses requests of its first transaction",
-        Sessions.identity,
-        "if $newest != $client:",
-        "if True:",
-        test=_SESSIONS + "test_a_batch_of_the_first_transaction_of_a_client_that_is_not_known_is_not_repeated",
-    ),
-    Mutant(
-        "an end is for the transaction that its look finds",
-        Sessions._check_to_end,
-        "if $newest != $arrived:",
-        "if $arrived is None:",
-        test=_SESSIONS + "test_an_end_that_its_client_has_repeated_elsewhere_does_not_end_the_next_transaction",
-    ),
-    Mutant(
-        "a repeated end is for the next transaction",
-        identity_to_end,
-        "$txn.last_epoch if $txn.in_session and $txn.state in COMPLETED else $txn.epoch",
-        "$txn.epoch",
-        test=_SESSIONS + "test_a_repeated_end_does_not_end_a_transaction_that_begins_before_its_commit",
     ),
 )

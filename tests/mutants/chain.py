@@ -1,0 +1,222 @@
+"""Faults in a chain: who has written an entry, where the chain ends, what a checkpoint holds, whose the store is."""
+
+from __future__ import annotations
+
+from tests.harness.simulation import Mishap
+from tests.harness.simulation.settings import LOSERS, OPERATORS, TENANTS
+from tests.mutants.mutant import Mutant
+from txnstore.chain.boundary import Boundaries
+from txnstore.chain.chain import Chain
+from txnstore.chain.chains import Chains
+from txnstore.chain.checkpoints import document
+from txnstore.chain.checkpoints.checkpoint import hint_of_this_store
+from txnstore.chain.checkpoints.saver import Saver
+from txnstore.chain.identity import Identity
+from txnstore.chain.loading import Loader
+from txnstore.chain.past import Past
+from txnstore.chain.tail import Tail
+from txnstore.connection import create_connection
+from txnstore.storage.base import Claim
+
+_READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}
+_HOLES = {**_READERS, "hidden": 0.3, "jumps": 0.0}
+_GAPS = {
+    "actors": ("producer:a/1", "producer:b/1", "plain:p/1", "committed:r/1", "scan:s/1", *LOSERS),
+    "operations": 12,
+    "pace_ms": 5_000,
+    "jumps": 0.0,
+    "checkpoint_every": 8,
+}
+_INTERRUPTS = {"actors": ("producer:a/1", "producer:b/1", "plain:p/1"), "interrupts": 0.3, "operations": 6}
+_LOSSES = {"syncs": 0.1, "losses": 4, "operations": 6}
+#: Creates and reads that something else than the store answers.
+_ELSEWHERE = {"elsewhere": 0.3, "operations": 6}
+#: Entries are deleted while processes are suspended.
+_FORGOTTEN = {
+    "lease_ms": 10_000,
+    "operations": 12,
+    "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "napscan:k/5", "tidy:t/1"),
+}
+#: Stores that are deleted, and replaced by others.
+_SITE = {"actors": TENANTS, "operations": 6, "pace_ms": 200}
+#: Vacuums without other actors that stop them, and files that are misplaced for longer than their grace period.
+_OPERATED = {"actors": ("producer:a/1", "tidy:t/1", "tidy:t/2", "tidy:t/3", *OPERATORS), "operations": 12}
+
+CHAIN = (
+    # Entries ---------------------------------------------------------------------------------------------------------
+    Mutant(
+        "an unknown outcome counts as success",
+        Claim.settle,
+        "except UnknownOutcomeError as $error:",
+        "except UnknownOutcomeError as $error:\n            return self.data",
+    ),
+    Mutant(
+        "commands are not decided again after a conflict",
+        Chain._offer,
+        "if $stored != $attempt.claim.data and line_of($stored) != line_of($attempt.claim.data):",
+        "if False:",
+    ),
+    Mutant(
+        "a refused repetition decides an interrupted create",
+        Claim.settle,
+        "if $refused_so_far:",
+        "if True:",
+        mishaps=(Mishap.BUSY,),
+        settings=_INTERRUPTS,
+    ),
+    Mutant(
+        "an entry whose sync has failed is acknowledged because it is visible",
+        Claim.settle,
+        "if $stored is not None and ($exists or not $visible):",
+        "if $stored is not None:",
+        mishaps=(),
+        settings=_LOSSES,
+    ),
+    Mutant(
+        "a name that is said to exist has the bytes of the process itself",
+        Claim.settle,
+        "$exists = True",
+        "return self.data",
+        mishaps=(),
+        settings=_ELSEWHERE,
+    ),
+    Mutant(
+        "a create that something else has answered is acknowledged",
+        Claim.settle,
+        "self.unknown_outcomes += 1",
+        "return self.data",
+        mishaps=(),
+        settings=_ELSEWHERE,
+    ),
+    # The head --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "the first name without an entry is the end of a chain",
+        Tail._missing,
+        "if $sure and not any($unfolded.values()):",
+        "if False:",
+        mishaps=(),
+        settings=_HOLES,
+    ),
+    Mutant(
+        "a head that was read long ago is trusted",
+        Chain._is_stale,
+        "abs($now - self._head_read_at) > _TRUST_MS",
+        "False",
+        mishaps=(),
+        settings=_HOLES,
+    ),
+    Mutant(
+        "a gap between entries is the end of a chain",
+        Tail._missing,
+        "if all($follower is None for $follower in $unfolded.values()):",
+        "if True:",
+        mishaps=(Mishap.SLOW,),
+        settings=_GAPS,
+    ),
+    Mutant(
+        "a reader does not look whether entries were deleted",
+        Boundaries._is_over,
+        "return $passed >= LEASE_MS",
+        "return False",
+        mishaps=(Mishap.SLOW,),
+        settings=_FORGOTTEN,
+    ),
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "a checkpoint has no open transactions",
+        document._partition,
+        "open_txns=Map($item.open_txns)",
+        "open_txns=Map()",
+    ),
+    Mutant(
+        "a checkpoint has no sequences",
+        document._partition,
+        "producers=Map($item.producers)",
+        "producers=Map()",
+    ),
+    Mutant(
+        "a missing checkpoint leaves the entries after it",
+        Loader.first,
+        "$saved, $window = self._newest() or $saved, None",
+        "$saved = self._newest() or $saved",
+        settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
+    ),
+    Mutant(
+        "the head of a checkpoint is written before its index",
+        Saver._save,
+        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
+        "in [*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)][::-1]:",
+        settings={"checkpoint_every": 8},
+    ),
+    Mutant(
+        "the hint is written before the checkpoint that it names",
+        Saver._save,
+        "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
+        "in [checkpoint.hint_to(self._number, $state.sequence), "
+        "*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)]:",
+        settings={"checkpoint_every": 8},
+    ),
+    # Identity --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "a store that was open once exists for all time",
+        Identity._is_due,
+        "abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS",
+        "False",
+        mishaps=(),
+        settings=_SITE,
+    ),
+    Mutant(
+        "a commit that succeeds shows that the store exists",
+        Chain._commit,
+        "        $confirm()  # Nothing must be acknowledged",
+        "        pass  #",
+        mishaps=(),
+        settings=_SITE,
+    ),
+    Mutant(
+        "a reader does not look whether the store exists",
+        Chains.view,
+        "        $confirm()",
+        "        pass",
+        mishaps=(),
+        settings=_SITE,
+    ),
+    Mutant(
+        "any store.json is that of the open store",
+        Identity.check,
+        "if $store_id != self._keys.store_id:",
+        "if False:",
+        mishaps=(),
+        settings=_SITE,
+    ),
+    Mutant(
+        "a store is created over what is left of another one",
+        create_connection,
+        "                raise\n",
+        "                pass\n",
+        mishaps=(),
+        settings=_OPERATED,
+    ),
+    Mutant(
+        "a process believes the hint of another store",
+        hint_of_this_store,
+        '$document.store_id in ("", $keys.store_id)',
+        "True",
+        mishaps=(),
+        settings=_OPERATED,
+    ),
+    # Earlier snapshots -----------------------------------------------------------------------------------------------
+    Mutant(
+        "an entry of the time itself does not belong to it",
+        Past.last_until,
+        "bisect_right($numbers, $timestamp,",
+        "bisect_right($numbers, $timestamp - 1,",
+    ),
+    Mutant(
+        "a time is found one entry too late",
+        Past.last_until,
+        "return $first + bisect_right(",
+        "return 1 + $first + bisect_right(",
+        chains=3,
+    ),
+)

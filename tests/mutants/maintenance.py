@@ -1,0 +1,52 @@
+"""Faults in maintenance: cleans by key, leases of compactors, vacuums."""
+
+from __future__ import annotations
+
+from tests.harness.simulation.settings import CLEANERS, OPERATORS, SHARERS
+from tests.mutants.mutant import Mutant
+from txnstore.compactor.compact import clean_plan
+from txnstore.compactor.compact.lease import CompactionLease
+from txnstore.compactor.compact.newest import NewestByKey
+from txnstore.compactor.vacuum import soundness
+
+#: Vacuums without other actors that stop them, and files that are misplaced for longer than their grace period.
+_OPERATED = {"actors": ("producer:a/1", "tidy:t/1", "tidy:t/2", "tidy:t/3", *OPERATORS), "operations": 12}
+
+MAINTENANCE = (
+    Mutant(
+        "aborted records supersede others",
+        clean_plan.plan_clean,
+        "if not $is_aborted($batch)",
+        "if True",
+        settings={"actors": CLEANERS},
+    ),
+    Mutant(
+        "the newest record of a key goes",
+        NewestByKey.offsets,
+        "yield $batch.column(0).to_numpy()",
+        "yield $batch.column(0).to_numpy()[1:]",
+        settings={"actors": CLEANERS},
+    ),
+    Mutant(
+        "a clean covers what is undecided",
+        clean_plan.first_uncleanable_offset,
+        "$stable, $lag = $partition.last_stable_offset,",
+        "$stable, $lag = $partition.high_watermark,",
+        settings={"actors": CLEANERS, "operations": 12, "pace_ms": 200},
+    ),
+    Mutant(
+        "a compactor that died holds its partitions without end",
+        CompactionLease._others,
+        "if abs($now - $listed[$key].modified_ms) > $lease.duration_ms:",
+        "if False:",
+        settings={"actors": ("producer:a/1", "plain:p/1", *SHARERS)},
+    ),
+    Mutant(
+        "a vacuum deletes what another store names",
+        soundness.check_no_others,
+        "if $others:",
+        "if False:",
+        mishaps=(),
+        settings=_OPERATED,
+    ),
+)
