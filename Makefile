@@ -102,9 +102,20 @@ layers: $(STAMP) ## One part of check: does every import point inwards?
 reference: $(STAMP) ## One part of check: the site with the API reference, whose links must all resolve
 	$(STEP) $(SPHINX)
 
-.PHONY: test
-test: java $(STAMP) ## Run every test, on all processors
+# Of the long tests each run has one in SAMPLE, which the commit draws.
+SAMPLE ?= 8
+
+.PHONY: test test-all
+test: java $(STAMP) ## Run all quick tests, and one in SAMPLE=8 of the long ones, drawn by the commit: on all processors
+	$(PYTEST) --sample $(SAMPLE)
+
+test-all: java $(STAMP) ## Run every test
 	$(PYTEST)
+
+.PHONY: nightly
+nightly: ## Run all that takes long: every test, seeds, fuzzers, S3 servers, other engines and clients, random faults
+	@$(MAKE) --no-print-directory --keep-going check test-all simulate minio versitygw s3a kafka-tests readers \
+		differential-readers differential corruption fuzz-gateway mutate spark-versions
 
 SEEDS ?= 10000
 FIRST ?= 0

@@ -22,7 +22,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
-pytest_plugins = ["tests.helpers.parallel", "tests.helpers.s3_servers"]
+pytest_plugins = ["tests.helpers.parallel", "tests.helpers.s3_servers", "tests.helpers.sample"]
 
 _NAMES = itertools.count()
 
@@ -35,26 +35,6 @@ hypothesis.settings.register_profile(
     "txnstore", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("txnstore")
-
-
-#: The folders of the tests that ``make check`` runs, without those that are marked as slow.
-CHECKED = tuple(Path(__file__).parent / name for name in ("unit", "protocol", "simulation"))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--after-check", action="store_true", help="leave out the tests that `make check` runs")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--after-check"):
-        return
-    checked = [item for item in items if _is_checked(item)]
-    items[:] = [item for item in items if not _is_checked(item)]
-    config.hook.pytest_deselected(items=checked)
-
-
-def _is_checked(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is None and any(item.path.is_relative_to(folder) for folder in CHECKED)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -88,9 +68,11 @@ def objects(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 3])
 def chains(request: pytest.FixtureRequest) -> int:
-    """How many chains the store of a test has: whatever it does must come to the same with several.
+    """How many chains the store of a test has: the result must be the same with one and with several.
+
+    One chain is what most tests have: those of this fixture are in the sample of the long tests.
 
     A test that counts requests or looks at the entries of one chain says ``@ONE_CHAIN`` (tests/helpers/shell.py).
     """

@@ -22,6 +22,7 @@ _QUICK = [fault for fault in FAULTS if fault.quick]
 
 
 @pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("first", range(0, 50, _EACH))
 def test_all_readers_agree_with_the_model(first: int) -> None:
     for seed in range(first, first + _EACH):
@@ -29,11 +30,13 @@ def test_all_readers_agree_with_the_model(first: int) -> None:
         assert failure is None, shortest(failure)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_history() -> None:
     one, two = (run(3, drawn(3))[1] for _ in range(2))
     assert (one.steps, one.pairs, one.rows) == (two.steps, two.pairs, two.rows)
 
 
+@pytest.mark.slow
 def test_a_reader_without_a_record_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness can fail, and leaves out the steps that it does not need."""
     monkeypatch.setattr(Part, "visible", lambda part, _: [*sorted(part.present.items())[1:]])
@@ -44,6 +47,7 @@ def test_a_reader_without_a_record_is_a_difference(monkeypatch: pytest.MonkeyPat
     assert len(shorter.steps) < min(8, len(failure.steps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", _QUICK, ids=lambda fault: fault.name)
 def test_a_history_finds_the_fault(fault: Fault) -> None:
     assert fault.failure(fault.seed) is not None
