@@ -10,6 +10,7 @@ from tests.harness.simulation.settings import Settings, drawn
 from tests.harness.simulation.world import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 7 else seed for seed in (5, 7, 8)]
 )

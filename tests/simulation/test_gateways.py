@@ -25,6 +25,7 @@ def _anomalies(results: list[Result]) -> list[str]:
     return [f"seed {result.seed}: {anomaly}" for result in results for anomaly in result.anomalies]
 
 
+@pytest.mark.slow
 def test_a_few_seeds_show_no_anomaly() -> None:
     """OFF-06, OFF-07, FEN-01: what gateways tell their clients is in the chain."""
     assert _anomalies(_run(0, CHECKED)) == []

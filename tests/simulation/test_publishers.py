@@ -13,6 +13,7 @@ from tests.harness.simulation.world import World
 _FOUND = (6, 8, 11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 6 else seed for seed in _FOUND])
 def test_tables_show_what_the_entries_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     worlds: list[World] = []

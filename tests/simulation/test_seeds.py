@@ -19,6 +19,7 @@ def _anomalies(results: list[Result]) -> list[str]:
     return [f"seed {result.seed}: {anomaly}" for result in results for anomaly in result.anomalies]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [first if first < CHECKED else pytest.param(first, marks=pytest.mark.slow) for first in range(0, FEW, 6)],
@@ -43,6 +44,7 @@ def test_many_seeds_show_no_anomaly(first: int) -> None:
         assert sum(result.mishaps.get(mishap, 0) for result in results) > AT_ONCE / 20, mishap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 12])
 def test_a_seed_is_one_run(seed: int) -> None:
     """CFG-03: every duration is virtual: the same requests at the same times, with the same answers, each time."""
@@ -61,6 +63,7 @@ def test_a_seed_is_the_same_run_in_another_process(seed: int) -> None:
     assert _digest(seed) == elsewhere
 
 
+@pytest.mark.slow
 def test_no_process_of_a_run_acts_after_it() -> None:
     """The exit of the interpreter leaves the groups of all consumers, which here exist only in a run."""
     before = set(leases._OPEN)

@@ -325,6 +325,7 @@ def test_the_histories_have_all_commands_and_events() -> None:
     assert len(commands) >= 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 8])
 def test_events_of_several_chains_need_no_right_that_their_command_did_not_check(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def commit(store: Store, count: int) -> None:
                 producer.send("out", b"x", partition=0)
 
 
+@pytest.mark.slow
 def test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not() -> None:
     """Alice's entries are at all multiples of the interval: else nobody would write one, and opens read it all."""
     shop = Shop()
@@ -117,6 +118,7 @@ def test_a_process_that_may_maintain_writes_the_checkpoint_that_others_may_not()
                 assert connection_of(newcomer).counts.snapshot().get < CHECKPOINT_EVERY
 
 
+@pytest.mark.slow
 def test_a_process_that_has_just_opened_the_store_writes_overdue_checkpoints_of_all_chains() -> None:
     """It reads the chains at once, so it may read their entries before it knows who may write checkpoints."""
     shop = Shop(3)
@@ -140,6 +142,7 @@ def test_a_process_that_has_just_opened_the_store_writes_overdue_checkpoints_of_
         assert [chain.metrics.checkpoints for chain in chains] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_processes_that_may_maintain_write_one_checkpoint_together() -> None:
     """Each multiple of the interval is the entry of one of them, which writes it; the others know."""
     shop = Shop()

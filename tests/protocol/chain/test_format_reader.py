@@ -49,6 +49,7 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
     assert not {name for name in imported if name.startswith(("txnstore", "tests"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("forgets", [False, True], ids=["all entries", "entries are deleted"])

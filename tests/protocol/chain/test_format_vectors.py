@@ -45,6 +45,7 @@ def test_txnstore_answers_the_vectors(name: str) -> None:
     assert json.loads(json.dumps(answers(store))) == expected(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READABLE)
 def test_the_reader_of_the_format_answers_the_vectors(name: str) -> None:
     """With all events, and with those alone that readers need; from the first entries, and from late checkpoints."""
@@ -63,6 +64,7 @@ def test_a_store_with_an_unknown_feature_for_readers_is_refused_by_its_name() ->
         open_on(bucket_of("refused"), read_only=True, runtime=runtime(ManualClock(vectors.BEGIN_MS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", vectors.STORIES)
 def test_vectors_are_what_their_stories_make(name: str) -> None:
     """Compared by what they answer: another release of Arrow writes other bytes."""
@@ -97,6 +99,7 @@ def batches() -> Iterator[dict[str, Any]]:
                     yield from log["batches"].values()
 
 
+@pytest.mark.slow
 def test_vectors_have_every_kind_of_segment() -> None:
     listed = [*batches()]
     segments = [batch["segment"] for batch in listed]
@@ -120,6 +123,7 @@ def test_vectors_have_events_of_all_types() -> None:
     assert types - EVENT_TYPES == {"RecordsSigned"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", format_reader.READERS)
 def test_no_vector_is_answered_without_an_event_that_readers_need(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is needed: without it, a reader answers some vector otherwise."""
@@ -127,6 +131,7 @@ def test_no_vector_is_answered_without_an_event_that_readers_need(event: str, mo
     assert any(_differs(name) for name in READABLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", format_reader.WRITERS)
 def test_no_checkpoint_is_that_of_a_fold_without_an_event_that_writers_need(
     event: str, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +249,7 @@ def _differs(name: str, *, complete: bool = False, reader: type[Reader] = Reader
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["store.json", "/entries/", "topics/"])
 def test_the_reader_of_the_format_refuses_a_changed_byte(kind: str) -> None:
     """So an equal answer means something."""

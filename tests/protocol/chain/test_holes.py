@@ -30,6 +30,7 @@ def filled(commits: int, checkpoint_every: int = 64) -> MemoryStore:
     return objects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "checkpoint_every"), [(65, 64), (1, 1_000)], ids=["checkpoint", "no checkpoint"])
 def test_missing_entry_is_named_by_open(first: int, checkpoint_every: int) -> None:
     """Wherever it is in a window of requests: at its end, too, where the chain seems to be shorter."""

@@ -70,6 +70,7 @@ def test_an_open_takes_three_round_trips_and_few_requests_beside_the_tail(length
         assert counts.get <= 43 + 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [100, 300, 1_000])
 def test_a_long_tail_is_read_in_windows_of_sixty_four(length: int) -> None:
     state, counts, rounds = _opened(_store(4, 4, length))

@@ -78,6 +78,7 @@ def _history(store: Store, clock: ManualClock, rng: random.Random) -> Iterator[S
         yield connection_of(store).snapshot()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_an_earlier_snapshot_equals_the_one_that_was_pinned_then(store: Store, clock: ManualClock, seed: int) -> None:
     """By its heads and by its time, in a new process, for both isolation levels."""
@@ -348,6 +349,7 @@ def test_records_stay_for_the_grace_period(store: Store, clock: ManualClock) -> 
     assert len(values(reader)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_a_vacuum_keeps_the_checkpoint_before_the_grace_period(one: Store, clock: ManualClock) -> None:
     """So that any snapshot of the grace period costs few entries, however long the chain is."""
@@ -365,6 +367,7 @@ def test_a_vacuum_keeps_the_checkpoint_before_the_grace_period(one: Store, clock
     assert one.snapshot(entry=old[0].heads) == old[0]
 
 
+@pytest.mark.slow
 def test_a_vacuum_without_a_grace_period_keeps_two_checkpoints(one: Store, clock: ManualClock) -> None:
     _grow(one, clock, 300)
     one.vacuum(0)

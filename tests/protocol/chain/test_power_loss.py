@@ -162,6 +162,7 @@ def test_created_store_survives_a_power_cut() -> None:
     open_on(disk, runtime=runtime()).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_acknowledged_records_survive_power_cuts(clock: ManualClock, chains: int, seed: int) -> None:
     """Every third write is shown and not flushed; the power fails after each commit, and everything starts again."""

@@ -119,6 +119,7 @@ def payloads_of(store: Store) -> dict[str, bytes]:
 # What is left of a segment --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @at_once
 def test_a_segment_whose_batches_go_different_ways(
     clock: ManualClock, objects: MemoryStore, chains: int, *, inlined: bool
@@ -338,6 +339,7 @@ def test_a_chain_that_fails_alone_gets_the_same_rows_again(
 # Times and sizes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @at_once
 def test_the_time_of_an_append_is_that_of_its_entry_forever(
     clock: ManualClock, objects: MemoryStore, chains: int, *, inlined: bool

@@ -78,6 +78,7 @@ def whole_or_nothing(look: Callable[[int], dict[bytes, int] | None]) -> None:
     assert shown[-1] == WHOLE[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("markers", [True, False], ids=["markers", "no-markers"])
 @pytest.mark.parametrize("home", range(CHAINS))
 def test_snapshot_is_consistent_with_commit_between_any_two_requests(home: int, *, markers: bool) -> None:
@@ -85,6 +86,7 @@ def test_snapshot_is_consistent_with_commit_between_any_two_requests(home: int, 
     whole_or_nothing(lambda number: Scene(home, markers=markers).snapshot_with_commit_before(number, fresh=False))
 
 
+@pytest.mark.slow
 def test_open_is_consistent_with_commit_between_any_two_requests() -> None:
     """JEP-16, REC-10, TST-15: the same for a process that opens the store, hint, checkpoint and tails."""
     whole_or_nothing(lambda number: Scene(1, markers=True).snapshot_with_commit_before(number, fresh=True))

@@ -256,6 +256,7 @@ def test_a_topic_without_a_key_column_cannot_be_compacted(store: Store) -> None:
         store.alter_topic("typed", config=COMPACT)
 
 
+@pytest.mark.slow
 def test_several_segments_and_a_small_memory(store: Store) -> None:
     """The output is rolled at the target size; too little memory is refused before anything is read."""
     store.create_topic("typed", schema=TYPED, key="id", config=COMPACT)

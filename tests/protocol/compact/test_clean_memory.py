@@ -59,6 +59,7 @@ def peak(segments: int) -> int:
         return int(pool.max_memory()) >> 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_objects")
 def test_a_clean_needs_the_same_memory_for_a_partition_of_any_size() -> None:
     """One segment that is decoded, what stays of it, and a row group that is encoded, besides DuckDB's half."""
@@ -67,6 +68,7 @@ def test_a_clean_needs_the_same_memory_for_a_partition_of_any_size() -> None:
     assert large << 20 <= 3 * (_SEGMENT + Memory(MIN_MEMORY).rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_objects")
 def test_with_a_small_limit_row_groups_are_small() -> None:
     """So that the next clean decodes few rows at a time, too."""

@@ -164,6 +164,7 @@ def _filled(clock: ManualClock) -> MemoryStore:
     return bucket
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_request_leaves_the_old_or_the_new_segments(clock: ManualClock, *, after: bool) -> None:

@@ -86,6 +86,7 @@ def test_an_interrupt_waits_for_the_rows_that_are_being_encoded(more: int) -> No
     assert not left
 
 
+@pytest.mark.slow
 def test_a_clean_with_one_thread_in_its_pool_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task of the pool waits for another one, though each segment waits for the sums of its rows."""
     monkeypatch.setattr(background, "_BLOCK_ROWS", 500)

@@ -201,6 +201,7 @@ class Scene:
         return sorted({row["k"]: row for row in found}.values(), key=lambda row: row["_offset"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "step", "chains"), CASES)
 def test_step_keeps_what_was_acknowledged_by_a_version_that_it_did_not_plan_with(
     change: Change, step: Callable[[Store], None], chains: int
@@ -219,6 +220,7 @@ def test_step_keeps_what_was_acknowledged_by_a_version_that_it_did_not_plan_with
     assert n > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "step"), [(change, step) for change in CHANGES[:3] for step in change.steps])
 def test_step_knows_the_columns_of_rows_whose_chain_was_not_altered(
     change: Change, step: Callable[[Store], None]
@@ -247,6 +249,7 @@ def append_unordered(store: Store, topic: CatalogTopic, row: dict[str, Any]) -> 
     chains[chain_of_partition(tp, len(chains))].submit(command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [compact, settle])
 @pytest.mark.parametrize("change", CHANGES[:2], ids=lambda change: change.name)
 def test_step_refuses_columns_that_it_does_not_know(change: Change, step: Callable[[Store], None]) -> None:
@@ -339,6 +342,7 @@ def test_compaction_plans_again_with_the_topic_that_it_finds_after_its_lease() -
     assert scene.rows() == scene.kept
 
 
+@pytest.mark.slow
 def test_topic_that_is_being_deleted_stops_no_compaction() -> None:
     """Its chain takes no newer copy of it any more, whenever it is closed; all other topics are compacted."""
     for n in range(MANY):

@@ -155,6 +155,7 @@ def test_the_clock_of_the_storage_tells_how_old_records_are(store: Store, clock:
     assert other.retain().partitions == store.retain().partitions == ()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_compactions_join_no_records_of_very_different_ages(store: Store, clock: ManualClock, policy: str) -> None:

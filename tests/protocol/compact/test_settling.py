@@ -186,6 +186,7 @@ def test_eight_settled_segments_become_one(store: Store, clock: ManualClock) -> 
     sound(store)
 
 
+@pytest.mark.slow
 def test_rows_of_many_blocks_and_row_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is decoded together, each partition gets its own rows."""
     monkeypatch.setattr(settling, "_BLOCK_BYTES", 3_000)
@@ -615,6 +616,7 @@ def test_what_a_vacuum_deleted_after_another_settlement_is_no_damage(clock: Manu
         assert (report.batches, report.left, report.errors) == (0, {T0, T1}, [])
 
 
+@pytest.mark.slow
 def test_a_damaged_settled_segment_stays_and_later_commits_are_settled(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

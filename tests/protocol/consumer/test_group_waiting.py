@@ -99,6 +99,7 @@ def spawning(clock: ManualClock, tasks: list[Callable[[], object]]) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_collected_consumer_leaves_its_group(clock: ManualClock) -> None:
     """The collection itself sends no request: the thread that runs it may hold any lock."""
     tasks: list[Callable[[], object]] = []

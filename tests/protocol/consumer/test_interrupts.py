@@ -114,6 +114,7 @@ def test_second_interrupt_while_positions_are_restored_skips_no_record(
     assert len(list(everywhere(restoring, attempt))) > 10
 
 
+@pytest.mark.slow
 def test_lag_interrupted_anywhere_skips_no_record(clock: ManualClock) -> None:
     """A change of the topic makes it plan again."""
 
@@ -149,6 +150,7 @@ def test_first_poll_of_a_member_interrupted_anywhere_joins_once(clock: ManualClo
     assert len(list(everywhere(SHARING, attempt))) > 20
 
 
+@pytest.mark.slow
 def test_close_interrupted_anywhere_leaves_the_group(clock: ManualClock) -> None:
     def attempt(interrupter: Interrupter) -> bool:
         with full_store(clock) as store:

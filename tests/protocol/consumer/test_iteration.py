@@ -124,6 +124,7 @@ def test_loop_waits_for_a_pending_offset(store: Store, clock: ManualClock) -> No
     assert texts([next(consumer)]) == ["b"]
 
 
+@pytest.mark.slow
 def test_loop_interrupted_anywhere_skips_no_record(store: Store) -> None:
     append(store, *"abc")
     append(store, *"de", tp=T1)

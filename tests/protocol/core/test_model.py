@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +196,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(STEPS, max_size=30))
 def test_core_matches_model(steps: list[tuple[Callable[..., None], *tuple[object, ...]]]) -> None:

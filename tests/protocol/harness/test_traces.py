@@ -31,6 +31,7 @@ def replayed(name: str, chains: int) -> frozenset[str] | None:
         driver.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CHECKED)
 def test_dif_07_store_matches_trace_after_each_operation(name: str, chains: int) -> None:

@@ -58,6 +58,7 @@ def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: s
     assert _stored(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -> None:
     output = _run(tmp_path, "linger=3600", end="import shutil; shutil.rmtree(sys.argv[1])")
     assert output.startswith(LOST)
@@ -77,6 +78,7 @@ def test_open_transaction_is_aborted_when_the_interpreter_exits(tmp_path: Path, 
         assert _stored(tmp_path) == [b"next"]
 
 
+@pytest.mark.slow
 def test_abort_that_fails_at_exit_is_no_loss_of_records_that_were_flushed(tmp_path: Path) -> None:
     end = "producer.flush(); import shutil; shutil.rmtree(sys.argv[1])"
     output = _run(tmp_path, "'id'", "producer.begin_transaction()", end)

@@ -283,6 +283,7 @@ def local(local_store_url: str) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_forked_producer_refuses_every_call_and_parent_continues(local: Store) -> None:
     """OBJ-18: a child must not share producer id and sequence."""
     producer = local.producer("id", buffer_bytes=64)

@@ -87,6 +87,7 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_every_type_goes_through_every_path(clock: ManualClock, place: str) -> None:
     """A row of each type in each place; one topic has all types as columns, as DuckDB and Spark see them together."""

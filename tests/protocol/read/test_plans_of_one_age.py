@@ -180,6 +180,7 @@ FOLLOWING = {spark_stream, assigned, subscribed}
 CHANGES = [Scene.widen, Scene.widen_and_die, Scene.add_partitions, Scene.recreate]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)

@@ -282,6 +282,7 @@ def test_storage_that_does_not_answer_is_a_finding(store: Store, objects: Memory
     assert (finding.severity, finding.command) == (Severity.BAD, "")
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_hints_and_checkpoints_are_judged(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     for number in range(40):

@@ -226,11 +226,13 @@ def run(seed: int, steps: int = 30) -> Counter[str]:
     return world.done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_no_accident_is_silent_and_none_is_for_good(seed: int) -> None:
     run(seed)
 
 
+@pytest.mark.slow
 def test_histories_reach_every_step() -> None:
     """Each of them succeeds and, where it can be, is refused."""
     done = sum((run(seed) for seed in range(100, 118)), Counter())

@@ -55,6 +55,7 @@ def test_sound_store_needs_no_repair_and_nothing_is_written(objects: MemoryStore
     assert bytes_of(objects) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [None, b"", b"garbage", encode(LatestDocument(sequence=3))])
 def test_hint_is_rebuilt(objects: MemoryStore, clock: ManualClock, damage: bytes | None) -> None:
     """Lost, emptied, garbage, and the name of a checkpoint that never was."""

@@ -76,6 +76,7 @@ def test_alarm_in_a_flush_doubles_no_record(error: Exception) -> None:
         producer.close()
 
 
+@pytest.mark.slow
 def test_alarm_anywhere_in_a_commit_is_no_refusal() -> None:
     """Also while the thread waits for another one, which may commit the command after the alarm."""
 

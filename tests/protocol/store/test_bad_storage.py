@@ -259,6 +259,7 @@ with txnstore.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_file_size_limit_of_the_kernel(tmp_path: Path) -> None:
     """A process that may not write files of this size: the same as a full disk, told by the kernel itself."""
     with txnstore.create(tmp_path / "store") as store:

@@ -120,6 +120,7 @@ def test_commit_interrupted_anywhere_can_be_repeated(inlined: bool) -> None:
     assert len(list(everywhere(COMMITTING_INLINED if inlined else COMMITTING, attempt))) > 100
 
 
+@pytest.mark.slow
 def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
@@ -207,6 +208,7 @@ def test_records_outside_a_transaction_that_were_interrupted_are_written_or_thei
     assert len(list(everywhere(SENDING, attempt))) > 100
 
 
+@pytest.mark.slow
 def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() -> None:
     """It was taken out of the queue, and not committed: its caller must not get a success."""
 

@@ -78,6 +78,7 @@ def test_a_range_reads_the_entries_back_to_its_first_offset(store: Store) -> Non
     assert (unread.lines[4].outcome, unread.lines[4].epoch) == ("ABORT", None)
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_what_was_compacted_or_deleted_is_not_invented(store: Store, clock: ManualClock) -> None:
     """A merged batch has no producer; of markers whose entries are deleted only the offsets are left."""

@@ -39,6 +39,7 @@ def test_the_puts_and_gets_of_segments_are_those_of_a_transaction(
     assert taken.get <= sizing.segment_gets(size, partitions) + 3  # and the look at the chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [Load(1, 0.02, 1), Load(4, 0.25, 1), Load(6, 0.05, 10)], ids=str)
 def test_clients_request_what_is_estimated(load: Load) -> None:
     puts, gets = sizing.measure(load, seconds=20)

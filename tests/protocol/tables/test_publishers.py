@@ -69,6 +69,7 @@ def _requests(clock: ManualClock) -> int:
     return len(counting.requests) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_publisher_crashes_at_each_request(clock: ManualClock, after: bool) -> None:
     count = _requests(clock)
@@ -91,6 +92,7 @@ def test_a_publisher_crashes_at_each_request(clock: ManualClock, after: bool) ->
     assert crashes > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PASSING_FAULTS)
 def test_each_request_of_a_publication_fails_once(clock: ManualClock, fault: Fault) -> None:
     count = _requests(clock)
@@ -429,6 +431,7 @@ def test_a_cut_and_its_entries_last_before_readers_see_them(store: Store, clock:
     assert synced == [keys.cut(2)]
 
 
+@pytest.mark.slow
 def test_a_vacuum_keeps_the_version_that_a_hint_named_until_now(
     store: Store, clock: ManualClock, objects: EngineObjects
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_clean_overwrites(store: Store, clock: ManualClock) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_small_commits_that_are_settled_are_not_copied_again(store: Store) -> None:
     for number in range(300):
         commit(store, [b"%d" % number], partition=number % 2)
@@ -504,6 +505,7 @@ def test_another_publisher_finds_the_newest_cut_without_a_list(store: Store, clo
     assert (spent.puts, spent.list) == (0, 0)
 
 
+@pytest.mark.slow
 def test_many_snapshots_are_removed_and_their_manifests_joined(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

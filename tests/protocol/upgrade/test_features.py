@@ -209,6 +209,7 @@ def test_unknown_write_feature_refuses_writers(
         WRITERS[name](store)
 
 
+@pytest.mark.slow
 @CHAINS
 def test_unknown_write_feature_lets_readers_read(bucket: MemoryStore, clock: ManualClock, chains: int) -> None:
     """Also behind a transaction past its timeout, which this release cannot end."""

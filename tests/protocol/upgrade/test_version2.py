@@ -90,6 +90,7 @@ def one() -> Upgrade:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_readers_get_what_the_old_release_gave_them(old: Upgrade) -> None:
     """All records under both isolations, offsets, times, groups, transactions, producers, earlier snapshots."""
     found = as_json(answers(old.reader()))
@@ -99,6 +100,7 @@ def test_readers_get_what_the_old_release_gave_them(old: Upgrade) -> None:
     assert old.written() == []
 
 
+@pytest.mark.slow
 def test_sql_shows_the_same(either: Upgrade) -> None:
     store = either.reader()
     for name, by_isolation in either.answers["records"].items():
@@ -111,6 +113,7 @@ def test_sql_shows_the_same(either: Upgrade) -> None:
             assert as_json(shown) == by_isolation[isolation], (name, isolation)
 
 
+@pytest.mark.slow
 def test_consumers_poll_the_same(either: Upgrade) -> None:
     store = either.reader()
     for name, by_isolation in either.answers["records"].items():
@@ -125,6 +128,7 @@ def test_consumers_poll_the_same(either: Upgrade) -> None:
             assert sorted(polled) == expected, (name, isolation)
 
 
+@pytest.mark.slow
 def test_the_store_verifies(old: Upgrade) -> None:
     report = old.reader().verify(deep=True)
     assert report.violations == ()
@@ -132,11 +136,13 @@ def test_the_store_verifies(old: Upgrade) -> None:
     assert check_view(connection_of(old.reader()).view()) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_to_be_repaired(either: Upgrade) -> None:
     plan = plan_repairs(connection_of(either.reader()), deep=True)
     assert (plan.repairs, plan.lost, plan.past) == ((), (), ())
 
 
+@pytest.mark.slow
 def test_fold_from_the_first_entry_is_what_a_checkpoint_holds(old: Upgrade) -> None:
     """All but the released objects, of which version 2 kept one list with those that are announced.
 
@@ -159,6 +165,7 @@ def _without_first_entries(transactions: Map[str, Transaction]) -> dict[str, Tra
     return {name: replace(txn, first_entry=0) for name, txn in transactions.items()}
 
 
+@pytest.mark.slow
 def test_command_line_reads_it(tmp_path: Path, either: Upgrade) -> None:
     for key, (data, modified_ms) in either.files.items():
         path = tmp_path / key
@@ -218,6 +225,7 @@ def is_new(row: list[Any]) -> bool:
     return "new" in row
 
 
+@pytest.mark.slow
 def test_writers_go_on_in_version_3(old: Upgrade) -> None:
     """What was open ends, all reads as before plus the new, and all that is written is of version 3."""
     ended = {
@@ -254,6 +262,7 @@ def _all_of_version_3(old: Upgrade) -> None:
     assert not [key for key in old.written() if key.endswith(".pack")]
 
 
+@pytest.mark.slow
 def test_maintenance_goes_on(either: Upgrade) -> None:
     """Compactions, retention, checkpoints and vacuums: the same records, and then none of the old packs is there."""
     go_on(either)
@@ -284,6 +293,7 @@ def test_maintenance_goes_on(either: Upgrade) -> None:
     _all_of_version_3(either)
 
 
+@pytest.mark.slow
 def test_packs_and_payloads_in_use_stay(either: Upgrade) -> None:
     """A vacuum without a compaction: what a batch names is needed, wherever version 2 has put it."""
     for _ in range(3):
@@ -299,6 +309,7 @@ def test_packs_and_payloads_in_use_stay(either: Upgrade) -> None:
     assert store.verify(deep=True).violations == ()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_both_versions_give_the_same_state(old: Upgrade) -> None:
     """The states of processes that begin at a checkpoint of version 2, and at one of version 3."""
     go_on(old)

@@ -40,6 +40,7 @@ def _without(value: Any, member: str) -> Any:
 # Deleting -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_entries_go_a_week_and_a_day_later_and_all_records_stay(
     store: Store, objects: MemoryStore, clock: ManualClock
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_history_is_never_shorter_than_the_grace_period(store: Store, clock:
     assert store.vacuum(history=0).announced > 0
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("known", [True, False])
 def test_the_history_of_an_open_transaction_stays(
@@ -142,6 +144,7 @@ def test_two_vacuums_create_one_boundary(store: Store, objects: MemoryStore, clo
     assert connection_of(reopen(store, clock)).chains.boundaries() == [made[1]], "the newest two checkpoints stay"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: MemoryStore) -> None:
     """Readers use them as data and do not fold them, and verify checks their payloads."""
@@ -164,6 +167,7 @@ def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: Me
     assert kept in {item.subject for item in reopen(store, clock).verify().violations}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_an_entry_stays_while_snapshots_may_read_a_segment_in_it(clock: ManualClock, objects: MemoryStore) -> None:
     """RET-09: the grace period begins when the segment is replaced, however old its entry is."""
@@ -193,6 +197,7 @@ def test_an_entry_stays_while_snapshots_may_read_a_segment_in_it(clock: ManualCl
 # The past -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_snapshots_reach_back_to_the_boundary(store: Store, clock: ManualClock) -> None:
     pinned = []
     for _ in range(DAYS):
@@ -217,6 +222,7 @@ def test_snapshots_reach_back_to_the_boundary(store: Store, clock: ManualClock) 
         store.snapshot(entry=(firsts[0] - 1, *firsts[1:]))
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_what_shows_the_history_shows_what_is_left(store: Store, clock: ManualClock) -> None:
     pass_days(store, clock)
@@ -228,6 +234,7 @@ def test_what_shows_the_history_shows_what_is_left(store: Store, clock: ManualCl
     assert bounds == [(first + 1, last, last - first)]
 
 
+@pytest.mark.slow
 def test_what_expires_after_a_week_expires_although_its_entries_are_gone(store: Store, clock: ManualClock) -> None:
     """The age of deleted entries is known by their boundary."""
     commit(store, [b"x"], writer="once")
@@ -260,6 +267,7 @@ def test_what_is_watched_for_longer_than_the_history_expires_by_earlier_boundari
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("which", ["first", "last", "last two", "damaged"])
 def test_lost_boundaries_are_reported_and_written_again(
@@ -288,6 +296,7 @@ def test_lost_boundaries_are_reported_and_written_again(
     assert plan_repairs(Connection(objects, runtime=runtime(clock))).repairs == ()
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("which", ["older", "of the future"])
 def test_a_boundary_that_another_one_was_put_in_place_of_is_written_again(
@@ -313,6 +322,7 @@ def test_a_boundary_that_another_one_was_put_in_place_of_is_written_again(
     assert (numbers(objects), before in boundaries(objects)) == (entries, True)
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_missing_entry_after_the_boundary_is_damage(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     pass_days(store, clock)

@@ -73,6 +73,7 @@ class Racing(Suspending):
 LOST = pytest.mark.parametrize("which", ["first", "middle", "last", "all"])
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @LOST
 def test_a_sleeper_commits_at_the_head_although_boundaries_are_lost(
@@ -91,6 +92,7 @@ def test_a_sleeper_commits_at_the_head_although_boundaries_are_lost(
     assert deleted.isdisjoint(numbers(objects))
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @LOST
 def test_a_sleeper_within_its_commit_acknowledges_nothing_although_boundaries_are_lost(
@@ -111,6 +113,7 @@ def test_a_sleeper_within_its_commit_acknowledges_nothing_although_boundaries_ar
     assert [topic.name for topic in reopen(store, clock).topics()] == ["found", "t"]
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @LOST
 def test_a_reader_that_slept_reads_on_at_the_head_although_boundaries_are_lost(
@@ -123,6 +126,7 @@ def test_a_reader_that_slept_reads_on_at_the_head_although_boundaries_are_lost(
     assert rows(reader) == rows(store)
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_boundary_that_was_lost_and_created_again_does_not_mislead_a_sleeper(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -212,6 +216,7 @@ def test_a_recovery_beside_a_writer_finds_nothing_lost(
 # Stale hints, and backups that were laid over a store -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("which", ["none", "first", "middle", "last", "all"])
 def test_an_old_backup_laid_over_a_store_opens_with_all_records(
@@ -236,6 +241,7 @@ def test_an_old_backup_laid_over_a_store_opens_with_all_records(
     assert values(store)[-1] == b"after"
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_an_old_backup_that_replaced_all_but_newer_entries_opens_as_it_was_and_is_named(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -265,6 +271,7 @@ def test_an_old_backup_that_replaced_all_but_newer_entries_opens_as_it_was_and_i
     assert {key: data for key, data in bytes_of(objects).items() if key in before} == before
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_an_old_backup_that_replaced_all_but_entries_a_few_days_newer_does_not_open(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -339,6 +346,7 @@ def test_a_reader_that_may_not_list_opens_the_store(
     assert record.levelno == logging.INFO, "each of its opens does that, for each chain"
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_the_entries_in_sql_do_not_leave_a_lost_one_out(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     """One that a vacuum has deleted since is left out, with all before it; one that is lost is an error."""
@@ -353,6 +361,7 @@ def test_the_entries_in_sql_do_not_leave_a_lost_one_out(store: Store, objects: M
     assert not history.complete
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_an_old_checkpoint_is_not_believed_by_a_reader_that_may_not_list(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -370,6 +379,7 @@ def test_an_old_checkpoint_is_not_believed_by_a_reader_that_may_not_list(
 # The vacuum -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("which", ["first", "middle"])
 def test_a_vacuum_refuses_to_go_on_where_a_boundary_is_lost(

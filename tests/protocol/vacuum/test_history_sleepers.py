@@ -35,6 +35,7 @@ def store(used_for_days: Store) -> Store:
 # Processes that slept -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_writer_that_has_slept_commits_at_the_head(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     sleeper = reopen(store, clock)
     producer = sleeper.producer()
@@ -46,6 +47,7 @@ def test_a_writer_that_has_slept_commits_at_the_head(store: Store, objects: Memo
     assert deleted.isdisjoint(numbers(objects))
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_writer_that_has_slept_after_an_unknown_outcome_commits_at_the_head(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -61,6 +63,7 @@ def test_a_writer_that_has_slept_after_an_unknown_outcome_commits_at_the_head(
     assert deleted.isdisjoint(numbers(objects))
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_command_does_not_fail_because_of_an_earlier_one(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -74,6 +77,7 @@ def test_a_command_does_not_fail_because_of_an_earlier_one(
     assert [topic.name for topic in reopen(store, clock).topics()] == ["new", "t"]
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_writer_suspended_in_its_commit_acknowledges_nothing(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -95,6 +99,7 @@ def test_a_writer_suspended_in_its_commit_acknowledges_nothing(
     assert keys.entry(0, wrong) in store.vacuum().deleted
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_process_that_has_slept_does_not_read_the_entry_of_another_one(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -111,6 +116,7 @@ def test_a_process_that_has_slept_does_not_read_the_entry_of_another_one(
     assert connection_of(follower).chain.refresh(wrong).sequence > wrong, "not even if it looks no further"
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("suspended", [True, False], ids=["the clocks stand still", "the machine is suspended"])
 def test_a_reader_that_has_slept_reads_on_at_the_head(
@@ -127,6 +133,7 @@ def test_a_reader_that_has_slept_reads_on_at_the_head(
     assert len(rows(reader)) == 4 * DAYS
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_reader_that_sleeps_again_while_it_begins_again(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -147,6 +154,7 @@ def test_a_reader_that_sleeps_again_while_it_begins_again(
     assert len(rows(reader)) == 8 * DAYS
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("commits", [False, True])
 def test_a_process_that_has_slept_does_not_go_back_before_a_damaged_checkpoint(
@@ -168,6 +176,7 @@ def test_a_process_that_has_slept_does_not_go_back_before_a_damaged_checkpoint(
     assert not objects.list(keys.entry(0, older + 1))
 
 
+@pytest.mark.slow
 def test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head(
     clock: ManualClock, objects: MemoryStore
 ) -> None:
@@ -191,6 +200,7 @@ def test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head(
     assert numbers(objects)[0] > 1
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_an_old_checkpoint_that_comes_back_is_not_believed(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -234,6 +244,7 @@ def _offer_in_vain(store: Store, storage: Suspending) -> None:
 # Opening --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
     pass_days(store, clock)
     objects.delete([keys.latest(number) for number in range(len(connection_of(store).chains))])
@@ -252,6 +263,7 @@ def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: Manual
         assert requests == 2, "the last boundary and the next one"
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 @pytest.mark.parametrize("hint", ["old", "newest", "none"])
 def test_a_store_without_a_checkpoint_is_damaged_and_not_empty(
@@ -275,6 +287,7 @@ def test_a_store_without_a_checkpoint_is_damaged_and_not_empty(
     assert not plan_repairs(Connection(objects, runtime=runtime(clock))).opens
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_a_store_that_lost_all_but_its_newest_entries_is_not_empty(
     store: Store, objects: MemoryStore, clock: ManualClock
@@ -289,6 +302,7 @@ def test_a_store_that_lost_all_but_its_newest_entries_is_not_empty(
         reopen(store, clock)
 
 
+@pytest.mark.slow
 @ONE_CHAIN
 def test_the_number_of_a_lost_boundary_is_not_used_again(
     store: Store, objects: MemoryStore, clock: ManualClock

@@ -75,6 +75,7 @@ def test_the_payload_of_an_old_entry_in_use_stays(store: Store, clock: ManualClo
     assert len(payloads(objects)) == 1
 
 
+@pytest.mark.slow
 def test_many_payloads_cost_no_request_each(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
     """They go with their entries, 1,000 in a request."""
     with store.producer("id") as producer:

@@ -167,6 +167,7 @@ class _Endless(MemoryStore):
         return [ObjectInfo(f"topics/t/0/{number:012d}.parquet", 1, 0) for number in numbers]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_objects(clock: ManualClock) -> None:
     objects = _Endless(clock=clock)
     store = new_store(clock, objects)

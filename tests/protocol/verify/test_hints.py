@@ -140,6 +140,7 @@ def test_nothing_is_left_to_report_after_a_recovery(objects: MemoryStore, clock:
     assert _verified(objects, deep=True).ok
 
 
+@pytest.mark.slow
 def test_deleted_history_before_an_old_hint_is_no_damage(objects: MemoryStore, clock: ManualClock) -> None:
     """The entries that it names may be deleted; another object may have the name of one."""
     old = objects.get(keys.latest(0))

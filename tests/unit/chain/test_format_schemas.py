@@ -58,6 +58,7 @@ def test_each_schema_is_listed() -> None:
     assert [name for name in schemas.MODELS if f"[{name}.json]({name}.json)" not in listed] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", schemas.MODELS)
 def test_stored_objects_fit_their_schema(name: str) -> None:
     objects, check = [*stored(name)], validator(name)
@@ -66,6 +67,7 @@ def test_stored_objects_fit_their_schema(name: str) -> None:
         check.validate(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", schemas.MODELS)
 def test_schemas_refuse_what_the_codec_refuses(name: str) -> None:
     """A member that is missing, or of another type: the schema and the codec agree; both ignore unknown members."""

@@ -112,6 +112,7 @@ def written(ends: list[Edge]) -> list[IndexFile]:
     return [IndexFile(f"{this.sequence}", encode_file(last, this)) for last, this in pairwise(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
 def test_files_of_a_checkpoint_are_the_batches_of_its_state(seed: int) -> None:
     """Also after processes have begun with the files of earlier checkpoints."""
@@ -274,6 +275,7 @@ def test_a_checkpoint_writes_only_what_is_new() -> None:
         assert chain.state == state
 
 
+@pytest.mark.slow
 def test_a_writer_notices_that_a_shared_file_is_gone() -> None:
     """An operator deleted all checkpoints: those that a running writer saves afterwards are whole again."""
     objects = MemoryStore()

@@ -187,6 +187,7 @@ def first_commits(incumbents: int, seeds: range, newcomers: int = 1, **more: obj
     return sorted(firsts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upload", [False, True], ids=["in-entry", "upload"])
 @pytest.mark.parametrize("spread", [0.3, 0.05], ids=["jitter", "even"])
 @pytest.mark.parametrize(("incumbents", "median", "longest"), [(4, 12, 40), (8, 16, 40), (16, 20, 60)])

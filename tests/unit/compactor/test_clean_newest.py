@@ -25,6 +25,7 @@ def _fill(newest: NewestByKey) -> list[int]:
     return [int(offset) for offsets in newest.offsets() for offset in offsets]
 
 
+@pytest.mark.slow
 def test_keys_that_do_not_fit_are_spilled(tmp_path: Path) -> None:
     """A quarter of the least memory limit, for more bytes of keys; the folder is deleted at the end."""
     with NewestByKey(MIN_MEMORY // 4, str(tmp_path)) as newest:
@@ -33,6 +34,7 @@ def test_keys_that_do_not_fit_are_spilled(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_too_little_memory_and_no_space_are_clear_errors(tmp_path: Path) -> None:
     with (
         NewestByKey(4 << 20, str(tmp_path)) as newest,

@@ -49,6 +49,7 @@ def _appended(items: list[Range]) -> BatchList[Range]:
     return result
 
 
+@pytest.mark.slow
 @REPEATABLE
 @given(ranges())
 def test_batch_list_contains_appended_batches(items: list[Range]) -> None:
@@ -80,6 +81,7 @@ def test_overlapping_is_a_filter(items: list[Range], start: int, limit: int) -> 
     assert list(BatchList(items).overlapping(start, limit)) == expected
 
 
+@pytest.mark.slow
 @REPEATABLE
 @given(ranges(), st.data())
 def test_replace_is_a_splice(items: list[Range], data: st.DataObject) -> None:

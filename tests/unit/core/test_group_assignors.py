@@ -196,6 +196,7 @@ class Readers:
         return [peer for peer in self.peers.values() if peer.member_id in group(self.world).members]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(steps=work)
 def test_no_partition_has_two_readers(steps: list[tuple[str, int]]) -> None:

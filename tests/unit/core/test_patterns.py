@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def _of(*rules: Acl, super_users: tuple[str, ...] = (), allow_if_no_acl: bool = 
     return Authorization("declared", frozenset(super_users), allow_if_no_acl, Map(dict.fromkeys(rules)))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.lists(acls, max_size=7), st.booleans())
 def test_patterns_allow_the_names_that_the_rules_allow(rules: list[Acl], allow_if_no_acl: bool) -> None:

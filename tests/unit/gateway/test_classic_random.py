@@ -349,6 +349,7 @@ async def scenario(seed: int) -> None:
     assert not world.late
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10))])
 def test_random_histories(block: int) -> None:
     for seed in range(50 * block, 50 * (block + 1)):

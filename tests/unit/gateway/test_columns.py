@@ -85,6 +85,7 @@ def batch_of(records: list[Any], codec: int = 0) -> bytes:
     return kafka_batch([(number, *record) for number, record in enumerate(records)], codec=codec)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(_records, _codecs), min_size=1, max_size=4))
 @settings(max_examples=60)
 def test_all_batches_are_decoded_as_by_aiokafka(batches: list[tuple[list[Any], Codec]]) -> None:
@@ -262,6 +263,7 @@ def test_a_batch_without_records_is_refused() -> None:
 # Compression ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_compressed_records_have_a_limit(codec: Codec) -> None:
     sent = values_batch([bytes(1 << 20)] * 32, codec=codec)
@@ -333,6 +335,7 @@ def read(batches: list[EncodedBatch]) -> list[KafkaRecord]:
 _steps = st.integers(1, 3) | st.sampled_from([64, 8_192, 2**31 - 1, 2**31, 2**40])
 
 
+@pytest.mark.slow
 @given(_records, st.lists(_steps, min_size=8, max_size=8), _codecs, st.integers(1, 20_000), st.integers(1, 8))
 @settings(max_examples=60)
 def test_batches_are_read_back_by_aiokafka(
@@ -387,6 +390,7 @@ def test_a_slice_of_a_table_is_encoded(records: list[Any]) -> None:
 # Fuzz -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_and_damaged_bytes_are_refused_in_bounded_memory() -> None:
     """The checksum of a damaged batch is set anew, so that the damage reaches the decoder."""
     randomness = random.Random(20_26)

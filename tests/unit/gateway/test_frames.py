@@ -78,6 +78,7 @@ def test_the_walk_ends_where_kio_does(api: Api, version: int) -> None:
                     checked_frame(data[:size])
 
 
+@pytest.mark.slow
 def test_the_walk_ends_where_kio_does_in_frames_with_faults() -> None:
     """Where it passed other bytes than kio does, a count could hide."""
     rng = random.Random(11)
@@ -123,6 +124,7 @@ def _topics(count: int) -> dict[str, Any]:
     return {"acks": 1, "topic_data": [{"name": f"t{number}", "partition_data": parts} for number in range(count)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_a_produce_request_has_a_bounded_number_of_partitions(version: int) -> None:
     checked_frame(request_frame(Api.PRODUCE, version, _topics(10_000))[4:])

@@ -8,6 +8,8 @@ import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tests.helpers.gateway_process import request_frame
 from txnstore.gateway.apis import Api
 from txnstore.gateway.server import Server
@@ -60,5 +62,6 @@ def test_a_connection_that_does_nothing_takes_few_bytes() -> None:
     assert 1_000 < asyncio.run(_bytes_of_a_connection(size=0)) < MOST
 
 
+@pytest.mark.slow
 def test_a_connection_keeps_nothing_of_a_large_request() -> None:
     assert 1_000 < asyncio.run(_bytes_of_a_connection(size=60_000)) < MOST

@@ -109,6 +109,7 @@ def executed_lines(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_check_does_linear_work_in_the_length_of_a_history() -> None:
     short, long = big_history(500), big_history(1_000)
     assert check(short) == check(long) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
+import pytest
 from coverage import CoverageData
 
 from tests.harness.mutation.faults import faults_of
@@ -48,6 +49,7 @@ def test_a_fault_changes_its_text_and_nothing_else() -> None:
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE)), fault
 
 
+@pytest.mark.slow
 def test_every_fault_of_the_product_is_python() -> None:
     counts: Counter[str] = Counter()
     for file in product_files():
@@ -58,6 +60,7 @@ def test_every_fault_of_the_product_is_python() -> None:
     assert min(counts[kind] for kind in ("operator", "condition", "bound", "statement", "argument")) > 20
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_mutants_and_the_tests_that_reach_them() -> None:
     data = CoverageData(no_disk=True)
     for test in ("tests/unit/test_a.py::test_wide", "tests/unit/test_b.py::test_narrow"):

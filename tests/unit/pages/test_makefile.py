@@ -6,9 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_each_target_has_rules_for_all_that_it_needs() -> None:
     """A variable that is defined below a rule is empty among the prerequisites of the rule."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")

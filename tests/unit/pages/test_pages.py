@@ -19,6 +19,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_every_must_item_has_a_test_or_a_reason() -> None:
     assert conformance.faults(conformance.sections(), conformance.citations()) == []
 

@@ -270,6 +270,7 @@ def _dataclasses() -> Iterator[tuple[str, dict[str | None, bool]]]:
                     yield node.name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
 
 
+@pytest.mark.slow
 def test_dataclasses_are_frozen_and_have_slots() -> None:
     options = list(_dataclasses())
     assert {name for name, given in options if not given.get("frozen")} == CHANGING

@@ -99,6 +99,7 @@ def test_a_range_of_offsets_fetches_its_row_groups(objects: CountingStore) -> No
     assert moved < part.batch.segment.size // 4 + 2 * BLOCK_BYTES
 
 
+@pytest.mark.slow
 def test_segments_of_one_row_group_count_whole_in_the_window(
     objects: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_small_and_unchecked_segments_are_read_whole() -> None:
     assert not by_ranges(1000 * mb, columns=1, footer_size=None)
 
 
+@pytest.mark.slow
 def test_each_altered_byte_that_is_read_is_found(objects: CountingStore) -> None:
     encoded = encode(table(), row_group_rows=GROUP)
     footer = encoded.footer_size or 0
@@ -151,6 +153,7 @@ def test_each_altered_byte_that_is_read_is_found(objects: CountingStore) -> None
                 fetched(objects, part)
 
 
+@pytest.mark.slow
 def test_each_altered_byte_of_a_whole_read_is_noticed(objects: CountingStore) -> None:
     """By the checksums of blocks, and of the footer; a verification compares the hash of all bytes."""
     encoded = encode(table(), row_group_rows=GROUP)
@@ -257,6 +260,7 @@ def test_the_next_piece_is_fetched_while_one_is_used(objects: CountingStore) -> 
         assert list(one_ahead(pool, opened.share(0, 100))) == []
 
 
+@pytest.mark.slow
 def test_a_consumer_reads_a_large_segment_piece_by_piece(
     objects: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_damage_among_segments_that_are_read_together_is_named(store: Store) -> 
         list(tables)
 
 
+@pytest.mark.slow
 def test_pieces_may_be_read_by_many_threads_at_once() -> None:
     """Wide enough to catch a file object that threads share: pyarrow crashes or mixes up its read cache then."""
     pieces, rows = 16, 2_000

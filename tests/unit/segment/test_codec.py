@@ -88,6 +88,7 @@ def test_encoded_segment_describes_its_bytes(fmt: str) -> None:
     assert "data" not in repr(encoded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", FORMATS)
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 40), st.integers(0, 40))

@@ -76,6 +76,7 @@ def test_rows_without_a_key_change_the_partition_with_each_chunk() -> None:
     bench.router.close()
 
 
+@pytest.mark.slow
 def test_large_partitions_become_several_segments_in_order() -> None:
     """Memory stays bounded by the sizes, and the messages keep the order of the rows."""
     bench = Bench(segment_bytes=8 << 20, buffer_bytes=20 << 20)

@@ -66,6 +66,7 @@ def test_small_tables_are_joined_and_large_ones_cut() -> None:
     assert list(to_batches(iter([]), target)) == []
 
 
+@pytest.mark.slow
 def test_wide_rows_make_smaller_batches() -> None:
     target = spark_schema(pa.schema([("b", pa.binary())]))
     table = pa.table({"b": pa.array([b"x" * (1 << 20)] * 80)})

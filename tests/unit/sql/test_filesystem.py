@@ -199,6 +199,7 @@ def test_threads_that_share_a_file_have_positions_of_their_own(tmp_path: Path, s
         assert file.read() == data[-5:]
 
 
+@pytest.mark.slow
 def test_a_query_moves_only_the_columns_that_it_reads(small_ranges: None) -> None:
     """Of a large segment: the footer once, then the blocks of the columns. What was read is kept."""
     objects = CountingStore(MemoryStore(), log=True)

@@ -11,6 +11,7 @@ import pytest
 from txnstore.testing import RequestLog
 
 
+@pytest.mark.slow
 def test_connections_that_were_just_accepted_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever of them the event loop has begun with: nothing is left to the garbage collector, which would warn."""
     connections: list[object] = []

@@ -79,6 +79,7 @@ def test_only_the_first_client_of_a_process_parses(parsed: Counter[str], connect
     assert first.session is not second.session
 
 
+@pytest.mark.slow
 def test_clients_that_threads_make_at_once_parse_once(parsed: Counter[str], connect: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         clients = list(pool.map(lambda number: connect(key=f"key {number}"), range(8)))
@@ -86,6 +87,7 @@ def test_clients_that_threads_make_at_once_parse_once(parsed: Counter[str], conn
     assert [_key(files) for files in clients] == [f"key {number}" for number in range(8)]
 
 
+@pytest.mark.slow
 def test_a_child_parses_for_itself(parsed: Counter[str], connect: Any) -> None:
     """Its parent may have been in the middle."""
     connect()
@@ -102,6 +104,7 @@ def test_a_child_parses_for_itself(parsed: Counter[str], connect: Any) -> None:
     assert _models(parsed) == 1
 
 
+@pytest.mark.slow
 def test_another_data_path_is_searched(
     parsed: Counter[str], connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ def test_another_data_path_is_searched(
     assert parsed == before
 
 
+@pytest.mark.slow
 def test_a_profile_has_credentials_of_its_own(
     parsed: Counter[str], connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_commit_completes_when_the_store_is_closed_at_the_decision() -> None:
     assert _closed_at(1) == (True, {b"again": PARTITIONS, b"value": PARTITIONS})
 
 
+@pytest.mark.slow
 def test_thread_commits_during_interpreter_exit() -> None:
     """When the main thread has ended, Python's pools take nothing any more; other threads may still be at work."""
     script = """

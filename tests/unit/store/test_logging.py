@@ -232,6 +232,7 @@ def _fields() -> dict[str, set[str]]:
     return fields
 
 
+@pytest.mark.slow
 def test_every_record_has_fields_and_a_constant_message() -> None:
     without = [where for where, own in _fields().items() if not own]
     assert [where for where in without if not re.search(r"(futures|linger|threads)\.py", where)] == []
@@ -239,6 +240,7 @@ def test_every_record_has_fields_and_a_constant_message() -> None:
     assert formatted == []
 
 
+@pytest.mark.slow
 def test_fields_are_those_of_the_page_on_monitoring() -> None:
     page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     table = page.split("### Fields")[1].split("\n## ")[0]

@@ -83,6 +83,7 @@ def _data_file(number: int) -> DataFile:
     return DataFile(f"d{number}", 0, number, number, 1, 1, 0, 0)
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_manifests_have_the_files_that_snapshots_added_and_not_those_that_they_removed(rng: Random) -> None:
     groups: list[Group] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,6 +138,7 @@ def _batches(rng: Random, table: Table, end: int, before: Iterable[Batch]) -> li
     return batches
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_each_publication_shows_what_is_visible_and_appends_each_row_once(rng: Random) -> None:
     table = Table({offset for offset in range(30) if rng.random() < 0.7})

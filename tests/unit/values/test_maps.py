@@ -81,6 +81,7 @@ def test_a_null_key_is_wrong() -> None:
     assert str(WrongKey(0, None)) == "a map with a null key"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -67,6 +67,7 @@ def test_what_python_has_is_a_python_value() -> None:
     assert python_rows(table.to_batches()[0].select([])) == [{}]
 
 
+@pytest.mark.slow
 def test_times_of_all_years_are_those_of_duckdb() -> None:
     draws = random.Random(1)
     days = [draws.randint(-2_000_000, 2_000_000) * draws.choice([1, 300]) for _ in range(300)]

@@ -123,6 +123,7 @@ def test_cells_of_csv_files(kind: pa.DataType, values: st.SearchStrategy[Any], t
     check()
 
 
+@pytest.mark.slow
 def test_texts_of_csv_files_of_python(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
@@ -140,6 +141,7 @@ def test_texts_of_csv_files_of_python(tmp_path: Path) -> None:
     check()
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150)
 def test_nested_columns_of_every_way(data: st.DataObject) -> None:
