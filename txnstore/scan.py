@@ -136,7 +136,7 @@ class Scan:
 
     def to_tables(self) -> Generator[pa.Table]:
         """The result with bounded memory: in tables of a row group at most, or of some small neighbouring segments."""
-        objects = self._connection.objects.with_neighbours({self.topic.name: len(self._partitions)})
+        objects = self._connection.objects.with_read_cache({self.topic.name: len(self._partitions)})
         tables = read_ahead(objects, self._connection.pool, self.plan(), self._reading)
         with expirations(lambda: self._connection):
             if self._filter is None:

@@ -439,14 +439,14 @@ def _tables(parts: OpenParts, sources: Sequence[Slice], projection: Projection) 
         _ClosedError: The connection was closed meanwhile.
     """
     files = _entries(parts, [source for source in sources if source.batch.segment.inlined])
-    neighbours = parts.connection.objects.with_neighbours()
+    objects = parts.connection.objects.with_read_cache()
     for inlined, run in groupby(sources, lambda source: source.batch.segment.inlined):
         if inlined:
             for block in _blocks(run):
                 yield from _taken([(source, files[place_of(source.batch.segment)]) for source in block], projection)
         else:
             yield from in_blocks(
-                read_ahead(neighbours, parts.pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
+                read_ahead(objects, parts.pool, run, projection, window=_BLOCK_BYTES, decode_ahead=False)
             )
 
 

@@ -272,12 +272,12 @@ class Poller:
         turns = dict.fromkeys([tp for tp in self._turn_order if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
         flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
-        near = self._objects.neighbours if self._objects is not None else None
-        if self._objects is None or near is None or near.is_full:
-            self._objects = self._connection.objects.with_neighbours()
-            near = self._objects.neighbours
-        if near is not None:
-            near.partitions = Counter(flow.tp.topic for flow in flows)
+        cache = self._objects.read_cache if self._objects is not None else None
+        if self._objects is None or cache is None or cache.is_full:
+            self._objects = self._connection.objects.with_read_cache()
+            cache = self._objects.read_cache
+        if cache is not None:
+            cache.partitions = Counter(flow.tp.topic for flow in flows)
         polled = drain(flows, self._objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
         if not polled:
             self._objects = None

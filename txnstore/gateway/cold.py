@@ -88,7 +88,7 @@ class ColdBatches:
         #: The batches that are being read.
         self._running: dict[Hashable, asyncio.Task[Stretch]] = {}
         self._memory = Budget(_DECODED_BYTES)
-        self._near: RecentObjects | None = None
+        self._caching: RecentObjects | None = None
 
     async def read(self, topic: CatalogTopic, isolation: Isolation, parts: Sequence[Slice], position: int) -> Stretch:
         """The records from an offset in the first one of these slices on, and perhaps those of further ones.
@@ -146,10 +146,10 @@ class ColdBatches:
 
     def _objects(self) -> RecentObjects:
         """The objects, with what is kept of segments that have several batches, until there is no room for more."""
-        near = self._near
-        if near is None or near.neighbours is None or near.neighbours.is_full:
-            near = self._near = self._services.connection.objects.with_neighbours()
-        return near
+        objects = self._caching
+        if objects is None or objects.read_cache is None or objects.read_cache.is_full:
+            objects = self._caching = self._services.connection.objects.with_read_cache()
+        return objects
 
     # What is kept -----------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from txnstore.segment.schema import (
     timestamps_of,
 )
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.recent import KeptValues, neighbours_of
+from txnstore.storage.recent import KeptValues, read_cache_of
 
 #: What a conversion raises if the bytes have the hash that the chain names, but not the columns of the topic.
 _UNFIT = (*DAMAGE, SchemaMismatchError)
@@ -290,8 +290,8 @@ class OpenSlice:
 def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
-    A segment of several batches is opened once for a caller that keeps neighbours
-    (:meth:`~txnstore.storage.recent.RecentObjects.with_neighbours`), and costs the others no request.
+    A segment of several batches is opened once for a caller with a read cache
+    (:meth:`~txnstore.storage.recent.RecentObjects.with_read_cache`), and costs the others no request.
 
     Args:
         objects: The object store.
@@ -304,11 +304,11 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     """
     segment = part.batch.segment
     file: SegmentFile | None = None
-    near = neighbours_of(objects) if not part.batch.alone else None
-    if near is not None and _in_company(part, near.partitions):
-        tp, decoded = part.tp, near.decoded
+    cache = read_cache_of(objects) if not part.batch.alone else None
+    if cache is not None and _in_company(part, cache.partitions):
+        tp, decoded = part.tp, cache.decoded
         # By all that the chain says of it, which the opening checks.
-        file = near.once(
+        file = cache.once(
             segment, segment.size, lambda: _KeptSegment(open_whole(objects, tp, segment), segment, decoded)
         )
     if file is None and (projection.reads_ranges(part) or (in_parts and has_footer(segment))):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _KEPT_BYTES = 16 << 20
 #: The number of bytes that are kept for a caller that reads many parts of objects: of their beginnings, of what it has
 #: opened, and of what it has decoded of that, each.
-_NEAR_BYTES = 64 << 20
+_READ_CACHE_BYTES = 64 << 20
 #: A request costs more than the transfer of this many bytes at the beginning of an object.
 _BEGINNING_BYTES = 64 << 10
 
@@ -60,7 +60,7 @@ class _Beginnings:
 
 
 class KeptValues:
-    """The values that were used last, by name, up to :data:`_NEAR_BYTES` in total. Thread-safe."""
+    """The values that were used last, by name, up to :data:`_READ_CACHE_BYTES` in total. Thread-safe."""
 
     def __init__(self) -> None:
         #: Guards the fields below.
@@ -83,13 +83,13 @@ class KeptValues:
             if name not in self._by_name:
                 self._size += size
                 self._by_name[name] = value, size
-            while self._by_name and self._size > _NEAR_BYTES:
+            while self._by_name and self._size > _READ_CACHE_BYTES:
                 _, (_, dropped) = self._by_name.popitem(last=False)
                 self._size = self._size - dropped if self._by_name else 0
 
 
-class Neighbours:
-    """What one caller keeps of objects that it reads several parts of, until the memory for that is full. Thread-safe.
+class ReadCache:
+    """What one caller keeps of objects that it reads several parts of, until its memory is full. Thread-safe.
 
     Args:
         partitions: The number of partitions of each topic that it reads, which may have rows in the same objects; None:
@@ -104,7 +104,7 @@ class Neighbours:
     def __init__(self, partitions: Mapping[str, int] | None = None) -> None:
         self.partitions = partitions
         self.is_full = False
-        self.beginnings = _Beginnings(_NEAR_BYTES)
+        self.beginnings = _Beginnings(_READ_CACHE_BYTES)
         self.decoded = KeptValues()
         #: Guards the fields below, and no request.
         self._lock = ForkLock()
@@ -124,7 +124,7 @@ class Neighbours:
                 self._made, self._bytes, self._process = {}, 0, os.getpid()
             task: Task[T] | None = self._made.get(name)
             if task is None:
-                if self._bytes + size > _NEAR_BYTES:
+                if self._bytes + size > _READ_CACHE_BYTES:
                     self.is_full = True
                     return None
                 self._bytes += size
@@ -159,15 +159,15 @@ class RecentObjects:
         self.inner = inner
         #: Those of entries, which were checked.
         self._kept = _Beginnings(_KEPT_BYTES)
-        #: What one caller keeps; None: nothing is read ahead.
-        self.neighbours: Neighbours | None = None
+        #: What one caller keeps; None: it reads nothing ahead.
+        self.read_cache: ReadCache | None = None
 
     @property
     def url(self) -> str:
         """The root URL of the wrapped store, without credentials."""
         return self.inner.url
 
-    def with_neighbours(self, partitions: Mapping[str, int] | None = None) -> RecentObjects:
+    def with_read_cache(self, partitions: Mapping[str, int] | None = None) -> RecentObjects:
         """The same objects, for a caller that reads so many partitions of topics, or any, and then drops this.
 
         The first read of a part of an entry fetches and keeps its beginning, which has the next ones. It was not
@@ -175,7 +175,7 @@ class RecentObjects:
         (:func:`~txnstore.read.reader.open_slice`). Both end when the memory for that is full.
         """
         objects = RecentObjects(self.inner)
-        objects._kept, objects.neighbours = self._kept, Neighbours(partitions)
+        objects._kept, objects.read_cache = self._kept, ReadCache(partitions)
         return objects
 
     def keep(self, key: str, beginning: bytes) -> None:
@@ -190,12 +190,12 @@ class RecentObjects:
         if start is None or end is None:
             return self.inner.get(key, start, end)
         beginning = self._kept.find(key, end)
-        if beginning is None and self.neighbours is not None:
-            near, length = self.neighbours.beginnings, max(end, _BEGINNING_BYTES)
-            beginning = near.find(key, end)
-            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and near.has_room(length):
+        if beginning is None and self.read_cache is not None:
+            kept, length = self.read_cache.beginnings, max(end, _BEGINNING_BYTES)
+            beginning = kept.find(key, end)
+            if beginning is None and (start == 0 or end <= _BEGINNING_BYTES) and kept.has_room(length):
                 beginning = self.inner.get(key, 0, length)
-                near.keep(key, beginning)
+                kept.keep(key, beginning)
         return self.inner.get(key, start, end) if beginning is None else beginning[start:end]
 
     def put(self, key: str, data: bytes) -> None:
@@ -238,6 +238,6 @@ def forget(objects: ObjectStore) -> None:
         objects.forget()
 
 
-def neighbours_of(objects: ObjectStore) -> Neighbours | None:
-    """What the caller keeps that these objects were made for; None if it keeps nothing."""
-    return objects.neighbours if isinstance(objects, RecentObjects) else None
+def read_cache_of(objects: ObjectStore) -> ReadCache | None:
+    """The read cache of the caller that these objects were made for; None if it has none."""
+    return objects.read_cache if isinstance(objects, RecentObjects) else None

@@ -40,7 +40,7 @@ class FileWriter:
 
     def __init__(self, connection: Connection, location: Location, topic: CatalogTopic, partitions: int) -> None:
         self._connection, self._location, self._topic = connection, location, topic
-        self._objects = connection.objects.with_neighbours({topic.name: partitions})
+        self._objects = connection.objects.with_read_cache({topic.name: partitions})
         self._stored = Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
         self._offsets = Projection(topic, [OFFSET_FIELD.name])
 

@@ -85,7 +85,7 @@ def test_what_a_compaction_keeps_is_not_dropped_for_more(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each entry would be gone when the next partition needs it, and be fetched again and again."""
-    monkeypatch.setattr(recent, "_NEAR_BYTES", 4 * recent._BEGINNING_BYTES)
+    monkeypatch.setattr(recent, "_READ_CACHE_BYTES", 4 * recent._BEGINNING_BYTES)
     store.create_topic("wide", partitions=8, config={"inline.bytes": 1 << 20})
     fill(store, 10, random.Random(1).randbytes(5_000))
     other = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))

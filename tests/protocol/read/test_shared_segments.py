@@ -28,7 +28,7 @@ from txnstore.read.reader import Projection, open_slice
 from txnstore.segment.pieces import ParquetSegment
 from txnstore.storage import recent
 from txnstore.storage.memory import MemoryStore
-from txnstore.storage.recent import KeptValues, Neighbours
+from txnstore.storage.recent import KeptValues, ReadCache
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -94,7 +94,7 @@ def test_parts_of_one_partition_in_a_segment_cost_one_request(store: Store) -> N
     connection, projection = connection_of(store), Projection(store.scan("p").topic)
 
     def read() -> None:
-        tables = read_ahead(connection.objects.with_neighbours({"p": 1}), InlineExecutor(), parts, projection)
+        tables = read_ahead(connection.objects.with_read_cache({"p": 1}), InlineExecutor(), parts, projection)
         assert sum(table.num_rows for table in tables) == EACH
 
     assert [*fetched(store, read).values()] == [1]
@@ -112,7 +112,7 @@ def test_a_consumer_without_records_to_read_keeps_no_segments(store: Store) -> N
 def test_a_full_memory_of_a_consumer_is_emptied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has room for one of the segments: each is fetched once all the same, as all partitions advance together."""
     largest = max(item.size for item in connection_of(store).objects.list("topics/"))
-    monkeypatch.setattr(recent, "_NEAR_BYTES", largest)
+    monkeypatch.setattr(recent, "_READ_CACHE_BYTES", largest)
     counts = fetched(store, lambda: polled(store, PARTITIONS * EACH))
     assert len(counts) == FLUSHES
     assert sum(counts.values()) < 2 * PARTITIONS, "without room at the ends of segments alone"
@@ -128,7 +128,7 @@ def test_bytes_after_a_shared_segment_are_damage(store: Store, objects: MemorySt
 def test_a_segment_that_is_described_in_another_way_is_checked_again(store: Store) -> None:
     """What a reader keeps has been checked against one description only."""
     connection, scan = connection_of(store), store.scan("p")
-    objects, projection = connection.objects.with_neighbours({"p": PARTITIONS}), Projection(scan.topic)
+    objects, projection = connection.objects.with_read_cache({"p": PARTITIONS}), Projection(scan.topic)
     first, *_ = scan.plan()
     assert len(open_slice(objects, first, projection)) == 1
     other = replace(first, batch=replace(first.batch, segment=replace(first.batch.segment, size=7)))
@@ -166,7 +166,7 @@ def test_without_room_a_large_segment_is_read_in_parts(
     store.alter_topic("p", config={"segment.own.bytes": 1 << 20})
     fill(store, 15_000)
     total = sum(item.size for item in objects.list("topics/"))
-    monkeypatch.setattr(recent, "_NEAR_BYTES", 1 << 20)
+    monkeypatch.setattr(recent, "_READ_CACHE_BYTES", 1 << 20)
     counts = connection_of(store).counts
     scan = store.scan("p")
     counts.reset()
@@ -178,7 +178,7 @@ def test_without_room_a_large_segment_is_read_in_parts(
 
 
 def test_what_is_asked_for_by_several_threads_is_made_once() -> None:
-    near, made = Neighbours(), list[int]()
+    cache, made = ReadCache(), list[int]()
     begun, go = threading.Event(), threading.Event()
 
     def make() -> str:
@@ -188,7 +188,7 @@ def test_what_is_asked_for_by_several_threads_is_made_once() -> None:
         return "opened"
 
     results: list[str | None] = []
-    threads = [threading.Thread(target=lambda: results.append(near.once("name", 5, make))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: results.append(cache.once("name", 5, make))) for _ in range(2)]
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()
@@ -199,7 +199,7 @@ def test_what_is_asked_for_by_several_threads_is_made_once() -> None:
 
 
 def test_a_child_process_waits_for_no_thread_of_its_parent() -> None:
-    near, results = Neighbours(), list[int | None]()
+    cache, results = ReadCache(), list[int | None]()
     go, begun, made = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> int:
@@ -211,23 +211,23 @@ def test_a_child_process_waits_for_no_thread_of_its_parent() -> None:
         made.set()
         return 2
 
-    parent = threading.Thread(target=near.once, args=("name", 5, slow))
-    child = threading.Thread(target=lambda: results.append(near.once("name", 5, make)))
+    parent = threading.Thread(target=cache.once, args=("name", 5, slow))
+    child = threading.Thread(target=lambda: results.append(cache.once("name", 5, make)))
     parent.start()
     try:
         assert begun.wait(60)
-        near._process = -1  # As a child sees it.
+        cache._process = -1  # As a child sees it.
         child.start()
         assert made.wait(10)
     finally:  # Whatever happened, no thread outlives the test.
         go.set()
         for thread in (parent, child):
             thread.join(60)
-    assert (results, near.once("name", 5, lambda: 3)) == ([2], 2)
+    assert (results, cache.once("name", 5, lambda: 3)) == ([2], 2)
 
 
 def test_the_rows_that_were_used_last_are_kept() -> None:
-    values, half = KeptValues(), recent._NEAR_BYTES // 2
+    values, half = KeptValues(), recent._READ_CACHE_BYTES // 2
     for name in "abc":
         values.keep(name, name.upper(), half)
         assert values.find("a" if name == "b" else name)
@@ -236,14 +236,14 @@ def test_the_rows_that_were_used_last_are_kept() -> None:
 
 def test_what_a_reader_keeps_goes_with_it(store: Store) -> None:
     """Without the collector of cycles, which may come late."""
-    objects = connection_of(store).objects.with_neighbours({"p": PARTITIONS})
+    objects = connection_of(store).objects.with_read_cache({"p": PARTITIONS})
     scan = store.scan("p")
     assert list(read_ahead(objects, InlineExecutor(), scan.plan(), Projection(scan.topic)))
-    near = weakref.ref(objects.neighbours)
+    cache = weakref.ref(objects.read_cache)
     gc.disable()
     try:
         del objects
-        assert near() is None
+        assert cache() is None
     finally:
         gc.enable()
 
@@ -278,23 +278,23 @@ def test_partitions_of_other_topics_make_no_company(store: Store) -> None:
 
 
 def test_what_has_no_room_is_not_made() -> None:
-    near = Neighbours()
-    assert near.once("first", recent._NEAR_BYTES, lambda: 1) == 1
-    assert (near.is_full, near.once("second", 1, lambda: 2), near.is_full) == (False, None, True)
-    assert near.once("first", recent._NEAR_BYTES, lambda: 3) == 1
+    cache = ReadCache()
+    assert cache.once("first", recent._READ_CACHE_BYTES, lambda: 1) == 1
+    assert (cache.is_full, cache.once("second", 1, lambda: 2), cache.is_full) == (False, None, True)
+    assert cache.once("first", recent._READ_CACHE_BYTES, lambda: 3) == 1
 
 
 def test_a_failure_is_not_kept() -> None:
-    near = Neighbours()
+    cache = ReadCache()
 
     def fail() -> int:
         raise StorageError("lost")
 
     for _ in range(2):
         with pytest.raises(StorageError, match="lost"):
-            near.once("name", recent._NEAR_BYTES, fail)
+            cache.once("name", recent._READ_CACHE_BYTES, fail)
     makers = (lambda: 1, lambda: 2)
-    assert [near.once("name", recent._NEAR_BYTES, make) for make in makers] == [1, 1]
+    assert [cache.once("name", recent._READ_CACHE_BYTES, make) for make in makers] == [1, 1]
 
 
 def test_a_piece_is_decoded_once_for_the_partitions_in_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_a_piece_is_decoded_once_for_the_partitions_in_it(store: Store, monkeypa
 
     monkeypatch.setattr(ParquetSegment, "read", counted)
     connection, scan = connection_of(store), store.scan("p")
-    objects = connection.objects.with_neighbours({"p": PARTITIONS})
+    objects = connection.objects.with_read_cache({"p": PARTITIONS})
     tables = read_ahead(objects, InlineExecutor(), scan.plan(), Projection(scan.topic))
     assert sum(table.num_rows for table in tables) == FLUSHES * PARTITIONS * EACH
     assert decoded == [0] * FLUSHES
