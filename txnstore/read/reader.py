@@ -305,7 +305,7 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     segment = part.batch.segment
     file: SegmentFile | None = None
     cache = read_cache_of(objects) if not part.batch.alone else None
-    if cache is not None and _in_company(part, cache.partitions):
+    if cache is not None and _reads_whole_object(part, cache.partitions):
         tp, decoded = part.tp, cache.decoded
         # By all that the chain says of it, which the opening checks.
         file = cache.once(
@@ -341,7 +341,7 @@ class _KeptSegment:
         return table
 
 
-def _in_company(part: Slice, partitions: Mapping[str, int] | None) -> bool:
+def _reads_whole_object(part: Slice, partitions: Mapping[str, int] | None) -> bool:
     """Whether a reader of so many partitions needs about half of the segment of a slice, or has to fetch it whole."""
     segment = part.batch.segment
     if not has_footer(segment):
