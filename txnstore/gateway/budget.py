@@ -1,7 +1,6 @@
 """Bounds the bytes in memory: of requests that are received or under way, and of responses that are not sent.
 
-A client that is slow, or that means harm, waits or loses its connection; it makes nobody else wait for long. Used in
-one event loop.
+Slow or malicious clients wait or lose their connections; no other client waits long for them. Used in one event loop.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Held:
         self.size = 0
 
     @property
-    def is_in_the_way(self) -> bool:
+    def exceeds_share(self) -> bool:
         """Whether the request is received beyond the budget, while others wait."""
         return self._budget.preferred is self and self._budget.is_short
 

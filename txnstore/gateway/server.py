@@ -486,7 +486,7 @@ class _Connection:
         chunks, rest = [first], size - len(first)
         clock, preferred_at = asyncio.get_running_loop().time, None
         while rest:
-            if held.is_in_the_way:
+            if held.exceeds_share:
                 preferred_at = preferred_at or clock()
                 if clock() - preferred_at > PREFERRED_TIME:
                     raise SlowClientError(f"others wait while it sends a request of {size} bytes")
@@ -515,7 +515,7 @@ class _Connection:
                     return await self._stream.read(size)
             except TimeoutError:
                 waited += STEP
-                if waited >= READ_TIMEOUT or held.is_in_the_way:
+                if waited >= READ_TIMEOUT or held.exceeds_share:
                     raise SlowClientError(f"it has not sent {size} bytes of a request in {waited:.0f} s") from None
 
     # Requests ---------------------------------------------------------------------------------------------------------

@@ -78,13 +78,13 @@ def test_a_request_that_waits_and_is_cancelled_is_passed_over() -> None:
         assert budget.preferred is preferred
         waits = [asyncio.create_task(held.add(5)) for held in (third, fourth)]
         await asyncio.sleep(0)
-        assert preferred.is_in_the_way
+        assert preferred.exceeds_share
         waits[0].cancel()
         await asyncio.sleep(0)
         first.release()
         await waits[1]
         assert (third.size, fourth.size, budget.used) == (0, 5, 10)
-        assert not preferred.is_in_the_way
+        assert not preferred.exceeds_share
 
     asyncio.run(scenario())
 
