@@ -337,7 +337,7 @@ class Chain:
                         checkpoint_due = self._commit_round(waiter, leader)
                     following = self._leader
                 leader.has_offered(0)
-                leader.let_go_first(following)
+                leader.yield_to(following)
         if checkpoint_due is not None:
             self._save_later(checkpoint_due)
         return waiter.answer()

@@ -23,10 +23,10 @@ from txnstore.errors import InvalidConfigError, StorageError, TxnStoreError, Unk
 from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim
 
-#: The callers of an entry with at least this many commands let the next leader go first.
-CROWD = 16
+#: The callers of an entry with at least this many commands yield to the next leader.
+BATCH_THRESHOLD = 16
 #: The maximum number of seconds that they wait for it.
-HEAD_START = 0.01
+MAX_YIELD_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Leader:
     """The thread that commits an entry, or that waits until it is its turn.
 
     Many callers that have their answers would compete with the next leader for the interpreter: it would decide its
-    entry when the last of them has prepared another command. So they let it go first, and prepare those commands while
+    entry when the last of them has prepared another command. So they yield to it, and prepare those commands while
     its request is under way.
     """
 
@@ -80,14 +80,14 @@ class Leader:
         self._commands = commands or self._commands
         self._offered.put(None)
 
-    def let_go_first(self, following: Leader) -> None:
+    def yield_to(self, following: Leader) -> None:
         """Wait until the next leader has decided its entry, if the entry of this one had many callers.
 
-        The next leader may need requests before it decides: the wait ends after :data:`HEAD_START`.
+        The next leader may need requests before it decides: the wait ends after :data:`MAX_YIELD_SECONDS`.
         """
-        if following is not self and self._commands >= CROWD:
+        if following is not self and self._commands >= BATCH_THRESHOLD:
             with suppress(Empty):
-                following._offered.get(timeout=HEAD_START)
+                following._offered.get(timeout=MAX_YIELD_SECONDS)
 
 
 @dataclass(slots=True)

@@ -132,8 +132,8 @@ def test_many_callers_let_the_next_leader_go_first(
     objects: MemoryStore, monkeypatch: pytest.MonkeyPatch, crowd_from: int, seconds: float, waits: bool
 ) -> None:
     """Two callers have their answers; the leader of the next entry stands before its decision, and before its PUT."""
-    monkeypatch.setattr("txnstore.chain.group_commit.CROWD", crowd_from)
-    monkeypatch.setattr("txnstore.chain.group_commit.HEAD_START", seconds)
+    monkeypatch.setattr("txnstore.chain.group_commit.BATCH_THRESHOLD", crowd_from)
+    monkeypatch.setattr("txnstore.chain.group_commit.MAX_YIELD_SECONDS", seconds)
     gated, clock = GatedStore(objects), ManualClock()
     with a_chain(gated, clock) as chain, ThreadPoolExecutor(3) as pool:
         leaders, arrived = _announce_leaders(monkeypatch, chain), threading.Semaphore(0)
@@ -171,8 +171,8 @@ def test_many_callers_let_the_next_leader_go_first(
 def test_callers_do_not_wait_for_a_leader_without_an_entry(
     objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txnstore.chain.group_commit.CROWD", 1)
-    monkeypatch.setattr("txnstore.chain.group_commit.HEAD_START", 240)
+    monkeypatch.setattr("txnstore.chain.group_commit.BATCH_THRESHOLD", 1)
+    monkeypatch.setattr("txnstore.chain.group_commit.MAX_YIELD_SECONDS", 240)
     gated = GatedStore(objects)
     with a_chain(gated) as chain, ThreadPoolExecutor(2) as pool:
         leaders = _announce_leaders(monkeypatch, chain)
