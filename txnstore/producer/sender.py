@@ -80,12 +80,12 @@ class Sender:
         self.linger = Linger(self, linger)
         self.closed = False
 
-    def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
-        """The uploaded batches in the order of their seals. Waits for all, or (``crowd_only``) until there is room.
+    def _uploaded(self, *, until_room: bool = False) -> list[Upload]:
+        """The uploaded batches in the order of their seals. Waits for all, or (``until_room``) until there is room.
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
-        registrable, others = self.uploader.collect(crowd_only=crowd_only)
+        registrable, others = self.uploader.collect(until_room=until_room)
         errors = [upload.error for upload in others if upload.error is not None and not upload.batch.settled]
         for upload in others:
             self.outcomes.fail_and_forget([upload], upload.error or TransactionAbortedError("the transaction failed"))
@@ -96,15 +96,15 @@ class Sender:
             raise errors[0]
         return registrable
 
-    def flush(self, *, crowd_only: bool = False) -> None:
+    def flush(self, *, until_room: bool = False) -> None:
         """Upload and register all records that were sent before. Raises the first error.
 
-        ``crowd_only``: only until the buffer has room.
+        ``until_room``: only until the buffer has room.
         """
         try:
             with self._turn.own:
                 try:
-                    self._flush(crowd_only=crowd_only)
+                    self._flush(until_room=until_room)
                 finally:
                     self.outcomes.failures_reported()
         finally:
@@ -113,24 +113,24 @@ class Sender:
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
-        self.flush(crowd_only=True)
+        self.flush(until_room=True)
 
-    def _flush(self, *, crowd_only: bool = False) -> None:
+    def _flush(self, *, until_room: bool = False) -> None:
         manager, accumulator = self._manager, self.accumulator
         if manager.state not in (ManagerState.READY, ManagerState.IN_TRANSACTION):
             return
-        if crowd_only:
+        if until_room:
             accumulator.make_room()
         else:
             accumulator.seal_all()
-        ends = None if crowd_only or manager.transactional else manager.identity
+        ends = None if until_room or manager.transactional else manager.identity
         self._check_timeout()  # Before the first request: nothing of a transaction past its timeout is written.
-        self.uploader.start(keep_last=not crowd_only, ends=ends)
+        self.uploader.start(keep_last=not until_room, ends=ends)
         self._add_partitions()  # While the segments are uploaded.
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
-        self._register(self._uploaded(crowd_only=crowd_only))
-        if not crowd_only and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
+        self._register(self._uploaded(until_room=until_room))
+        if not until_room and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
         accumulator.renew_catalog()

@@ -224,8 +224,8 @@ class Uploader:
                 unstarted.appendleft(upload)
                 return
 
-    def collect(self, *, crowd_only: bool = False) -> tuple[list[Upload], list[Upload]]:
-        """Wait for the uploads of all sealed batches, or, with ``crowd_only``, of the oldest until there is room.
+    def collect(self, *, until_room: bool = False) -> tuple[list[Upload], list[Upload]]:
+        """Wait for the uploads of all sealed batches, or, with ``until_room``, of the oldest until there is room.
 
         Uploads that have not begun run in the calling thread.
 
@@ -236,14 +236,14 @@ class Uploader:
         accumulator = self._accumulator
         registrable: list[Upload] = []
         others: list[Upload] = []
-        while not crowd_only:
+        while not until_room:
             try:
                 upload = accumulator.unstarted[0]
             except IndexError:  # All have begun, or another thread has begun the last one.
                 break
             self.wait_for(upload)
         for upload in list(accumulator.sealed):
-            if crowd_only and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
+            if until_room and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
                 break
             self.wait_for(upload)
             is_registrable = upload.new_batch is not None and not upload.batch.settled
