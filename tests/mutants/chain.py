@@ -100,7 +100,7 @@ CHAIN = (
     Mutant(
         "a head that was read long ago is trusted",
         Chain._is_stale,
-        "abs($now - self._head_read_at) > _TRUST_MS",
+        "abs($now - self._head_read_at) > HEAD_MAX_AGE_MS",
         "False",
         mishaps=(),
         settings=_HOLES,
@@ -168,7 +168,7 @@ CHAIN = (
     Mutant(
         "a commit that succeeds shows that the store exists",
         Chain._commit,
-        "        $confirm()  # Nothing must be acknowledged",
+        "        $confirm()  # 3. An entry",
         "        pass  #",
         mishaps=(),
         settings=_SITE,

@@ -64,8 +64,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The process that commits an entry whose number is a multiple of this one writes a checkpoint of a small state.
 CHECKPOINT_EVERY = 64
-#: After this many milliseconds without a look at the head, the next look makes sure that no entry is missing there.
-_TRUST_MS = 5_000
+#: A head that was read longer ago, in ms, is read with a check that no entry is missing there.
+HEAD_MAX_AGE_MS = 5_000
 
 
 class Chain:
@@ -262,7 +262,7 @@ class Chain:
 
     def _is_stale(self, now: int) -> bool:
         """Whether the last look at the head, or the last commit, is so long ago that an entry may be missing since."""
-        return self._head_read_at is None or abs(now - self._head_read_at) > _TRUST_MS
+        return self._head_read_at is None or abs(now - self._head_read_at) > HEAD_MAX_AGE_MS
 
     def _publish(self, state: State) -> None:
         """Replace the state, unless it is as new: readers and a commit may read the same entry concurrently."""
@@ -415,7 +415,7 @@ class Chain:
         if self._is_stale(self._runtime.clock()):
             self._catch_up(1)  # 2. The next entry must not be written where one is missing.
         if confirm is not None:
-            confirm()  # Nothing must be acknowledged into a store that was deleted: 3.
+            confirm()  # 3. An entry must not be acknowledged if the store was deleted.
         losses = 0
         while True:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))

@@ -19,8 +19,8 @@ from tests.harness.simulation.storage import Bucket
 from tests.helpers.keys import HINTS, chain_number, checkpoint_sequence, entry_sequence, index_range
 from txnstore.chain.chain import CHECKPOINT_EVERY
 
-#: A chain trusts its last look at the head for this time.
-_TRUST_MS = 5_000
+#: A chain reads a head that it read longer ago with a check that no entry is missing there.
+_HEAD_MAX_AGE_MS = 5_000
 
 
 class Holes:
@@ -105,7 +105,7 @@ class Holes:
     def _may_begin(self, chain: int) -> bool:
         """Whether the current look reads three names, and finds all others of these that exist when it asks."""
         proved = self._proved.get(chain)
-        looks = proved is None or self._first_gets.get(chain, proved) - proved > _TRUST_MS
+        looks = proved is None or self._first_gets.get(chain, proved) - proved > _HEAD_MAX_AGE_MS
         alone = chain not in self._since_proof and self._scheduler.now >= self._ends.get(chain, 0)
         return looks and alone  # Three holes in one look would be a head.
 

@@ -5,7 +5,7 @@ happen: no read that succeeds lacks an acknowledged record, and nothing is ackno
 object is there again. So each lost object is put back later, as from a backup, and the checks need no other exception.
 
 A chain cannot notice that its newest entry is missing, so that one is not lost. It makes sure of the names after its
-head only after some time without a look, so an entry must be older than that (:data:`_TRUST_MS`), and no clock jumps.
+head only after some time without a look, so an entry must be older than that (:data:`_OLD_MS`), and no clock jumps.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.harness.simulation.world import Process, World
 from tests.helpers import keys
 from txnstore.storage.base import ObjectInfo
 
-#: Longer than a chain trusts its last look at the head.
-_TRUST_MS = 10_000
+#: More than the maximum age of a head that a chain reads without a check of the entries before it.
+_OLD_MS = 10_000
 _ROUNDS = 12
 
 
@@ -71,7 +71,7 @@ def _kind(bucket: Bucket, item: ObjectInfo) -> str | None:
         return "hint"
     sequence = keys.entry_sequence(key)
     if sequence is not None:
-        old = item.modified_ms <= bucket.now_ms() - _TRUST_MS
+        old = item.modified_ms <= bucket.now_ms() - _OLD_MS
         # Else a loss of power may make it the newest one.
         followed = sequence < bucket.heads.get(chain, 0) and not bucket.is_unsynced(keys.entry(chain, sequence + 1))
         return "entry" if old and followed else None

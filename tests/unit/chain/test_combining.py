@@ -124,15 +124,15 @@ def test_a_committed_command_does_not_wait_for_the_next_entry(objects: MemorySto
 
 
 @pytest.mark.parametrize(
-    ("crowd_from", "seconds", "waits"),
+    ("threshold", "seconds", "waits"),
     [(2, 240, True), (2, 0.01, False), (3, 240, False)],
     ids=["many", "stuck", "few"],
 )
-def test_many_callers_let_the_next_leader_go_first(
-    objects: MemoryStore, monkeypatch: pytest.MonkeyPatch, crowd_from: int, seconds: float, waits: bool
+def test_many_callers_yield_to_the_next_leader(
+    objects: MemoryStore, monkeypatch: pytest.MonkeyPatch, threshold: int, seconds: float, waits: bool
 ) -> None:
     """Two callers have their answers; the leader of the next entry stands before its decision, and before its PUT."""
-    monkeypatch.setattr("txnstore.chain.group_commit.BATCH_THRESHOLD", crowd_from)
+    monkeypatch.setattr("txnstore.chain.group_commit.BATCH_THRESHOLD", threshold)
     monkeypatch.setattr("txnstore.chain.group_commit.MAX_YIELD_SECONDS", seconds)
     gated, clock = GatedStore(objects), ManualClock()
     with a_chain(gated, clock) as chain, ThreadPoolExecutor(3) as pool:
