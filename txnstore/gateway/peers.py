@@ -1,8 +1,8 @@
 """The gateways of a store: which of them live, and which of them leads a chain.
 
 Leaders keep the caches of clients in one place, and the writers of a chain few: its commits then share entries. Nothing
-depends on them: any gateway serves any request but those of group members, and where two take themselves for the
-coordinator of a group, the chain decides.
+depends on them: any gateway serves any request but those of group members, and where two gateways both believe that
+they coordinate a group, the chain decides.
 """
 
 from __future__ import annotations

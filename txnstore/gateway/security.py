@@ -55,11 +55,11 @@ _CERTIFICATE, _KEY = "certificate", "private key"
 
 
 class _LoginError(Exception):
-    """A client is not who it says. It is told no reason; the log is, and has no password.
+    """Authentication failed. The reason is logged and never sent; passwords are not logged.
 
     Args:
         reason: Why.
-        user: Whom it names; empty if it names nobody.
+        user: The user that the client names; empty if it names none.
     """
 
     def __init__(self, reason: str, user: str = "") -> None:

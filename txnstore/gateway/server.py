@@ -4,12 +4,12 @@ The requests of a connection start in the order of their arrival, and their resp
 requests overlap: the next one is read when the batches of the last one are staged. Everything else waits for its
 predecessor, and what follows waits for it.
 
-What has arrived as a whole is carried out, as by a broker, even if the client is gone by then: it may have sent a
-request without an answer, or its leave of a group. Only a fetch ends with its client, and a request of a transaction is
-not begun after it: a client of transactions v1 has the same epoch for all of them, so what it has given up would get
-into the next one. And a process that was suspended carries out no change that was asked for before it woke: its clients
-may have gone on at other gateways, where they have repeated it, and changed more since. It closes their connections;
-what only reads is answered, and those who wait for nothing notice nothing.
+A request that was received completely runs even if its client has disconnected, as at a broker: the client may have
+sent one without an answer, or left its group. Only a fetch ends with its connection, and a request of a transaction does
+not begin after it: a client of transactions v1 has the same epoch for all of them, so a request that it has given up
+would get into the next one. A process that was suspended refuses the changes that were sent before it woke: the clients
+may have repeated them at other gateways, and changed more since. It closes their connections, and answers the requests
+that only read; clients that wait for no answer connect again.
 """
 
 from __future__ import annotations

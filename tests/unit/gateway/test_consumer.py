@@ -462,7 +462,7 @@ def test_a_pause_of_the_gateway_ends_no_session(world: World) -> None:
 
 
 def test_a_member_that_another_gateway_hears_stays(world: World) -> None:
-    """Both take themselves for the coordinator; the chain tells the older one that the member has joined again."""
+    """Both believe that they coordinate; the chain tells the older one that the member has joined again."""
 
     async def main() -> None:
         gateway, other = Gateway(world), Gateway(world)
@@ -627,7 +627,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_members_that_come_and_go_at_two_gateways_share_the_partitions(seed: int) -> None:
-    """Both gateways take themselves for the coordinator, until one is left; then all partitions are owned."""
+    """Both gateways believe that they coordinate, until one is left; then all partitions are owned."""
     world = World(partitions=7)
     world.blind = True
     crowd = Crowd(world, random.Random(seed))

@@ -83,7 +83,7 @@ class Saver:
         """Write a checkpoint in this thread.
 
         Raises:
-            StorageError: An object of it could not be written. Index files may be; they are of no harm.
+            StorageError: An object of it could not be written. Orphaned index files are harmless.
         """
         self._save(state, self._edges.up_to(edge_of(state)))
 

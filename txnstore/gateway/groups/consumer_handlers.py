@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat: the members of groups of KIP-848.
 
 A heartbeat becomes a command only if it changes what the chain has. Sessions are timed here, by the loop's clock; the
-chain is told who is gone. Of two gateways that both take themselves for the coordinator, the chain takes the commands
+chain is told who is gone. Of two gateways that both believe that they coordinate, the chain takes the commands
 of both: nothing that a member may do depends on what a gateway believes. One that does not hear of a member for a whole
 session removes it, and it joins again.
 """
