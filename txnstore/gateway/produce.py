@@ -51,7 +51,7 @@ from txnstore.gateway.records.batch import (
 )
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import check_keyed, rows_from_json
-from txnstore.gateway.repetitions import Line, Repetitions
+from txnstore.gateway.repetitions import ProducerPartition, Repetitions
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import OUTDATED
@@ -105,9 +105,9 @@ class StagedBatch:
     answer: asyncio.Future[tuple[Appended, ...]] | None = field(default=None)
 
     @property
-    def line(self) -> Line:
+    def sender(self) -> ProducerPartition:
         """Its producer, as the client knows it, and its partition."""
-        return _line(self.raw, self.tp)
+        return _sender(self.raw, self.tp)
 
 
 class Produce:
@@ -120,7 +120,7 @@ class Produce:
         self._staged: list[StagedBatch] = []
         self._flusher: asyncio.Task[None] | None = None
         #: The batches of each producer and partition that have no answer, oldest first.
-        self._unanswered: dict[Line, list[StagedBatch]] = {}
+        self._unanswered: dict[ProducerPartition, list[StagedBatch]] = {}
         self._repetitions = Repetitions(asyncio.get_running_loop().time)
         #: The flushes, and the batches that they took.
         self.flushes, self.batches = 0, 0
@@ -166,7 +166,7 @@ class Produce:
             client = self._client(raw, transactional_id if raw.is_transactional else None)
             tp = TopicPartition(found.name, partition.index)
             if raw.producer_id >= 0:
-                self._repetitions.check(_line(raw, tp), raw.base_sequence)
+                self._repetitions.check(_sender(raw, tp), raw.base_sequence)
             is_v1 = raw.is_transactional and request.version < PRODUCE_V2
             producer = await self._identity(client, raw, tp) if is_v1 else client
         except (TxnStoreError, RefusedError) as error:
@@ -175,7 +175,7 @@ class Produce:
         staged = StagedBatch(found, tp, raw, producer, client if is_v1 else None, peer.principal, appended)
         self._staged.append(staged)
         if raw.producer_id >= 0:
-            self._unanswered.setdefault(staged.line, []).append(staged)
+            self._unanswered.setdefault(staged.sender, []).append(staged)
             appended.add_done_callback(partial(self._answered, staged))
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush_all())
@@ -197,7 +197,7 @@ class Produce:
         try:
             return await self._services.sessions.identity(client)
         except _REPEATED as error:
-            self._repetitions.expect(_line(raw, tp), raw.base_sequence, error)
+            self._repetitions.expect(_sender(raw, tp), raw.base_sequence, error)
             raise
 
     def _max_bytes(self, config: TopicConfig) -> int:
@@ -366,17 +366,17 @@ class Produce:
         if not isinstance(error, _REPEATED):
             return
         if staged.raw.producer_id >= 0:
-            self._repetitions.expect(staged.line, staged.raw.base_sequence, error)
-        line = self._unanswered.get(staged.line, [])
-        for behind in line[line.index(staged) + 1 :] if staged in line else ():
+            self._repetitions.expect(staged.sender, staged.raw.base_sequence, error)
+        unanswered = self._unanswered.get(staged.sender, [])
+        for behind in unanswered[unanswered.index(staged) + 1 :] if staged in unanswered else ():
             if behind.answer is None or behind.answer.cancel():  # No commit has taken it.
                 _refuse(behind, error)
 
     def _answered(self, staged: StagedBatch, _: asyncio.Future[Appended]) -> None:
-        line = self._unanswered[staged.line]
-        line.remove(staged)
-        if not line:
-            del self._unanswered[staged.line]
+        unanswered = self._unanswered[staged.sender]
+        unanswered.remove(staged)
+        if not unanswered:
+            del self._unanswered[staged.sender]
 
     def _look_up_refusal(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
         """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
@@ -482,7 +482,7 @@ def _has_failed(staged: StagedBatch) -> bool:
     return staged.appended.done() and not staged.appended.cancelled()
 
 
-def _line(raw: RawBatch, tp: TopicPartition) -> Line:
+def _sender(raw: RawBatch, tp: TopicPartition) -> ProducerPartition:
     """The producer of a batch, as its client knows it, and its partition."""
     return raw.producer_id, raw.producer_epoch, tp
 

@@ -15,11 +15,11 @@ from txnstore.core.model import TopicPartition
 
 #: Seconds for which a client repeats a batch: Kafka's default of ``request.timeout.ms`` of a producer.
 _SECONDS = 30.0
-#: With more lines, those are removed whose client has not repeated its batch in time.
+#: With more refused batches, those are removed whose clients have not repeated them in time.
 _MANY = 1_000
 
-#: A producer id, an epoch and a partition: of these, batches have consecutive sequences.
-Line = tuple[int, int, TopicPartition]
+#: A producer id, an epoch and a partition: the batches of these have consecutive sequences.
+ProducerPartition = tuple[int, int, TopicPartition]
 
 
 class _Refused(NamedTuple):
@@ -39,30 +39,30 @@ class Repetitions:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        #: The first refused batch of each line.
-        self._refused: dict[Line, _Refused] = {}
+        #: The first refused batch of each producer in each partition.
+        self._refused: dict[ProducerPartition, _Refused] = {}
 
-    def expect(self, line: Line, sequence: int, error: Exception) -> None:
+    def expect(self, sender: ProducerPartition, sequence: int, error: Exception) -> None:
         """The batch with this first sequence was refused, and its client repeats it."""
         now = self._clock()
         if len(self._refused) > _MANY:
             self._refused = {each: refused for each, refused in self._refused.items() if now < refused.until}
-        before = self._refused.get(line)
+        before = self._refused.get(sender)
         if before is None or now >= before.until or not _is_behind(sequence, before.sequence):
-            self._refused[line] = _Refused(sequence, copy(error), now + _SECONDS)
+            self._refused[sender] = _Refused(sequence, copy(error), now + _SECONDS)
 
-    def check(self, line: Line, sequence: int) -> None:
+    def check(self, sender: ProducerPartition, sequence: int) -> None:
         """Check that a batch is not behind one that its client has to repeat first.
 
         Raises:
             Exception: It is: the error of that one.
         """
-        refused = self._refused.get(line)
+        refused = self._refused.get(sender)
         if refused is None:
             return
         if self._clock() < refused.until and _is_behind(sequence, refused.sequence):
             raise copy(refused.error)
-        del self._refused[line]
+        del self._refused[sender]
 
 
 def _is_behind(sequence: int, other: int) -> bool:
