@@ -408,7 +408,7 @@ class TablesChangedError(TxnStoreError):
 
 
 class CopiesTooLargeError(InvalidConfigError):
-    """To publish the tables, more rows have to be copied than allowed. A compaction, or the next one, mends it."""
+    """To publish the tables, more rows have to be copied than allowed. Compact the topic."""
 
 
 class StoreError(TxnStoreError):
