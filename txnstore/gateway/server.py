@@ -5,11 +5,11 @@ requests overlap: the next one is read when the batches of the last one are stag
 predecessor, and what follows waits for it.
 
 A request that was received completely runs even if its client has disconnected, as at a broker: the client may have
-sent one without an answer, or left its group. Only a fetch ends with its connection, and a request of a transaction does
-not begin after it: a client of transactions v1 has the same epoch for all of them, so a request that it has given up
-would get into the next one. A process that was suspended refuses the changes that were sent before it woke: the clients
-may have repeated them at other gateways, and changed more since. It closes their connections, and answers the requests
-that only read; clients that wait for no answer connect again.
+sent one without an answer, or left its group. Only a fetch ends with its connection, and a request of a transaction
+does not begin after it: a client of transactions v1 has the same epoch for all of them, so a request that it has given
+up would get into the next one. A process that was suspended carries out no change that was sent before it woke: the
+client may have repeated it at another gateway, and changed more since. It closes the connections of these requests, and
+answers those that only read.
 """
 
 from __future__ import annotations
