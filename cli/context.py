@@ -46,7 +46,7 @@ class App:
     """The shared options of one invocation."""
 
     url: str | None = None
-    principal: str | None = None
+    given_principal: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     debug: bool = False
     out: Output = field(default_factory=Output)
@@ -62,16 +62,16 @@ class App:
             raise click.UsageError(msg)
         return url
 
-    def who(self) -> str:
-        """The principal that asks: ``--principal``, else that of the environment, else nobody.
+    def principal(self) -> str:
+        """The principal that asks: ``--principal``, else that of the environment, else the anonymous one.
 
         Raises:
-            click.UsageError: The one of the environment is none.
+            click.UsageError: That of the environment is not a principal.
         """
         from txnstore.connection import PRINCIPAL, principal_of
 
         try:
-            return principal_of(self.principal)
+            return principal_of(self.given_principal)
         except InvalidConfigError as error:
             msg = f"{PRINCIPAL}: {error}"
             raise click.UsageError(msg) from None
@@ -80,9 +80,9 @@ class App:
         """Open the store."""
         from txnstore.store import open_on
 
-        who, objects = self.who(), self.objects()
+        principal, objects = self.principal(), self.objects()
         with self.progress("opening the store"):
-            return open_on(objects, read_only=read_only, principal=who)
+            return open_on(objects, read_only=read_only, principal=principal)
 
     def connect(self) -> Connection:
         """Connect to the chosen store, read-only, and load it: for commands that show parts of it."""
@@ -104,15 +104,15 @@ class App:
         from txnstore.connection import open_to_read
         from txnstore.store import Store
 
-        who, objects = self.who(), self.objects()
+        principal, objects = self.principal(), self.objects()
         with self.progress("opening the store"):
-            return Store(open_to_read(objects, who))
+            return Store(open_to_read(objects, principal))
 
     def unloaded(self, *, read_only: bool = True) -> Connection:
         """A connection through which nothing was read yet: the store may be too damaged to open."""
         from txnstore.connection import Connection
 
-        return Connection(self.objects(), read_only=read_only, checked=False, principal=self.who())
+        return Connection(self.objects(), read_only=read_only, checked=False, principal=self.principal())
 
     @contextmanager
     def progress(self, activity: str) -> Iterator[None]:
@@ -207,7 +207,7 @@ def _set_store(context: click.Context, _parameter: click.Parameter, value: str |
 
 def _set_principal(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        context.ensure_object(App).principal = value
+        context.ensure_object(App).given_principal = value
 
 
 def _set_storage_options(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> None:

@@ -81,7 +81,7 @@ def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bo
 
     tp = TopicPartition(name, partition)
     with app.progress("opening the store"):
-        connection = open_connection(app.objects(), read_only=dry_run, principal=app.who())
+        connection = open_connection(app.objects(), read_only=dry_run, principal=app.principal())
     with connection:
         connection.view(refresh=False).find_partition(tp)
         if asks(f"delete records of {tp}", yes=yes, dry_run=dry_run):

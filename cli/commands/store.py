@@ -38,7 +38,7 @@ def init(app: App, url: str | None, chains: int | None, transaction_max_timeout:
         storage_options=app.storage_options or None,
         transaction_max_timeout=transaction_max_timeout,
         exist_ok=exist_ok,
-        principal=app.who(),
+        principal=app.principal(),
     ) as store:
         count = store.snapshot().view.chains
         has = f", with {count} chains" if count > 1 else ""

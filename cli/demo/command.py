@@ -63,7 +63,7 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txnstore-demo-")))
         # The demo ignores the environment variable: it could name a store with other data.
         url, options = (app.url, app.storage_options) if app.url is not None else (str(folder / "store"), {})
-        stack.enter_context(_as_principal(app.who()))
+        stack.enter_context(_as_principal(app.principal()))
         store = stack.enter_context(txnstore.create(url, storage_options=options or None, exist_ok=True))
         taken = {topic.name for topic in store.topics()} & {FLIGHTS, DELAYS}
         if taken:

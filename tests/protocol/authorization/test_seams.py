@@ -282,5 +282,5 @@ def test_a_rule_for_a_name_that_no_topic_can_have_is_refused(name: str, pattern:
 
 def test_who_names_no_principal_is_told_so() -> None:
     shop = Shop()
-    with shop.stack, pytest.raises(errors.TopicAuthorizationError, match="Nobody is named who asks"):
+    with shop.stack, pytest.raises(errors.TopicAuthorizationError, match="No principal is given"):
         shop.as_("User:ANONYMOUS").create_topic("t")

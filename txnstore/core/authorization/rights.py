@@ -133,7 +133,7 @@ def refusal(principal: str, right: Right) -> AuthorizationError:
         operation, kind, _ = right.or_else
         msg += f", nor to {operation} on {'the cluster' if kind == 'CLUSTER' else f'any {WORDS[kind]}'}"
     if principal == ANONYMOUS:
-        msg += ". Nobody is named who asks: give a principal (--principal), or set TXNSTORE_PRINCIPAL"
+        msg += ". No principal is given: give one (--principal), or set TXNSTORE_PRINCIPAL"
     return _ERRORS[right.resource_type](msg, principal, right.operation, names)
 
 
