@@ -46,8 +46,6 @@ from txnstore.threads import load
 
 _LOG = limited_logger(__name__)
 
-#: Seconds between two attempts to read the groups of other gateways.
-_RETRY = 1.0
 #: Threads that wait for the storage.
 _THREADS = 64
 #: Seconds that a gateway waits for requests which have begun, when it is stopped.
