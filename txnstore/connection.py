@@ -85,7 +85,7 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class OpenParts:
-    """What work in the background has of a connection: none of it connects again after a close.
+    """Handle of a connection for background tasks, which never connect again after a close.
 
     Attributes:
         connection: The connection, of which only what it was made with may be used.
