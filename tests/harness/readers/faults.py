@@ -1,6 +1,6 @@
 """Faults that the readers' histories must find: ``python -m tests.harness.readers --faults``.
 
-Each reverts a cure, or takes one away that a reader has always had.
+Each reverts a fix, or takes one away that a reader has always had.
 """
 
 from __future__ import annotations

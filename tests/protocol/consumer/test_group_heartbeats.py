@@ -164,7 +164,7 @@ def test_heartbeat_that_fails_is_repeated_before_the_lease_ends(bench: Bench, ca
 
 
 def test_next_poll_raises_a_failure_that_no_repetition_cures(bench: Bench) -> None:
-    """Once; after the cause is cured the consumer goes on."""
+    """Once; after the cause is removed the consumer continues."""
     consumer = _member(bench.store)
     consumer.poll()
     bench.objects.error = StorageRefusedError("no permission")

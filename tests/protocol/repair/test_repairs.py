@@ -332,7 +332,7 @@ def test_altered_contents_are_named_by_a_deep_plan(objects: MemoryStore, clock: 
 
 
 def test_a_deep_plan_of_a_damaged_store_judges_it_as_it_will_be(objects: MemoryStore, clock: ManualClock) -> None:
-    """Nothing that the repairs cure is named as lost."""
+    """Nothing that the repairs mend is named as lost."""
     sound = bytes_of(objects)
     _alter_head(objects, 128)
     plan = plan_repairs(Connection(objects, read_only=True, runtime=runtime(clock)), deep=True)
