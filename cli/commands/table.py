@@ -74,13 +74,13 @@ def disable(app: App, topic: str) -> None:
     help="Refuse to copy more than this of rows that no compaction has written yet.",
 )  # fmt: skip
 @click.option(
-    "--anew", metavar="TOPIC", multiple=True,
-    help="Publish the table of this topic without anything of before, since `txnstore table check` found it damaged; "
+    "--rebuild", metavar="TOPIC", multiple=True,
+    help="Build the table of this topic from its segments alone, since `txnstore table check` found it damaged; "
     "may be repeated; '*': all tables.",
 )  # fmt: skip
 @shared_options()
 @pass_app
-def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int, anew: tuple[str, ...]) -> int:
+def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int, rebuild: tuple[str, ...]) -> int:
     """Publish all tables at one moment: what a read_committed reader sees now.
 
     Any number of processes may do it at the same time. Nothing is written if nothing has changed.
@@ -88,8 +88,8 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
     context = click.get_current_context()
     if not watch and context.get_parameter_source("interval") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--interval needs --watch")
-    if watch and anew:
-        raise click.UsageError("--watch cannot be combined with --anew")
+    if watch and rebuild:
+        raise click.UsageError("--watch cannot be combined with --rebuild")
     if watch and compact:
         raise click.UsageError("--watch cannot be combined with --compact: run `txnstore compact --watch` beside it")
     with app.open() as store:
@@ -99,7 +99,7 @@ def sync(app: App, watch: bool, interval: float, compact: bool, tail_bytes: int,
                 with app.out.progress("compacting"):
                     store.compact(on_error=errors.append)
             with app.progress("publishing"):
-                report = store.tables.sync(tail_bytes=tail_bytes, anew=anew, on_error=errors.append)
+                report = store.tables.sync(tail_bytes=tail_bytes, rebuild=rebuild, on_error=errors.append)
             _show(app, report)
             for error in errors:
                 raise error
@@ -135,7 +135,7 @@ def _line(change: TableChange) -> str:
     if change.snapshot_id is None and not change.operations and change.files == 0:
         return f"{change.topic} version {change.version}, no rows"
     did = ", ".join(change.operations) or "no new snapshot"
-    did += ", published anew" if change.anew and change.version > 1 else ""
+    did += ", rebuilt" if change.rebuilt and change.version > 1 else ""
     copies = f", {counted(change.copied_files, 'copy', 'copies')} ({size(change.copied_bytes)})"
     return (
         f"{change.topic} version {change.version}, snapshot {change.snapshot_id} ({did}): "

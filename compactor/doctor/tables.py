@@ -45,7 +45,7 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         if cut.has_tables:
             check_lineage(connection, cut, view)
     except CorruptionError as error:
-        yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --anew '*'")
+        yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --rebuild '*'")
         return
     behind, lag = view.sequence - sum(cut.heads), view.timestamp - cut.timestamp
     severity = Severity.WARN if lag > _LATE_MS else Severity.OK

@@ -23,7 +23,7 @@ class WrittenCuts:
         cuts: The cuts by number.
         objects: The metadata of tables by key.
         stale: What :attr:`txnstore.tables.serve.routes.Newest.stale` is.
-        remembered: The cut that looks find which are not anew; None: the newest one.
+        remembered: The cut that looks find that ask for known cuts; None: the newest one.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class WrittenCuts:
             topic_id=name, number=version, metadata=key, sha256=content_hash(data), snapshot_id=version, dropped=dropped
         )
 
-    def newest(self, *, anew: bool = False) -> Newest:
-        if self.remembered is not None and not anew:
+    def newest(self, *, uncached: bool = False) -> Newest:
+        if self.remembered is not None and not uncached:
             return Newest(self.remembered, self.stale)
         return Newest(self.cuts[max(self.cuts)] if self.cuts else None, self.stale)
 

@@ -112,10 +112,10 @@ class Foreign:
             yield "nothing reports it"
         with txnstore.open(self.store.url) as other:  # As the command does it.
             report = other.tables.sync()
-            if anew := [each for each in other.tables.check(deep=True).problems if "--anew" in each.message]:
-                report = other.tables.sync(anew=[_TOPIC])
+            if rebuilt := [each for each in other.tables.check(deep=True).problems if "--rebuild" in each.message]:
+                report = other.tables.sync(rebuild=[_TOPIC])
             yield from (f"after {report}: {each}" for each in other.tables.check(deep=True).problems)
-        yield from self._difference("mended" if not anew else "published anew")
+        yield from self._difference("mended" if not rebuilt else "rebuilt")
         self.commit()
         self.store.tables.sync()
         yield from self._difference("after another commit")

@@ -40,7 +40,7 @@ class Publication:
         cut: The number of the cut.
         topic: The topic.
         topic_id: Its id, which is that of the table.
-        life: How often a table of this name was published anew before: after ``disable``, or as another topic's.
+        life: How often a table of this name was rebuilt before: after ``disable``, or as another topic's.
         version: The number of the version of the metadata.
         metadata: The location of the metadata.
         snapshot_id: The current snapshot; None: it has none.

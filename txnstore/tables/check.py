@@ -34,7 +34,7 @@ from txnstore.tables.published import Published, missing, published_of, read
 from txnstore.tables.version import plan_table
 
 #: What mends a table.
-_ANEW = "`txnstore table sync --anew TOPIC` publishes the table anew"
+_REBUILD = "`txnstore table sync --rebuild TOPIC` rebuilds the table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
     if metadata is None:
         problems.append(str(missing(table.metadata)))
     elif data is None:
-        problems.append(f"{key} is missing: `txnstore table sync --anew {topic}` publishes the table anew")
+        problems.append(f"{key} is missing: `txnstore table sync --rebuild {topic}` rebuilds the table")
     elif data != metadata:
         problems.append(
-            f"{key} was not written by a publisher: `txnstore table sync --anew {topic}` publishes the table anew"
+            f"{key} was not written by a publisher: `txnstore table sync --rebuild {topic}` rebuilds the table"
         )
     if read(objects, keys.table_hint(topic)) != str(table.number).encode():
         problems.append(f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync` does it")
@@ -194,7 +194,7 @@ class _Check:
         plans = plan_table(self._view, described, state, self._location)
         for number, plan in enumerate(plans):
             if plan.changes and not self._is_empty(described, plan, files):
-                message = f"partition {number} of the table does not have the rows of the topic at the cut. {_ANEW}"
+                message = f"partition {number} of the table does not have the rows of the topic at the cut. {_REBUILD}"
                 self._add(topic, message)
         if self._deep:
             self._copies(self._view, described, files)
@@ -220,7 +220,7 @@ class _Check:
         for file, found in zip(everything, self._connection.pool.map(self._size, everything), strict=True):
             if found != file.size:
                 has = "is missing" if found is None else f"has {found} bytes, not {file.size}"
-                self._add(topic, f"{self._location.key(file.path)} {has}. {_ANEW}")
+                self._add(topic, f"{self._location.key(file.path)} {has}. {_REBUILD}")
 
     def _size(self, file: DataFile | DeleteFile) -> int | None:
         try:
@@ -238,7 +238,9 @@ class _Check:
                 continue  # A segment, or it was reported as missing.
             expected = self._expected(view, TopicPartition(topic.name, file.partition), file, projection)
             if expected is not None and _sums_of_copy(data, projection.schema) != expected:
-                self._add(topic.name, f"{self._location.key(file.path)} does not have the rows of its offsets. {_ANEW}")
+                self._add(
+                    topic.name, f"{self._location.key(file.path)} does not have the rows of its offsets. {_REBUILD}"
+                )
 
     def _expected(self, view: View, tp: TopicPartition, file: DataFile, projection: Projection) -> Sums | None:
         """The sums of the rows of a range of offsets; None if they cannot be read any more.
@@ -267,7 +269,7 @@ class _Check:
         return add_up(map(sums_of, tables))
 
     def _add(self, topic: str, message: str) -> None:
-        problem = TableProblem(topic, message.replace("--anew TOPIC", f"--anew {topic}"))
+        problem = TableProblem(topic, message.replace("--rebuild TOPIC", f"--rebuild {topic}"))
         if problem not in self.problems:
             self.problems.append(problem)
 

@@ -11,7 +11,7 @@ from txnstore.connection import Connection
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
 
-_ANEW = "Its tables may have rows that the store has lost: `txnstore table sync --anew '*'` publishes all tables anew"
+_REBUILD = "Its tables may have rows that the store has lost: `txnstore table sync --rebuild '*'` rebuilds all tables"
 
 
 class LostEntriesError(CorruptionError):
@@ -37,7 +37,7 @@ def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compa
     """
     if is_beyond(cut, view):
         heads = [state.sequence for state in view.states]
-        msg = f"{keys.cut(cut.number)} ends at the entries {cut.heads} of the chains, and they at {heads}. {_ANEW}"
+        msg = f"{keys.cut(cut.number)} ends at the entries {cut.heads} of the chains, and they at {heads}. {_REBUILD}"
         raise LostEntriesError(msg)
     if not compares or not cut.hashes:
         return
@@ -45,7 +45,7 @@ def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compa
     for chain, (expected, found) in enumerate(zip(cut.hashes, hashes, strict=True)):
         if found is not None and found != expected:
             entry = connection.keys.entry(chain, cut.heads[chain])
-            raise LostEntriesError(f"{keys.cut(cut.number)} was made when {entry} was another entry. {_ANEW}")
+            raise LostEntriesError(f"{keys.cut(cut.number)} was made when {entry} was another entry. {_REBUILD}")
 
 
 def is_beyond(cut: CutDocument, view: View) -> bool:

@@ -67,7 +67,7 @@ class TableChange:
         topic: The topic.
         version: The number of the new version.
         snapshot_id: The current snapshot; None: the table was dropped, or has no rows yet.
-        anew: Whether the table has lost its earlier snapshots: it is new, was damaged, or ``sync`` was asked to.
+        rebuilt: Whether the table has no earlier snapshots: it is new, was damaged, or is rebuilt on request.
         operations: The kinds of its new snapshots, in order.
         rows: The rows that readers see now.
         files: The files that they are in.
@@ -78,7 +78,7 @@ class TableChange:
     topic: str
     version: int
     snapshot_id: int | None
-    anew: bool
+    rebuilt: bool
     operations: tuple[str, ...]
     rows: int
     files: int
@@ -148,7 +148,7 @@ class Publisher:
         self,
         *,
         tail_bytes: int = TAIL_BYTES,
-        anew: Collection[str] = (),
+        rebuild: Collection[str] = (),
         on_error: Callable[[TxnStoreError], object] | None = None,
     ) -> SyncReport:
         """Publish what has changed; see :meth:`txnstore.tables.tables.Tables.sync`."""
@@ -159,7 +159,7 @@ class Publisher:
         with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
                 self._failed = {}
-                report = self._publish(tail_bytes, anew)
+                report = self._publish(tail_bytes, rebuild)
                 if report is not None and self._hidden <= self._failed.keys():
                     foreign, self._foreign = tuple(self._foreign), []
                     self._report_failures(on_error)
@@ -200,7 +200,7 @@ class Publisher:
         self._failed[topic] = failure
         return None
 
-    def _publish(self, tail_bytes: int, anew: Collection[str]) -> SyncReport | None:
+    def _publish(self, tail_bytes: int, rebuild: Collection[str]) -> SyncReport | None:
         """One attempt; None if it has to begin again."""
         connection, began = self._connection, self._connection.runtime.uptime()
         published = published_of(self._connection)
@@ -217,15 +217,15 @@ class Publisher:
             self._names_checked_at = began
         view = connection.unblocked(connection.view())
         topics = {topic.name: topic for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"}
-        begun_anew = _named(anew, topics, view)
-        if cut is not None and cut.has_tables and not begun_anew >= topics.keys():
+        to_rebuild = _named(rebuild, topics, view)
+        if cut is not None and cut.has_tables and not to_rebuild >= topics.keys():
             unknown = checks_names or cut.publication_id != self._compared
             self._compared = ""
             check_lineage(connection, cut, view, compares=unknown)
             self._compared = cut.publication_id
         before = cut.tables if cut is not None else {}
         try:
-            versions = self._versions(published, view, topics, before, tail_bytes, begun_anew)
+            versions = self._versions(published, view, topics, before, tail_bytes, to_rebuild)
         except CorruptionError as error:
             if is_missing(error) and connection.runtime.uptime() - began > _LONGEST_MS:
                 return None
@@ -265,7 +265,7 @@ class Publisher:
         return report
 
     def _remembered(self, published: Published) -> CutDocument | None:
-        """The newest known cut; None if it does not exist: the tables were deleted, and are published anew.
+        """The newest known cut; None if it does not exist: the tables were deleted, and are rebuilt.
 
         Costs a GET. Without it a publisher would go on after the deletion from tables that no longer exist.
         """
@@ -296,12 +296,12 @@ class Publisher:
         topics: Mapping[str, CatalogTopic],
         before: Mapping[str, PublishedTable],
         tail_bytes: int,
-        anew: Collection[str],
+        rebuild: Collection[str],
     ) -> dict[str, Version]:
         """The new versions of all tables that have changed and can be written; everything that they need is written."""
         works: list[TableWork] = []
         for name, topic in topics.items():
-            plan = partial(self._work, published, view, topic, before.get(name), anew=name in anew)
+            plan = partial(self._work, published, view, topic, before.get(name), rebuilds=name in rebuild)
             planned = self._attempt(name, plan)
             works += [planned] if planned is not None else []
         _check_tails(works, tail_bytes)
@@ -328,12 +328,12 @@ class Publisher:
         return work.write(self._free_number(work.topic.name, table), now, forced=forced)
 
     def _work(
-        self, published: Published, view: View, topic: CatalogTopic, table: PublishedTable | None, *, anew: bool
+        self, published: Published, view: View, topic: CatalogTopic, table: PublishedTable | None, *, rebuilds: bool
     ) -> TableWork:
         """What there is to do for a table; ``table``: what the newest cut says of it."""
         while True:
             remembered = topic.name in self._states
-            state = self._known(published, topic, table) if not anew else None
+            state = self._known(published, topic, table) if not rebuilds else None
             work = TableWork(self._connection, view, topic, state, table)
             hint = keys.table_hint(topic.name)
             if (
@@ -346,7 +346,7 @@ class Publisher:
     def _known(self, published: Published, topic: CatalogTopic, table: PublishedTable | None) -> TableState | None:
         """What the table of a topic has now; None if it has none, or it is that of a deleted topic of this name.
 
-        Nor is a damaged one of any use: it is published anew.
+        Nor is a damaged one of any use: it is rebuilt.
         """
         if table is None or table.dropped or table.topic_id != topic.topic_id:
             return None
@@ -361,7 +361,7 @@ class Publisher:
                 self._states[topic.name] = state
             except CorruptionError as error:
                 extra = {"topic": topic.name, "error": str(error)}
-                _LOG.warning("table is damaged, and is published anew: %s", error, extra=extra)
+                _LOG.warning("table is damaged, and is rebuilt: %s", error, extra=extra)
                 return None
         return state
 
@@ -421,7 +421,7 @@ class Publisher:
                     return
             try:
                 data = written[topic] if written is not None else published.metadata(table)
-            except CorruptionError as error:  # The table is published anew, under a later number.
+            except CorruptionError as error:  # The table is rebuilt, under a later number.
                 _LOG.warning("version of a table not copied: %s", error, extra={"topic": topic, "error": str(error)})
                 self._states.pop(topic, None)
                 self._hidden.add(topic)
@@ -477,14 +477,14 @@ class Publisher:
             self._foreign.append(key)
 
 
-def _named(anew: Collection[str], topics: Mapping[str, CatalogTopic], view: View) -> set[str]:
-    """The topics whose tables are to be published anew."""
-    for name in anew:
+def _named(rebuild: Collection[str], topics: Mapping[str, CatalogTopic], view: View) -> set[str]:
+    """The topics whose tables are to be rebuilt."""
+    for name in rebuild:
         if name not in topics and name != ALL:
             view.find_topic(name)
-            msg = f"topic {name!r} has no table that could be published anew"
+            msg = f"topic {name!r} has no table that could be rebuilt"
             raise InvalidConfigError(msg)
-    return set(topics) if ALL in anew else set(anew)
+    return set(topics) if ALL in rebuild else set(rebuild)
 
 
 def _newest_entries(connection: Connection, view: View) -> list[str]:

@@ -21,7 +21,7 @@ from txnstore.storage.base import ObjectStore
 
 #: So many cuts are asked for at a time, after the one that the hint names. The hint is written for each of so many.
 HINT_EVERY = 16
-_ANEW = "The next `txnstore table sync` publishes the table anew"
+_REBUILD = "The next `txnstore table sync` rebuilds the table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Published:
         for name, count in counts.items():
             described = current.summary.get(name)
             if described != str(count):
-                msg = f"{current.manifest_list} is altered: it has {count} files, not {described}. {_ANEW}"
+                msg = f"{current.manifest_list} is altered: it has {count} files, not {described}. {_REBUILD}"
                 raise CorruptionError(msg)
         return TableState(table.metadata, metadata, groups, files)
 
@@ -180,7 +180,7 @@ class Published:
         """
         data = read(self._objects, table.metadata)
         if data is not None and content_hash(data) != table.sha256:
-            msg = f"{table.metadata} is altered: the cut names other bytes. {_ANEW}"
+            msg = f"{table.metadata} is altered: the cut names other bytes. {_REBUILD}"
             raise CorruptionError(msg)
         return data
 
@@ -208,7 +208,7 @@ class Published:
         """
         data = read_needed(self._objects, key)
         if not key.endswith(_ending(data)):
-            msg = f"{key} is altered: its name is that of other bytes. {_ANEW}"
+            msg = f"{key} is altered: its name is that of other bytes. {_REBUILD}"
             raise CorruptionError(msg)
         return data
 
@@ -235,7 +235,7 @@ def _naming_the_remedy() -> Iterator[None]:
         yield
     except CorruptionError as error:
         text = str(error)
-        raise CorruptionError(text if _ANEW in text else f"{text}. {_ANEW}") from error
+        raise CorruptionError(text if _REBUILD in text else f"{text}. {_REBUILD}") from error
 
 
 def read(objects: ObjectStore, key: str) -> bytes | None:
@@ -260,4 +260,4 @@ def read_needed(objects: ObjectStore, key: str) -> bytes:
 
 def missing(key: str) -> CorruptionError:
     """The error for an object of a table that does not exist."""
-    return CorruptionError(f"{key} is missing, and the newest cut of the tables needs it. {_ANEW}")
+    return CorruptionError(f"{key} is missing, and the newest cut of the tables needs it. {_REBUILD}")

@@ -149,7 +149,7 @@ class Tables:
         self,
         *,
         tail_bytes: int = TAIL_BYTES,
-        anew: Collection[str] = (),
+        rebuild: Collection[str] = (),
         on_error: Callable[[TxnStoreError], object] | None = None,
     ) -> SyncReport:
         """Publish all tables at one closed cut of the chains: what a snapshot of this moment sees.
@@ -164,8 +164,8 @@ class Tables:
 
         Args:
             tail_bytes: The most bytes of segments that are copied.
-            anew: Topics whose tables are published without anything of before: their files are lost or altered;
-                ``["*"]``: all. So are tables whose metadata or manifests are damaged.
+            rebuild: Topics whose tables are built from the segments alone: their files are lost or altered;
+                ``["*"]``: all. Tables whose metadata or manifests are damaged are always rebuilt.
             on_error: Called at the end with the error of the tables that cannot be published, instead of raising it, so
                 that the report of the others is returned.
 
@@ -178,12 +178,12 @@ class Tables:
             StorageRefusedError: The storage refuses objects of tables. The same.
             StorageError: The storage fails in a way that a repetition may mend. Nothing is published: repeat the call.
             CorruptionError: A cut is damaged; or the newest cut has entries that the store has lost: then only all
-                tables together can be published anew. Nothing is published.
+                tables together can be rebuilt. Nothing is published.
             TablesChangedError: Other publishers were faster in each attempt.
         """
         most = check_integer("tail_bytes", tail_bytes, 0)
         publisher = self._connection.cached("tables", lambda: Publisher(self._connection))
-        return publisher.sync(tail_bytes=most, anew=check_names("anew", anew), on_error=on_error)
+        return publisher.sync(tail_bytes=most, rebuild=check_names("rebuild", rebuild), on_error=on_error)
 
     def rounds(self, interval: float = 5.0, *, tail_bytes: int = TAIL_BYTES) -> Generator[SyncReport | TxnStoreError]:
         """Publish round after round, with a pause between two of them; endless.

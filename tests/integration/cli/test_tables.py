@@ -81,8 +81,8 @@ def test_who_enables_a_table_hears_of_segments_that_spark_reads_wrongly(cli: Cli
         (["disable", "order"], "there is no topic 'order'"),
         (["show", "order"], "there is no topic 'order'"),
         (["show", "audit"], "topic 'audit' has no table: `txnstore table enable audit`"),
-        (["sync", "--anew", "order"], "there is no topic 'order'"),
-        (["sync", "--anew", "audit"], "topic 'audit' has no table"),
+        (["sync", "--rebuild", "order"], "there is no topic 'order'"),
+        (["sync", "--rebuild", "audit"], "topic 'audit' has no table"),
     ],
 )
 def test_topics_without_a_table_are_named(cli: Cli, arguments: list[str], expected: str) -> None:
@@ -95,7 +95,7 @@ def test_topics_without_a_table_are_named(cli: Cli, arguments: list[str], expect
     ("arguments", "expected"),
     [
         (["sync", "--interval", "1s"], "--interval needs --watch"),
-        (["sync", "--watch", "--anew", "orders"], "--watch cannot be combined with --anew"),
+        (["sync", "--watch", "--rebuild", "orders"], "--watch cannot be combined with --rebuild"),
         (["sync", "--watch", "--compact"], "--watch cannot be combined with --compact"),
         (["sync", "--tail-bytes", "many"], "is not a size"),
         (["serve", "--fresh", "-1"], "--fresh"),
@@ -122,8 +122,8 @@ def test_a_damaged_table_is_found_and_published_anew(cli: Cli, folder: Path) -> 
     copy.unlink()
     found = cli("table", "check")
     assert found.status == 1
-    assert "`txnstore table sync --anew orders`" in found.out
-    assert "published anew" in cli.ok("table", "sync", "--anew", "*").out
+    assert "`txnstore table sync --rebuild orders`" in found.out
+    assert "rebuilt" in cli.ok("table", "sync", "--rebuild", "*").out
     cli.ok("table", "check", "--deep")
 
 

@@ -60,7 +60,7 @@ def test_the_tables_of_a_store_that_was_moved_are_published_anew(
     assert any(
         "published when the store was at another place" in each.message for each in moved.tables.check().problems
     )
-    assert [(change.topic, change.anew) for change in moved.tables.sync().changes] == [("t", True), ("u", True)]
+    assert [(change.topic, change.rebuilt) for change in moved.tables.sync().changes] == [("t", True), ("u", True)]
     assert moved.tables.check(deep=True).ok
     assert state_of(moved, "u").metadata.location == "s3://other/store/tables/u"
     assert "at another place" in moved.vacuum().tables
@@ -91,7 +91,7 @@ def test_a_running_publisher_publishes_a_dropped_table_anew(
     else:
         clock.advance(HOUR_MS)
     (change,) = store.tables.sync().changes
-    assert (change.topic, change.anew) == ("t", True)
+    assert (change.topic, change.rebuilt) == ("t", True)
     assert table_rows(store, "t") == scanned(store, "t")
     assert store.tables.check(deep=True).ok
 
@@ -241,11 +241,11 @@ def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
     for number in range(others):
         commit(later, [b"other %d" % number])
     reason = "ends at the entries" if others < 2 else "was another entry"
-    with pytest.raises(CorruptionError, match=rf"{reason}.*table sync --anew '\*'"):
+    with pytest.raises(CorruptionError, match=rf"{reason}.*table sync --rebuild '\*'"):
         later.tables.sync()
-    for anew in ([], ["t"]):  # Not only once.
+    for rebuild in ([], ["t"]):  # Not only once.
         with pytest.raises(CorruptionError, match=reason):
-            later.tables.sync(anew=anew)
+            later.tables.sync(rebuild=rebuild)
     objects_before = {item.key for item in objects.list("")}
     with pytest.raises(CorruptionError, match=reason):
         later.vacuum()
@@ -254,9 +254,9 @@ def test_entries_that_were_lost_are_told_from_those_that_took_their_numbers(
     assert [problem.topic for problem in later.tables.check().problems] == ["t", "u"]
     assert reason in later.tables.check().problems[0].message
     cut = newest(store).number
-    report = later.tables.sync(anew=["*"])
+    report = later.tables.sync(rebuild=["*"])
     assert report.cut == cut + 1
-    assert {change.topic for change in report.changes if change.anew} == {"t", "u"}
+    assert {change.topic for change in report.changes if change.rebuilt} == {"t", "u"}
     assert table_rows(later, "t") == scanned(later, "t")
     assert later.tables.check(deep=True).ok
     commit(later, [b"after"])
@@ -287,7 +287,7 @@ def test_a_publisher_that_lives_through_a_restore_publishes_nothing_lost(
     store.tables.sync()
     restore(objects, saved)
     later = another(store, clock)
-    cut = later.tables.sync(anew=["*"]).cut
+    cut = later.tables.sync(rebuild=["*"]).cut
     with pytest.raises(CorruptionError, match="is missing, but this process has read entry"):
         store.tables.sync()
     assert newest(later).number == cut
@@ -298,14 +298,14 @@ def test_tables_with_the_field_ids_of_an_earlier_release_are_published_anew(
 ) -> None:
     monkeypatch.setattr(Columns, "has_current_ids", False)
     later = another(store, clock)
-    assert {change.topic for change in later.tables.sync().changes if change.anew} == {"t", "u"}
+    assert {change.topic for change in later.tables.sync().changes if change.rebuilt} == {"t", "u"}
     monkeypatch.undo()
     assert another(store, clock).tables.sync().changes == ()
 
 
 def test_all_tables_and_one_that_does_not_exist_are_refused(store: Store) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'nope'"):
-        store.tables.sync(anew=["*", "nope"])
+        store.tables.sync(rebuild=["*", "nope"])
 
 
 def test_a_cut_of_an_earlier_publisher_has_no_hashes(store: Store, clock: ManualClock, objects: MovedObjects) -> None:

@@ -96,7 +96,7 @@ def test_metadata_that_is_missing_is_warned_of(store: Store, objects: EngineObje
     store.tables.enable("t")
     store.tables.sync()
     objects.delete([newest(store).tables["t"].metadata])
-    assert "publishes the table anew" in _findings(store)["names"].message
+    assert "rebuilds the table" in _findings(store)["names"].message
     assert len(store.tables.check().problems) == 1
 
 
@@ -109,7 +109,7 @@ def test_a_cut_with_entries_that_the_store_has_lost_is_bad(store: Store, objects
     finding = _findings(store)["lag"]
     assert finding.severity is Severity.BAD
     assert "was another entry" in finding.message
-    assert finding.command == "txnstore table sync --anew '*'"
+    assert finding.command == "txnstore table sync --rebuild '*'"
 
 
 def test_a_doctor_that_began_before_a_publication_calls_nothing_lost(store: Store) -> None:

@@ -292,7 +292,7 @@ def test_nothing_is_taken_over_from_a_manifest_with_a_flipped_bit(
     objects.put(path, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     problems = [each.message for each in store.tables.check().problems]
     assert any(path in message for message in problems)
-    assert [change.topic for change in another(store, clock).tables.sync().changes if change.anew] == ["t"]
+    assert [change.topic for change in another(store, clock).tables.sync().changes if change.rebuilt] == ["t"]
     _check_readable(store)
 
 

@@ -346,11 +346,9 @@ def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, par
     commit(store, [b"b"])
     objects.delete([keys.table_hint("t")])
     fresh = another(store, clock)
-    assert any(
-        "`txnstore table sync` publishes the table anew" in each.message for each in fresh.tables.check().problems
-    )
+    assert any("`txnstore table sync` rebuilds the table" in each.message for each in fresh.tables.check().problems)
     (change,) = fresh.tables.sync().changes
-    assert (change.anew, change.operations, change.rows) == (True, ("append",), 2)
+    assert (change.rebuilt, change.operations, change.rows) == (True, ("append",), 2)
     assert fresh.tables.check(deep=True).ok
 
 
@@ -361,13 +359,13 @@ def test_a_table_that_has_lost_a_file_is_published_anew_on_demand(store: Store) 
     objects = connection_of(store).objects
     objects.delete([location_of(objects).key(file.path)])
     (problem,) = store.tables.check().problems
-    assert "is missing. `txnstore table sync --anew t` publishes the table anew" in problem.message
+    assert "is missing. `txnstore table sync --rebuild t` rebuilds the table" in problem.message
     assert store.tables.sync().changes == ()
-    (change,) = store.tables.sync(anew=["t"]).changes
-    assert (change.anew, change.rows) == (True, 1)
+    (change,) = store.tables.sync(rebuild=["t"]).changes
+    assert (change.rebuilt, change.rows) == (True, 1)
     assert store.tables.check(deep=True).ok
     with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'nope'"):
-        store.tables.sync(anew=["nope"])
+        store.tables.sync(rebuild=["nope"])
 
 
 @ONE_CHAIN

@@ -1,4 +1,4 @@
-"""All objects below ``tables/`` are deleted while a publisher remembers them: the tables are published anew."""
+"""All objects below ``tables/`` are deleted while a publisher remembers them: the tables are rebuilt."""
 
 from __future__ import annotations
 

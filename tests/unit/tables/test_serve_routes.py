@@ -328,7 +328,7 @@ class FailingCuts(WrittenCuts):
         super().__init__()
         self._error = error
 
-    def newest(self, *, anew: bool = False) -> Newest:
+    def newest(self, *, uncached: bool = False) -> Newest:
         raise self._error
 
     def metadata(self, table: PublishedTable) -> bytes | None:

@@ -14,7 +14,7 @@ from txnstore.tables.serve.routes import Newest
 
 _LOG = logging.getLogger(__name__)
 
-#: Cuts are looked for anew after so many ms: a server that was idle for days must not go on from one that is deleted.
+#: Cuts are looked for again after so many ms: a server that was idle for days must not go on from one that is deleted.
 _LOOKS_MS = 3_600_000
 
 
@@ -72,20 +72,20 @@ class StoredCuts:
         self._lock = threading.Lock()
         #: The newest known cut; None before the first look, or if there is none.
         self._known: CutDocument | None = None
-        #: When all was looked at anew, in ms of the uptime: cuts after the known one may be deleted, or begin again.
+        #: When all was looked at again, in ms of the uptime: cuts after the known one may be deleted, or begin again.
         self._looked_at = 0
 
-    def newest(self, *, anew: bool = False) -> Newest:
+    def newest(self, *, uncached: bool = False) -> Newest:
         stale = self._freshness.ensure() if self._freshness is not None else None
         now = self._uptime()
         with self._lock:
-            anew = anew or now - self._looked_at >= _LOOKS_MS
-            known = None if anew else self._known
+            uncached = uncached or now - self._looked_at >= _LOOKS_MS
+            known = None if uncached else self._known
         cut = self._published.newest(known)
         with self._lock:
-            if anew:
+            if uncached:
                 self._looked_at = now
-            if anew or cut is None or self._known is None or cut.number > self._known.number:
+            if uncached or cut is None or self._known is None or cut.number > self._known.number:
                 self._known = cut
         return Newest(cut, stale)
 

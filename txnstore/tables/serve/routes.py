@@ -68,8 +68,8 @@ class Newest:
 class Cuts(Protocol):
     """Finds cuts, and what is in them."""
 
-    def newest(self, *, anew: bool = False) -> Newest:
-        """The newest cut; ``anew``: without what is known of earlier looks."""
+    def newest(self, *, uncached: bool = False) -> Newest:
+        """The newest cut; ``uncached``: without what is known of earlier looks."""
 
     def numbered(self, number: int) -> CutDocument | None:
         """The cut of this number; None if it does not exist."""
@@ -174,10 +174,10 @@ class Router:
         document = {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
         return Response(200, encode(document), headers)
 
-    def _at(self, prefix: str, *, anew: bool = False) -> _Shown:
+    def _at(self, prefix: str, *, uncached: bool = False) -> _Shown:
         """What the sessions of a prefix see."""
         if prefix == _LIVE:
-            return _shown_newest(self._cuts.newest(anew=anew))
+            return _shown_newest(self._cuts.newest(uncached=uncached))
         match = _PREFIX.fullmatch(prefix)
         if match is None:
             msg = f"there is no prefix {prefix!r}: GET /v1/config?warehouse=NAME returns one, where NAME is {_ALLOWED}"
@@ -210,7 +210,7 @@ class Router:
         if response is not None:
             return response
         if prefix == _LIVE:  # All tables may have been deleted and published again: cuts begin at 1.
-            shown = self._at(prefix, anew=True)
+            shown = self._at(prefix, uncached=True)
             response = self._loaded(request, shown, name)
         if response is None and self._cuts.numbered(shown.number + 1) is None:
             raise missing(shown.tables[name].metadata)
