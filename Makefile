@@ -132,7 +132,7 @@ TEST_LIBS := build/kafka/tests
 PROGRAM_LIBS := build/kafka/programs
 
 # S3 servers, built from their Go modules, in the versions that docs/storage.md reports on. The name of a stamp is a
-# version, so that another version is built anew.
+# version, so that another version is built again.
 MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
 S3_BIN := $(abspath build/s3/bin)
@@ -377,7 +377,7 @@ bench: java $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
 
 .PHONY: mutants
-mutants: $(STAMP) ## Record anew which seed kills each mutant, so that the tests find it at once
+mutants: $(STAMP) ## Record which seed kills each mutant, so that the tests find it at once
 	'$(BIN)/python' -m tests.mutants
 
 COUNT ?= 100
@@ -397,7 +397,7 @@ dist: $(STAMP) ## Build the wheel and the source distribution into dist/
 	'$(BIN)/python' -m build
 
 .PHONY: lock
-lock: ## Write requirements-dev.lock anew, with the newest versions that fit together
+lock: ## Write requirements-dev.lock with the newest versions that fit together
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	'$(PYTHON)' -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check '.[dev]'; \

@@ -142,7 +142,7 @@ class Connection:
         self._reset()
 
     def _reset(self) -> None:
-        """Begin anew, as after a fork: the child has a new lock, and none of the threads of the parent."""
+        """Start over, as after a fork: the child has a new lock, and none of the threads of the parent."""
         #: Guards what :meth:`_forget` drops: each is made once, by the first thread that needs it. Held while a store
         #: is opened, so other threads wait for that.
         self._lock = threading.RLock()

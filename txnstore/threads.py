@@ -270,7 +270,7 @@ class ThreadTimer:
     """A timer with a daemon thread, which starts with the first :meth:`set` and ends with :meth:`stop`.
 
     The thread refers to the task only. It ends, too, when the timer is collected. After a fork the child has no thread;
-    a timer is made anew there.
+    a timer is made again there.
     """
 
     def __init__(self, task: Callable[[], object]) -> None:

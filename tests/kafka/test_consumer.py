@@ -100,7 +100,7 @@ def test_times_of_records(cluster: Cluster, kind: str) -> None:
 
 
 def test_a_rebalance_resumes_paused_partitions(cluster: Cluster) -> None:
-    """PlaintextConsumerTest.testPauseStateNotPreservedByRebalance: of partitions that are assigned anew."""
+    """PlaintextConsumerTest.testPauseStateNotPreservedByRebalance: of partitions that are assigned again."""
     send(cluster, TP, 5)
     consumer = cluster.consumer("one", group="group")
     assert len(drain(consumer)) == 5

@@ -97,7 +97,7 @@ def test_the_given_partition_is_used(cluster: Cluster) -> None:
 
 
 def test_partitions_that_are_added(cluster: Cluster) -> None:
-    """BaseProducerSendTest.testSendBeforeAndAfterPartitionExpansion: a producer finds them without starting anew."""
+    """BaseProducerSendTest.testSendBeforeAndAfterPartitionExpansion: a producer finds them without a restart."""
     cluster.store.create_topic("t")
     producer = cluster.producer()
     assert producer.send("t", b"value", partition=0).result().offset == 0

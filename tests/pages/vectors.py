@@ -800,7 +800,7 @@ def unusual(s: Story) -> None:
     assert chain_of_partition(TopicPartition(*log_start), 2) == there
     plain, foreign = (1 << 32) + 50, 40
 
-    # The clock of a writer is behind: its batch has the time of the entry before. The window begins anew with an epoch.
+    # The clock of a writer is behind: its batch has the time of the entry before. An epoch begins the window again.
     first, *others = by_hand.segments("t", *(by_hand.rows(f"w{number}") for number in range(4)))
     by_hand.entry(there, by_hand.append(place, 2, first), timestamp=BEGIN_MS)
     for number, (segment, epoch) in enumerate(zip(others, (0, 0, 1), strict=True)):

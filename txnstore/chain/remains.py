@@ -127,7 +127,7 @@ def no_document(objects: ObjectStore) -> TxnStoreError:
         return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
     msg = (
         f"the store at {url} has lost its {STORE}: {traces}. `txnstore recover` shows what that is, and writes {STORE} "
-        f"again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, then `txnstore init` begins anew"
+        f"again. Only if nothing of it is needed: delete {CHAINS} and {TOPICS}, then run `txnstore init`"
     )
     return LostIdentityError(msg)
 

@@ -87,7 +87,7 @@ class Poller:
         self._readable: Authorization | None = None
         self._follow = follow
         #: The longest pause between two reads of an idle chain, and the next one, in seconds. The next one doubles with
-        #: each pause, and starts anew when records are returned.
+        #: each pause, and starts again when records are returned.
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
         #: The partitions in the order of their next turns, as the last poll left them; new ones follow.

@@ -127,7 +127,7 @@ class MemberLease:
         self._polled_at = self.connection.runtime.monotonic()
 
     def renewed(self, at: int) -> None:
-        """Record that a command, submitted at ``at`` (ms, monotonic), has renewed the lease, and set the timer anew."""
+        """Record that a command, submitted at ``at`` (ms, monotonic), has renewed the lease, and restart the timer."""
         self._renewed_at = self._checked_at = at
         self._seen_at = -1
         self.overdue = False

@@ -237,7 +237,7 @@ def _gaps(first: int, limit: int) -> list[bytes]:
 def _is_behind(view: View, asked: Sequence[_Asked]) -> bool:
     """Whether an offset is after the end of its log in this view: the client may know of entries that it lacks.
 
-    Refused without a look at the head, a consumer would begin anew at an end of the log.
+    Refused without a look at the head, a consumer would begin again at an end of the log.
     """
     logs = ((view.partition(each.tp), each.offset) for each in asked if each.topic is not None)
     return any(log is None or offset > log.high_watermark for log, offset in logs)

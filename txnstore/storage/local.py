@@ -74,7 +74,7 @@ class RootFolder:
         raise StorageRefusedError(msg)
 
     def forget(self) -> None:
-        """Let the next check remember the folder anew."""
+        """Let the next check remember the folder again."""
         self._descriptor, close = None, self._close
         if close is not None:
             close()

@@ -219,7 +219,7 @@ class FaultStore:
         self._write("sync", keys, lambda: None)
 
     def power_loss(self) -> int:
-        """Take back all writes that are not flushed; returns their number. Wrap ``inner`` anew to start again."""
+        """Take back all writes that are not flushed; returns their number. Wrap ``inner`` again to start again."""
         with self._lock:
             lost, self._unsynced = self._unsynced, {}
         for key, content in lost.items():

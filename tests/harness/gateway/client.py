@@ -25,7 +25,7 @@ class Read(NamedTuple):
 
 #: Partitions, as topic and number.
 Places = Sequence[tuple[str, int]]
-#: Is called with the partitions of a member, and with those of them that it has got anew, when the group changes them.
+#: Is called with the partitions of a member, and with those of them that it has newly got, when the group changes them.
 Assigned = Callable[[Places, Places], None]
 
 

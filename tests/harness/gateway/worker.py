@@ -142,7 +142,7 @@ def _send(worker: Worker, producer: Producing) -> None:
         waits = [producer.send(*_place(key), str(send.value).encode()) for send in sends]
         landed = [Send(key, send.value, wait()) for send, wait in zip(sends, waits, strict=True)]
     except (RefusedError, EndedError) as failure:
-        # The client may still send what waits: a new one begins anew.
+        # The client may still send what waits: a new one begins again.
         worker.recorder.complete(Type.INFO, error=str(failure))
         raise EndedError(str(failure)) from failure
     worker.recorder.complete(Type.OK, landed)

@@ -54,7 +54,7 @@ def read_expected(path: Path = EXPECTED) -> dict[Case, Result]:
 
 
 def write_expected(results: Mapping[Case, Result], path: Path = EXPECTED) -> None:
-    """Write the list anew."""
+    """Write the whole list."""
     rows = sorted((case.of, case.name, result.outcome, result.why) for case, result in results.items())
     path.write_text("".join("\t".join(row).rstrip("\t") + "\n" for row in (_HEADER, *rows)))
 

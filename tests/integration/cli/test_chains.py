@@ -69,7 +69,7 @@ def test_invalid_number_of_chains_is_refused(cli: Cli, tmp_path: Path, chains: s
 
 
 def test_the_number_of_chains_cannot_be_changed(cli: Cli) -> None:
-    """COORD-02: refused, not hashed anew."""
+    """COORD-02: refused, not hashed again."""
     again = cli("init", cli.url, "--chains", "2", "--exist-ok")
     assert again.status == 1
     assert "has 3 chains, not 2" in again.err

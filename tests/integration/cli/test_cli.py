@@ -206,7 +206,7 @@ def test_a_part_of_the_log_is_read_by_offset_and_partition(orders: Cli) -> None:
     assert _values(orders, "--partition", "0", "--from", "1") == ["b", "c"]
     assert sorted(_values(orders, "--from", "1")) == ["b", "c", "y"]
     assert _values(orders, "--from", "latest") == []
-    assert _values(orders, "--from", "100") == [], "above the end nothing has come yet; it does not begin anew"
+    assert _values(orders, "--from", "100") == [], "above the end nothing has come yet; it does not begin again"
     assert len(_values(orders, "--max", "4")) == 4
 
 

@@ -115,7 +115,7 @@ def test_too_much_to_copy_is_refused_until_a_compaction(cli: Cli) -> None:
     assert "orders version 1" in cli.ok("table", "sync", "--compact").out
 
 
-def test_a_damaged_table_is_found_and_published_anew(cli: Cli, folder: Path) -> None:
+def test_a_damaged_table_is_found_and_rebuilt(cli: Cli, folder: Path) -> None:
     cli("table", "enable", "orders")
     cli.ok("table", "sync")
     (copy,) = (folder / "tables" / "orders" / "data").iterdir()

@@ -121,7 +121,7 @@ def test_aborted_records_are_left_out_and_a_control_batch_stands_for_their_offse
     assert [batch.is_control_batch for batch in _batches(records)] == [False, False, True]
 
 
-def test_records_of_segments_are_encoded_anew(served: ServedStore) -> None:
+def test_records_of_segments_are_encoded_again(served: ServedStore) -> None:
     """Batches in memory come as they were sent; those from the storage without compression and producer."""
     for value in (b"1", b"2"):
         _produce(served, values_batch([value * 1_000], codec=1))

@@ -28,7 +28,7 @@ Different = Callable[[str], tuple[Difference, ...]]
 
 @pytest.fixture(scope="module")
 def different() -> Different:
-    """What differs in a scenario, played once in a run of tests: a mutant that is alive in the next is played anew."""
+    """What differs in a scenario, played once in a run of tests: a mutant that is alive in the next is played again."""
     return cache(_different)
 
 

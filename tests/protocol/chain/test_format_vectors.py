@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "before[1:] = [state.timestamp, held or before[2]]",
     ),
     "the same epoch changes only the time of a fence": ("unusual", "and epoch < before[0]:", "and epoch <= before[0]:"),
-    "a kept transaction begins anew": ("identities", 'if event["keeps"] and before is not None:', "if name is None:"),
+    "a kept transaction begins again": ("identities", 'if event["keeps"] and before is not None:', "if name is None:"),
     "a new instance has no versions": (
         "identities",
         '"versions": before["versions"] if before is not None else {}',

@@ -141,7 +141,7 @@ def test_future_does_not_raise_an_interrupt_of_another_thread() -> None:
     with pytest.raises(KeyboardInterrupt):
         producer.flush()
     assert not isinstance(future.exception(), KeyboardInterrupt)
-    assert future.result().offset == 0  # The upload was begun anew.
+    assert future.result().offset == 0  # The upload was begun again.
     producer.commit_transaction()
     assert values(bench.store) == [b"a"]
 

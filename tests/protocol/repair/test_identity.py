@@ -98,7 +98,7 @@ def swapped(objects: MemoryStore, clock: ManualClock) -> str:
 def test_no_store_is_created_over_what_is_left_of_one(
     store: Store, objects: MemoryStore, clock: ManualClock, kept: Callable[[str], bool], exist_ok: bool
 ) -> None:
-    """D1: the error names `recover` before it says how to begin anew, and nothing is written."""
+    """D1: the error names `recover` before it says how to start over, and nothing is written."""
     store.checkpoint()
     objects.delete([item.key for item in objects.list("") if not kept(item.key)])
     before = bytes_of(objects)

@@ -51,7 +51,7 @@ def store(clock: ManualClock, objects: MovedObjects) -> Store:
     return store
 
 
-def test_the_tables_of_a_store_that_was_moved_are_published_anew(
+def test_the_tables_of_a_store_that_was_moved_are_rebuilt(
     store: Store, clock: ManualClock, objects: MovedObjects
 ) -> None:
     """Also the one without rows, whose metadata has no other location than its own."""
@@ -81,7 +81,7 @@ def test_metadata_is_not_older_than_its_snapshots(store: Store, clock: ManualClo
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_a_running_publisher_publishes_a_dropped_table_anew(
+def test_a_running_publisher_rebuilds_a_dropped_table(
     store: Store, clock: ManualClock, objects: MovedObjects, changes: bool
 ) -> None:
     """An engine has dropped it, with all that is below its folder. A quiet one is looked at once an hour."""
@@ -293,7 +293,7 @@ def test_a_publisher_that_lives_through_a_restore_publishes_nothing_lost(
     assert newest(later).number == cut
 
 
-def test_tables_with_the_field_ids_of_an_earlier_release_are_published_anew(
+def test_tables_with_the_field_ids_of_an_earlier_release_are_rebuilt(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Columns, "has_current_ids", False)

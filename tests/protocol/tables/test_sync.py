@@ -326,7 +326,7 @@ def test_a_table_is_disabled_and_enabled_again(store: Store) -> None:
 
 @pytest.mark.parametrize("part", ["metadata", "list", "manifest"])
 @pytest.mark.parametrize("damage", ["lost", "altered"])
-def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, part: str, damage: str) -> None:
+def test_a_damaged_table_is_rebuilt(store: Store, clock: ManualClock, part: str, damage: str) -> None:
     commit(store, [b"a"])
     _sync(store)
     state, objects = state_of(store, "t"), connection_of(store).objects
@@ -352,7 +352,7 @@ def test_a_damaged_table_is_published_anew(store: Store, clock: ManualClock, par
     assert fresh.tables.check(deep=True).ok
 
 
-def test_a_table_that_has_lost_a_file_is_published_anew_on_demand(store: Store) -> None:
+def test_a_table_that_has_lost_a_file_is_rebuilt_on_demand(store: Store) -> None:
     commit(store, [b"a"])
     _sync(store)
     (file,) = state_of(store, "t").files.data.values()

@@ -80,7 +80,7 @@ def test_sticky_balances_over_a_third_member() -> None:
 
 
 def test_sticky_moves_a_partition_that_moves_anyway_first() -> None:
-    """``b`` gets u-0 anew, and has v-0: it passes the new one on to ``c``, whose t-0 goes to ``a``."""
+    """``b`` newly gets u-0, and has v-0: it passes the new one on to ``c``, whose t-0 goes to ``a``."""
     members = [_member("a", "t", partitions=1), *(_member(name, "t", "u", "v", partitions=1) for name in "bc")]
     previous = {TopicPartition("t", 0): "c", TopicPartition("v", 0): "b"}
     assert _names(sticky_assignor(members, previous)) == {"a": "t-0", "b": "v-0", "c": "u-0"}

@@ -659,7 +659,7 @@ def test_session_ends_without_heartbeats() -> None:
     assert group.heartbeat(member) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_session_begins_anew_when_the_assignment_is_answered() -> None:
+def test_session_begins_again_when_the_assignment_is_answered() -> None:
     group = Group()
     leader, follower = group.completing(None, None)
     group.sync(follower)

@@ -392,7 +392,7 @@ def test_a_slice_of_a_table_is_encoded(records: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_random_and_damaged_bytes_are_refused_in_bounded_memory() -> None:
-    """The checksum of a damaged batch is set anew, so that the damage reaches the decoder."""
+    """The checksum of a damaged batch is computed again, so that the damage reaches the decoder."""
     randomness = random.Random(20_26)
     headers: list[tuple[str, bytes | None]] = [("name", b"value"), ("é", None)]
     samples = [

@@ -122,7 +122,7 @@ def test_jep_20_epochs_grow(decisions: list[tuple[str, int]], expected: set[str]
     assert Story().kinds(operations[::-1]) == expected
 
 
-def test_jep_20_a_new_producer_id_begins_anew() -> None:
+def test_jep_20_a_new_producer_id_begins_again() -> None:
     assert (
         Story().kinds([decision("commit", 32766, 1), decision("init", 0, 2, 7), decision("commit", 0, 3, 7)]) == set()
     )

@@ -217,7 +217,7 @@ def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> Non
     assert not manager.ended_unreported(Outcome.COMMIT)
 
 
-def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
+def test_sequences_are_contiguous_and_begin_again_in_each_epoch() -> None:
     """SEQ-01."""
     manager = new_manager(ManagerState.IN_TRANSACTION)
     pending = manager.append([uploaded(3), uploaded(2)])

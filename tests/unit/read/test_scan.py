@@ -234,7 +234,7 @@ def test_a_scan_is_an_arrow_stream(store: Store) -> None:
     append(store, "a", "b")
     scan = store.scan("t", columns=["value"])
     assert pa.table(scan).to_pydict() == {"value": [b"a", b"b"]}
-    assert pa.table(scan).to_pydict() == {"value": [b"a", b"b"]}, "a second stream begins anew"
+    assert pa.table(scan).to_pydict() == {"value": [b"a", b"b"]}, "a second stream begins again"
 
 
 def test_duckdb_reads_a_scan_as_often_as_it_likes(store: Store) -> None:

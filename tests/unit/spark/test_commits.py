@@ -91,13 +91,13 @@ def test_a_micro_batch_is_one_entry_for_all_topics_and_partitions(store: Store, 
 
 
 @pytest.mark.parametrize("run", ["run-1", "run-2"])
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run: str, anew: bool) -> None:
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run: str, reconnects: bool) -> None:
     """In any process, by any run: a driver that crashed after the commit, and Spark's own retry."""
     connection = connect()
     assert commit(connection, 0, uploaded(store, "a"))
     sequence = connection.view().sequence
-    again = connect() if anew else connection
+    again = connect() if reconnects else connection
     assert not commit(again, 0, uploaded(store, "a"), run=run)
     assert connection.view().sequence == sequence
     assert commit(again, 1, uploaded(store, "b"), run=run)

@@ -235,8 +235,8 @@ def test_tables_that_are_deleted_and_published_again_are_served_by_the_same_serv
     amounts = live.load("debits")
     objects = connection_of(store).objects
     objects.delete([item.key for item in objects.list(keys.TABLES)])
-    with open_on(connection_of(store).counts.inner, runtime=runtime(ManualClock(), seed=2)) as anew:
-        anew.tables.sync()
+    with open_on(connection_of(store).counts.inner, runtime=runtime(ManualClock(), seed=2)) as reopened:
+        reopened.tables.sync()
     assert live.load("debits") == amounts
     assert Session.begin(router, "pinned").prefix == "cut-1"
 

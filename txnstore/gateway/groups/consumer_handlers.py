@@ -321,7 +321,7 @@ class ConsumerGroups:
             self._rest(name, live)
 
     async def _remove(self, name: str, live: _Live) -> None:
-        """Remove the members that are overdue. One that another gateway has heard of since stays, and is timed anew."""
+        """Remove the overdue members. One that another gateway has heard of since stays, and its timer restarts."""
         try:
             await self._services.freshness.head()
             group = self._group(name)

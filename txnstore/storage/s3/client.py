@@ -99,7 +99,7 @@ def _session(arguments: Mapping[str, Any]) -> Any:
     S3 at most once in this process, instead of once in each session, which costs more than the rest of a client.
 
     Clients only read what is parsed, and s3fs makes all clients of a process in one thread, its event loop. A fork may
-    find that thread in the middle, so a child parses anew.
+    find that thread in the middle, so a child parses again.
     """
     from aiobotocore.session import AioSession
     from botocore.loaders import create_loader
