@@ -143,16 +143,20 @@ class Reading:
         moments: The moment before it began, and the one after the injected step.
         chains: The number of chains.
         injected: The names of the injected steps that were taken.
+        committed: Whether the reader leaves out what is undecided.
     """
 
     moments: list[Moment]
     chains: int = 1
     injected: tuple[str, ...] = ()
+    committed: bool = True
 
     @property
     def mixed(self) -> bool:
         """Whether the injected steps take several entries, between which a reader may look."""
-        several = {"compact", "retain", "settle", "recreate", "small", *(["append"] if self.chains > 1 else [])}
+        several = {"compact", "retain", "settle", "recreate", "small"}
+        if self.chains > 1:
+            several |= {"append"} if self.committed else {"append", "begin", "commit", "abort", "end"}
         return len(self.injected) > 1 or not several.isdisjoint(self.injected)
 
 
@@ -501,6 +505,8 @@ class History:
 
     def isolation(self, rng: random.Random) -> IsolationLevel:
         level: IsolationLevel = rng.choice(ISOLATIONS)  # type: ignore[arg-type]
+        if self.reading is not None:
+            self.reading.committed = level == "read_committed"
         return level
 
     # Topics -----------------------------------------------------------------------------------------------------------
