@@ -37,6 +37,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # examples of JSON and shell 
 CONTENTS: dict[str, dict[str, list[str]]] = {
     "README": {
         "Use": [
+            "docs/tutorial",
             "docs/howto/README",
             "docs/gateway",
             "docs/tables",

@@ -65,11 +65,11 @@ NO_FOLDER = "it is a file, not a folder. Choose another folder."
 PYTHON = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
-def test_every_example_is_in_the_readme_and_runs_in_a_test(request: pytest.FixtureRequest) -> None:
+def test_every_example_is_on_the_page_and_runs_in_a_test(request: pytest.FixtureRequest) -> None:
     """Each has its output in a table of this module, or the test of its name."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "README.md").read_text(encoding="utf-8")
     files = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_file())
-    assert [name for name in files if f"(examples/{name})" not in readme] == []
+    assert [name for name in files if f"(../../examples/{name})" not in page] == []
     own = {
         "backup.py": test_backup.test_a_backup_is_the_store_at_a_snapshot,
         "migrate_parquet.py": test_a_parquet_folder_is_migrated_once,
@@ -79,7 +79,7 @@ def test_every_example_is_in_the_readme_and_runs_in_a_test(request: pytest.Fixtu
         "analysis.ipynb": test_the_notebook_runs,
     }
     assert sorted([*ALONE, *ON_SPARK, *WITH_A_BROKER, *own]) == files
-    assert all(command in readme for command in WITH_A_BROKER.values())
+    assert all(command in page for command in WITH_A_BROKER.values())
 
 
 @pytest.mark.parametrize("name", ALONE)

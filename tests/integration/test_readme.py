@@ -1,4 +1,4 @@
-"""The README is one session: its blocks run in order, on a folder and on S3, and print what it shows."""
+"""The README and the tutorial are sessions: their blocks run in order, and print what the pages show."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.s3_servers import fresh_bucket
-from tests.pages.session import README, Session, blocks, normalized, rewritten, session_of
+from tests.pages.session import README, ROOT, TUTORIAL, Page, Session, blocks, normalized, rewritten
 from txnstore.testing import S3Server
 
-TEXT = README.read_text(encoding="utf-8")
+BOTH = pytest.mark.parametrize("page", [README, TUTORIAL], ids=["readme", "tutorial"])
 
 
-def _play(session: Session) -> Iterator[tuple[str, str]]:
-    """What each block prints, and what the README shows after it."""
-    for block in blocks(session_of(TEXT)):
+def _play(session: Session, page: Page) -> Iterator[tuple[str, str]]:
+    """What each block prints, and what the page shows after it."""
+    for block in blocks(page.text):
         yield f"{block.code}{normalized(session.run(block))}", f"{block.code}{normalized(block.output)}"
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_session_on_a_folder(tmp_path: Path) -> None:
-    with Session(tmp_path, str(tmp_path / "events"), {}) as session:
-        for printed, shown in _play(session):
-            assert printed == shown, "`python -m tests.pages.session` writes what the blocks print into the README"
+@BOTH
+def test_the_session_on_a_folder(page: Page, tmp_path: Path) -> None:
+    with Session(page, tmp_path, str(tmp_path / "events"), {}) as session:
+        for printed, shown in _play(session, page):
+            assert printed == shown, "`python -m tests.pages.session` writes what the blocks print into the pages"
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.s3
 def test_the_session_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
+    """The tutorial's, which does all that the README's does."""
     options = s3_server.storage_options
     env = {
         "AWS_ACCESS_KEY_ID": options["key"],
@@ -41,32 +43,40 @@ def test_the_session_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
         "AWS_ENDPOINT_URL": options["endpoint_url"],
         "AWS_DEFAULT_REGION": options["client_kwargs"]["region_name"],
     }
-    with Session(tmp_path, f"{fresh_bucket(s3_server)}/events", env) as session:
-        for printed, shown in _play(session):
+    with Session(TUTORIAL, tmp_path, f"{fresh_bucket(s3_server)}/events", env) as session:
+        for printed, shown in _play(session, TUTORIAL):
             assert printed == shown
 
 
 @pytest.mark.slow
-def test_the_python_of_the_session_passes_a_type_checker(tmp_path: Path) -> None:
+@BOTH
+def test_the_python_of_the_session_passes_a_type_checker(page: Page, tmp_path: Path) -> None:
     """Strictly, as this project is checked."""
     program = tmp_path / "session.py"
-    program.write_text("\n".join(block.code for block in blocks(session_of(TEXT)) if block.language == "python"))
+    program.write_text("\n".join(block.code for block in blocks(page.text) if block.language == "python"))
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=README.parent)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout.startswith("Success"), done.stdout
 
 
 def test_nothing_of_the_readme_is_outside_of_the_session_but_make_and_pip() -> None:
     """What a block outside would show, no test would run: ``test_wheel.py`` and ``test_cli_demo.py`` run these."""
-    session = session_of(TEXT)
-    assert [block.language for block in blocks(session)].count("python") > 3
-    commands = [
-        line.split()[0] for block in blocks(TEXT.replace(session, "")) for line in block.code.splitlines() if line
-    ]
-    assert set(commands) == {"make", "pip"}
+    fences = [line for line in README.text.splitlines() if line.startswith("```") and line != "```"]
+    assert fences.count("```python") == len(blocks(README.text)) == 3
+    outside = [part.split("```")[0] for part in README.text.split("```bash\n")[1:]]
+    assert {line.split()[0] for part in outside for line in part.splitlines()} == {"make", "pip"}
+    assert set(fences) == {"```python", "```text", "```bash"}
 
 
-def test_outputs_are_written_after_their_blocks() -> None:
-    readme = TEXT.replace("2 orders billed", "3 orders billed")
-    assert readme != TEXT
-    assert rewritten(readme, [block.output for block in blocks(session_of(TEXT))]) == TEXT
+def test_everything_of_the_tutorial_is_in_its_session() -> None:
+    fences = [line for line in TUTORIAL.text.splitlines() if line.startswith("```") and line != "```"]
+    assert set(fences) == {"```python", "```sh", "```text"}
+    assert len(fences) - fences.count("```text") == len(blocks(TUTORIAL.text))
+
+
+@BOTH
+def test_outputs_are_written_after_their_blocks(page: Page) -> None:
+    outputs = [block.output for block in blocks(page.text)]
+    changed = rewritten(page.text, [f"{output} changed" if output else "" for output in outputs])
+    assert changed != page.text
+    assert rewritten(changed, outputs) == page.text

@@ -1,6 +1,6 @@
-"""README.md as one session: its blocks in order, what they print, and how they run on a store.
+"""README.md and the tutorial as sessions: their blocks in order, what they print, and how they run on a store.
 
-``python -m tests.pages.session`` runs it on a folder and writes what the blocks print into the README.
+``python -m tests.pages.session`` runs both on a folder and writes what the blocks print into the pages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from typing import Any, Self
 from tests.helpers.spark_home import environment, link_spark_home
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-
-#: The store of the session, as the README writes it.
-URL = "/tmp/events"
-
-#: The session begins after the first heading and ends before the second one.
-FIRST, AFTER = "## A first session", "## In production"
 
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -41,7 +34,7 @@ for line in sys.stdin:
     printed, error = io.StringIO(), ""
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(json.loads(line), "README.md", "exec"), names)
+            exec(compile(json.loads(line), "session", "exec"), names)
     except BaseException:
         error = traceback.format_exc()
     print(json.dumps([printed.getvalue(), error]), file=answers, flush=True)
@@ -50,20 +43,32 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the README, and the output that is shown after it (empty if none is)."""
+    """A block of a page, and the output that is shown after it (empty if none is)."""
 
     language: str
     code: str
     output: str
 
 
-def session_of(readme: str) -> str:
-    """The part of the README that is the session."""
-    return readme[readme.index(f"\n{FIRST}\n") : readme.index(f"\n{AFTER}\n")]
+@dataclass(frozen=True)
+class Page:
+    """A page whose blocks of shell (``sh``) and Python are one session; its blocks of ``bash`` are not run."""
+
+    path: Path
+    url: str  # the store of the session, as the page writes it
+
+    @property
+    def text(self) -> str:
+        """The page as it is."""
+        return self.path.read_text(encoding="utf-8")
+
+
+README = Page(ROOT / "README.md", "/tmp/events")
+TUTORIAL = Page(ROOT / "docs" / "tutorial.md", "/tmp/tutorial")
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of shell and Python in a part of the README, in order."""
+    """The blocks of the session of a page, in order."""
     return [Block(language, code, output) for language, code, output in _BLOCK.findall(text)]
 
 
@@ -77,12 +82,14 @@ class Session:
     """One shell and one Python interpreter in one folder, as a user has them open.
 
     Args:
+        page: The page whose blocks it runs.
         folder: The working folder; it is also where Spark keeps its files.
-        url: The store, in place of the one that the README names.
+        url: The store, in place of the one that the page names.
         env: Environment variables that the storage needs.
     """
 
-    def __init__(self, folder: Path, url: str, env: Mapping[str, str]) -> None:
+    def __init__(self, page: Page, folder: Path, url: str, env: Mapping[str, str]) -> None:
+        self._shown = page.url
         self._url = url
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         spark = environment(link_spark_home(folder / "spark-home"))
@@ -113,14 +120,14 @@ class Session:
             process.stdout.close()
 
     def run(self, block: Block) -> str:
-        """What the block prints; the store is named as in the README.
+        """What the block prints; the store is named as on the page.
 
         Raises:
             AssertionError: The block fails.
         """
-        code = block.code.replace(URL, self._url)
+        code = block.code.replace(self._shown, self._url)
         output = self._run_shell(code) if block.language == "sh" else self._run_python(code)
-        return output.replace(self._url if "://" in self._url else f"file://{self._url}", f"file://{URL}")
+        return output.replace(self._url if "://" in self._url else f"file://{self._url}", f"file://{self._shown}")
 
     def _run_shell(self, code: str) -> str:
         shell = self._shell
@@ -147,9 +154,8 @@ class Session:
         return str(printed)
 
 
-def rewritten(readme: str, outputs: list[str]) -> str:
-    """The README with these outputs after the blocks of its session."""
-    part = session_of(readme)
+def rewritten(text: str, outputs: list[str]) -> str:
+    """The page with these outputs after the blocks of its session."""
     remaining = iter(outputs)
 
     def shown(match: re.Match[str]) -> str:
@@ -157,17 +163,17 @@ def rewritten(readme: str, outputs: list[str]) -> str:
         code = f"```{match[1]}\n{match[2]}```\n"
         return f"{code}\n```text\n{output}\n```\n" if output else code
 
-    return readme.replace(part, _BLOCK.sub(shown, part))
+    return _BLOCK.sub(shown, text)
 
 
 def main() -> None:
-    """Run the session on a folder, and write its output into the README."""
-    readme = README.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        url = str(Path(folder) / "events")
-        with Session(Path(folder), url, {}) as session:
-            outputs = [session.run(block) for block in blocks(session_of(readme))]
-    README.write_text(rewritten(readme, outputs), encoding="utf-8")
+    """Run the sessions on a folder, and write their output into the pages."""
+    for page in (README, TUTORIAL):
+        with tempfile.TemporaryDirectory() as folder:
+            url = str(Path(folder) / "store")
+            with Session(page, Path(folder), url, {}) as session:
+                outputs = [session.run(block) for block in blocks(page.text)]
+        page.path.write_text(rewritten(page.text, outputs), encoding="utf-8")
 
 
 if __name__ == "__main__":
