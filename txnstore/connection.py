@@ -601,7 +601,7 @@ def _unpickle(objects: ObjectStore, read_only: bool, checked: bool, principal: s
 
 
 def principal_of(name: str | None) -> str:
-    """The principal of a process: the given one, else that of :data:`PRINCIPAL` in the environment, else nobody.
+    """The principal of a process: the given one, else that of the environment (:data:`PRINCIPAL`), else anonymous.
 
     Raises:
         InvalidConfigError: It is not ``User:`` and a name.

@@ -330,8 +330,8 @@ class PolicyViolationError(CatalogError):
 class AuthorizationError(TxnStoreError):
     """The principal of this process has no right to do this. This call changed nothing.
 
-    An earlier call whose outcome was unknown may have: its repetition is refused for a right that is gone since, except
-    for records and ends of producers, whose repetition is answered.
+    An earlier call whose outcome was unknown may have: its repetition is refused for a right that was removed since,
+    except for records and ends of producers, whose repetition is answered.
 
     Attributes:
         principal: Who has no right.

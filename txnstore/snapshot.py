@@ -17,7 +17,7 @@ class Snapshot:
 
     It is the state after one entry of the chain, or a closed cut of several chains. Reads that share a snapshot see the
     same records, whatever is committed in between. The segments that it names exist until a vacuum deletes them, not
-    before its grace period is over.
+    before its grace period has passed.
 
     Attributes:
         view: The states of the chains, combined.

@@ -20,7 +20,7 @@ _BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
 
 
 class BackgroundQueue:
-    """Runs work in a pool, one task after the other, while the caller goes on.
+    """Runs work in a pool, one task after the other, while the caller continues.
 
     Most tables only wait for their row group, and the one that fills it takes long to encode. Some tables wait
     meanwhile, so that the next ones can be decoded.

@@ -2,8 +2,8 @@
 
 A lease is a small object that names the partitions. Compactors create leases with ascending numbers, each after a look
 at all others, so of two that want the same partition one reads the lease of the other. Its holder renews it; one that
-was not renewed for its duration, by the clock of the storage, is over. It is advice: the revision of a partition makes
-a replacement safe, and where a lease is lost or ends early, work is done twice. See docs/design/0015-leases.md.
+was not renewed for its duration, by the clock of the storage, has expired. It is advice: the revision of a partition
+makes a replacement safe, and where a lease is lost or ends early, work is done twice. See docs/design/0015-leases.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ATTEMPTS = 20
 
 
 class LeaseDocument(Stored):
-    """The lease of one compactor; ``duration_ms``: it is over so long after the object was written."""
+    """The lease of one compactor; ``duration_ms``: it expires so long after the object was written."""
 
     owner: str
     duration_ms: int = Field(ge=1, le=_MAX_DURATION_MS)

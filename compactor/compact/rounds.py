@@ -91,7 +91,7 @@ def watch(
         memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
         past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
             what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
-        rounds: The number of rounds; None to go on until the caller stops.
+        rounds: The number of rounds; None: until the caller stops.
 
     Raises:
         InvalidConfigError: An argument is not valid.

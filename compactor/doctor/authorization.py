@@ -78,9 +78,9 @@ def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
 
 
 def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> Iterator[Finding]:
-    """Whether somebody may change the rules, and write checkpoints."""
+    """Whether any principal may change the rules, and write checkpoints."""
     if not authorization.super_users and not _has_somebody(authorization, acls, "ALTER"):
-        message = "nobody may change the rules: there is no super user, and no rule allows ALTER on the cluster"
+        message = "no principal may change the rules: there is no super user, and no rule allows ALTER on the cluster"
         yield _finding("administrators", Severity.BAD, message)
     if authorization.allows(EVERYONE, "ALTER", "CLUSTER", CLUSTER):
         message = "everyone may change the rules and maintain the store: no rule is for the cluster (allow_if_no_acl)"
@@ -96,8 +96,8 @@ def _roles(authorization: Authorization, acls: list[Acl], *, overdue: bool) -> I
 
 def _has_somebody(authorization: Authorization, acls: list[Acl], operation: Operation) -> bool:
     """Whether anyone besides super users has a right to the cluster."""
-    somebody = {EVERYONE, *(acl.principal for acl in acls)} - authorization.super_users
-    return any(authorization.allows(principal, operation, "CLUSTER", CLUSTER) for principal in somebody)
+    principals = {EVERYONE, *(acl.principal for acl in acls)} - authorization.super_users
+    return any(authorization.allows(principal, operation, "CLUSTER", CLUSTER) for principal in principals)
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _LATE_MS, _MANY_BYTES = 3_600_000, 256 << 20
 def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
     """What there is to do about the tables; nothing for a store whose topics have none.
 
-    Costs the requests that find the newest cut, one GET for each chain that has gone on since, and four for each table.
+    Costs the requests that find the newest cut, one GET for each chain with newer entries, and four for each table.
     """
     topics = [topic.name for topic in view.sorted_topics() if topic.config.get(TABLE_FORMAT) == "iceberg"]
     if not topics:

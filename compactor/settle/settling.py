@@ -115,7 +115,7 @@ class _Settler:
         self._damaged: dict[int, set[str]] = {}
 
     def begin(self, parts: OpenParts, state: State) -> None:
-        """Settle a chain in the background, unless that goes on already."""
+        """Settle a chain in the background, unless a thread does so already."""
         with self._lock.own:
             if state.chain in self._busy:
                 return
@@ -159,7 +159,7 @@ class _Settler:
 
 
 def settle_later(parts: OpenParts, state: State) -> None:
-    """Settle a chain in the background, unless that goes on already: the next checkpoint settles the rest.
+    """Settle a chain in the background, unless a thread does so already: the next checkpoint settles the rest.
 
     Raises nothing: the commit that made it due is durable. A failure is logged and counted.
     """

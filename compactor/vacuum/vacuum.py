@@ -364,7 +364,7 @@ class _Vacuum:
 
 @contextmanager
 def _naming_what_was_deleted(tally: _Tally, swept: int) -> Iterator[None]:
-    """Add to the error of a full disk what a vacuum has deleted, and what it needs to go on."""
+    """Add to the error of a full disk what a vacuum has deleted, and what it needs to continue."""
     try:
         yield
     except StorageFullError as error:
@@ -463,7 +463,7 @@ class _Named:
         self._look(view)
 
     def refresh(self, view: View) -> None:
-        """Go on with a newer view; the keys are collected again only if something has changed."""
+        """Continue with a newer view; the keys are collected again only if something has changed."""
         if view is not self.view:
             self._look(view)
 

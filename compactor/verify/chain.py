@@ -309,7 +309,7 @@ class ChainVerifier:
         """Check that an entry says of each event who asked for it. It is advice for people: no state depends on it."""
         if sum(counts) != len(entry.events) or min(counts, default=1) < 1:
             listed = ", ".join(f"{principal} for {events:,}" for principal, events in entry.principals or ())
-            message = f"it has {len(entry.events):,} events, and says that asked: {listed or 'nobody'}"
+            message = f"it has {len(entry.events):,} events, and as principals: {listed or 'no principal'}"
             self._report("principals_add_up", key, message)
 
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
@@ -371,7 +371,7 @@ class ChainVerifier:
         self._newest_sound, self._edges = sequence, saved.edges
 
     def _compare(self, key: str, saved: State) -> None:
-        """Compare a saved state with the folded one, and go on with it: its batches are shared with later checkpoints.
+        """Compare a saved state with the folded one, and continue with it: later checkpoints share its batches.
 
         Raises:
             CorruptionError: Its batches cannot be decoded.

@@ -53,7 +53,7 @@ _SERVED = "not-named-by-frames"
 _PATIENCE = 0.5
 _NAMES = ("t", "u", "", "missing", "__consumer_offsets", "a" * 249, "a" * 300, "é/ä", "\0", "group", "PLAIN")
 _INTEGERS = (-2, -1, 0, 1, 2, 3, 5, 10, 127, 1000, 1 << 14, 1 << 20)
-_UNEXPECTED = re.compile(r"unexpected error|Traceback|goes on after an error", re.IGNORECASE)
+_UNEXPECTED = re.compile(r"unexpected error|Traceback|continues after an error", re.IGNORECASE)
 
 
 @dataclasses.dataclass

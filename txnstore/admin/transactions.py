@@ -135,7 +135,7 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
         connection: The connection to the store.
         topic: Only its partitions, and groups with pending offsets in it.
         late: Seconds past its timeout after which an open transaction is late. One that readers wait for hangs as soon
-            as its timeout is over.
+            as its timeout has passed.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic.
@@ -186,7 +186,7 @@ def _reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) ->
     """Why an open transaction hangs in a partition or group; None if it does not.
 
     ``txn``: the transaction, if its coordinator knows it. ``blocks``: whether readers wait for it, so that it hangs as
-    soon as its timeout is over.
+    soon as its timeout has passed.
     """
     if txn is None:
         return "unknown"

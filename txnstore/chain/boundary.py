@@ -73,7 +73,7 @@ class _BoundaryLease(NamedTuple):
         number: Its number; 0: no boundary exists.
         document: The boundary; with a later ``sequence`` if a gap shows that more entries were deleted.
         clock: The wall clock before that request, in ms.
-        uptime: The same by the clock that goes on while the machine is suspended.
+        uptime: The same by the clock that runs on while the machine is suspended.
     """
 
     number: int

@@ -457,7 +457,7 @@ class Chain:
         """The authorization of the store as far as this process knows it, and at least as this chain follows from it.
 
         Another chain than 0 follows from a change of the rules by an entry of its own (``FollowAuthorization``), so
-        whoever commits after that entry has read the change. Without rules it costs nothing.
+        every process that commits after that entry has read the change. Without rules it costs nothing.
 
         Raises:
             CorruptionError: The entry of chain 0 that this chain follows from is lost: which rules hold is not known.
@@ -572,7 +572,7 @@ class Chain:
 
         1. This process reads the head, finds no entry 8, decides its commands for slot 8, and is suspended.
         2. Another process writes the entries 8 and 9. Entry 8 is deleted from outside.
-        3. This process goes on. Its PUT creates entry 8, which entry 9 does not follow: its hash names another one.
+        3. This process continues. Its PUT creates entry 8, which entry 9 does not follow: its hash names another one.
 
         So if the last look at the head is too long ago by now, the names after the slot are read: what is there must
         follow this entry. If it does not, the entry stays, and the next look at the head reports the damage.
@@ -596,7 +596,7 @@ class Chain:
     def _record(self, entry: Entry, state: State) -> None:
         """Record an entry of another process: whose turn it was, and whether its writer has written a checkpoint.
 
-        While the chains are loaded, chain 0 may not have the rules yet: then nobody counts as one who may.
+        While the chains are loaded, chain 0 may not have the rules yet: then no principal counts as one that may.
         """
         self._turns.record(entry.sequence, entry.writer_id)
         if entry.principals is None or entry.sequence % interval(state, self._checkpoint_every) != 0:

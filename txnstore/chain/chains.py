@@ -235,7 +235,7 @@ class Chains:
         chain = late.index(True)
         stored = self._in_each([partial(each.last_written_until, moment) for each in past])
         msg = (
-            f"which entries were there at {instant(moment)} ({moment} milliseconds since the epoch) cannot be told by "
+            f"which entries were there at {instant(moment)} ({moment} milliseconds since the epoch) is not known by "
             f"their times: the storage had entry {entries[chain] + 1} of chain {chain} by then, and its time is later, "
             "because the clock of a writer was ahead. By the clock of the storage the last entry was "
             f"{stored[0] if len(stored) == 1 else stored}: if that is meant, give it as entry"

@@ -57,7 +57,7 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 #: Names of members, or members with those of the objects in their lists, as pydantic takes them.
 Unwritten: TypeAlias = set[str] | dict[str, Any]
-#: Bytes that nobody here reads are base64 in JSON, of the URL-safe alphabet, with its padding.
+#: Bytes that this library does not read are base64 in JSON, of the URL-safe alphabet, with its padding.
 OPAQUE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 

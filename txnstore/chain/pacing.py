@@ -72,7 +72,9 @@ class Pacing:
         """
         state, apart = newest(), self._turns.latency / wait.overlap
         target = state.sequence + wait.target
-        unsent = max(1, round(wait.polls / apart) - wait.overlap + 1)  # The last one is answered when the time is over.
+        unsent = max(
+            1, round(wait.polls / apart) - wait.overlap + 1
+        )  # The last one is answered when the time has passed.
         flying, before = deque[Future[bytes | None]](), list[Future[bytes | None]]()
         answers = 0
         while unsent or flying:

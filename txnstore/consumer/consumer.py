@@ -353,7 +353,7 @@ class Consumer:
         """The next records. An error leaves the positions unchanged, so no record is skipped.
 
         Records that are fetched, or that the cached state shows, are returned without a read of the chain. Else
-        the chain is read until there are records or ``timeout`` is over, with one GET each time.
+        the chain is read until there are records or ``timeout`` has passed, with one GET each time.
 
         A partition whose committed offset is pending in an open transaction is not read before the end of that
         transaction (OFF-09); the others are.
@@ -432,7 +432,7 @@ class Consumer:
         """The next record of an iteration.
 
         Raises:
-            StopIteration: ``consumer_timeout`` is over, or the consumer is closed.
+            StopIteration: ``consumer_timeout`` has passed, or the consumer is closed.
         """
         if self._closed:
             raise StopIteration

@@ -293,7 +293,7 @@ class Poller:
         1. A poll takes rows of a flow, which moves its position after them.
         2. An interrupt ends the call, perhaps between two steps of the flow, and the rows never reach the application.
         3. The position is restored, and the next poll plans the rows again.
-        4. If another interrupt ends the restoring, ``_to_restore`` is still set, and every later call goes on with it.
+        4. If another interrupt ends the restoring, ``_to_restore`` is still set, and every later call continues it.
         """
         self.restore()
         idle, parts = self._idle, self._positions.assigned.values()

@@ -39,9 +39,9 @@ _RETRIES = 6
 class MemberLease:
     """The lease of one consumer in its group, and its heartbeats between polls.
 
-    A poll renews the lease when a third of the session timeout is over (:attr:`due`). Where no poll comes, a timer does
-    when a half is over, so an application that works on its records for longer than the session timeout stays a member,
-    and one that polls sends no heartbeat more. A consumer that does not poll for ``max_poll_interval`` leaves the group
+    A poll renews the lease after a third of the session timeout (:attr:`due`). Where no poll comes, a timer does after
+    half of it, so an application that works on its records for longer than the session timeout stays a member, and one
+    that polls sends no heartbeat more. A consumer that does not poll for ``max_poll_interval`` leaves the group
     (Kafka: ``HeartbeatThread`` of ``AbstractCoordinator``).
 
     It does not refer to the consumer, which can therefore be collected; the timer refers to neither.
@@ -146,7 +146,7 @@ class MemberLease:
 
     @property
     def due(self) -> bool:
-        """Whether a poll has to renew the lease: a third of it is over, or no timer will renew it after the poll."""
+        """Whether a poll has to renew the lease: a third of it has passed, or no timer will renew it after the poll."""
         since = self.connection.runtime.monotonic() - self._renewed_at
         return not self._is_timed or since >= self._session_ms / _HEARTBEATS
 

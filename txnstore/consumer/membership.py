@@ -2,7 +2,7 @@
 
 A member joins at its first poll, renews its lease, and reads its assigned partitions. The assignment is in the group's
 chain, which an idle poll reads anyway; only polls take partitions and give them back. A heartbeat is one PUT, sent by a
-poll when a third of the session timeout is over, or to give partitions back, and between polls by a timer
+poll when a third of the session timeout has passed, or to give partitions back, and between polls by a timer
 (:mod:`~txnstore.consumer.leases`). An offset commit renews the lease too, so a consumer that commits often sends no
 heartbeats.
 """
@@ -291,7 +291,7 @@ class GroupMembership:
     # The lease --------------------------------------------------------------------------------------------------------
 
     def _heartbeat_due(self, view: View, member: Member) -> bool:
-        """Whether a heartbeat is due, the lease of another member is over, or topics have new partitions."""
+        """Whether a heartbeat is due, the lease of another member has expired, or topics have new partitions."""
         expired = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
             self.lease.due

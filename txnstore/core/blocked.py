@@ -31,7 +31,7 @@ class BlockedPartition:
         producer_id: The producer of the open transaction that they wait for, the earliest one of the partition.
         transactional_id: Its transactional id; None if the coordinator does not know the transaction.
         since: When the transaction began, in milliseconds since the epoch.
-        expires_at: When its timeout is over, in milliseconds since the epoch: any process may abort it then. None:
+        expires_at: When its timeout has passed, in milliseconds since the epoch: any process may abort it then. None:
             never; an external coordinator ends it (KIP-939), or unknown to its coordinator.
         prepared: Whether an external coordinator decides it.
     """

@@ -229,8 +229,8 @@ def _is_idle(txn: Transaction, limit: int) -> bool:
 def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Iterator[Expiration]:
     """The offsets of a group that were not used after ``limit``, and the group if it is empty after that (OFF-16).
 
-    A member whose lease was over at ``limit`` holds up neither. A later one does, also if its lease is over by now: how
-    old an entry after ``limit`` is was not measured.
+    A member whose lease had expired at ``limit`` holds up neither. A later one does, also if its lease has ended since:
+    how old an entry after ``limit`` is was not measured.
     """
     offsets = expired_offsets(group, limit + command.offsets_ms, command.offsets_ms)
     if offsets:

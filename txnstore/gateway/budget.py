@@ -44,7 +44,7 @@ class Budget:
         return Held(self)
 
     def try_take(self, held: Held, size: int) -> bool:
-        """Count bytes if nobody has to wait for them."""
+        """Count bytes if no request has to wait for them."""
         if held is not self.preferred and (self.is_short or self.used + size > self._size):
             return False
         self._count(held, size)
@@ -109,7 +109,7 @@ class Held:
 class Room:
     """Bounds the bytes of responses that are not sent.
 
-    A fetch is told how much it may read, which is less where much is in memory; where the room is used up, requests
+    A fetch gets the number of bytes that it may read: less where much is in memory. Where the room is used up, requests
     wait until responses are sent, or their clients are given up.
     """
 

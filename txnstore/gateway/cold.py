@@ -116,7 +116,7 @@ class ColdBatches:
         task = asyncio.get_running_loop().create_task(self._read(topic, names, parts[: len(names)], position))
         self._running.update(dict.fromkeys(names, task))
         task.add_done_callback(partial(self._ended, names))
-        await asyncio.wait({task})  # It goes on without this reader.
+        await asyncio.wait({task})  # It continues without this reader.
         return task.result()
 
     def _may_join(self, further: tuple[Slice, Hashable]) -> bool:
@@ -127,7 +127,7 @@ class ColdBatches:
         for name in names:
             del self._running[name]
         if not task.cancelled():
-            task.exception()  # Its reader may be gone.
+            task.exception()  # Its reader may have ended.
 
     async def _read(
         self, topic: CatalogTopic, names: Sequence[Hashable], parts: Sequence[Slice], position: int

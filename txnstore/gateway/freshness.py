@@ -59,7 +59,7 @@ class Freshness:
         self._read_at = -math.inf
         self._changed: asyncio.Event = asyncio.Event()
         self._waiting = 0
-        #: Whether the poller looks once more, though nobody waits.
+        #: Whether the poller looks once more, though no request waits.
         self._is_wanted = False
         self._poller: asyncio.Task[None] | None = None
         #: The newest view that requests may see: that of a commit only after its callers have their answers.
@@ -224,7 +224,7 @@ def _newer(known: State, other: State) -> State:
 
 
 def _report(look: asyncio.Task[View]) -> None:
-    """Report the error of a look that nobody waits for; that the storage cannot be read is no fault of the gateway."""
+    """Report the error of a look that no request waits for; a failure of the storage is no fault of the gateway."""
     error = None if look.cancelled() else look.exception()
     if isinstance(error, TxnStoreError):
         _LOG.warning("the heads of the chains cannot be read: %s", error, extra={"error": str(error)})

@@ -152,7 +152,7 @@ class Gateway:
         self._taking_over.add_done_callback(report_failure)
 
     async def _take_over(self, view: View | None) -> None:
-        """Time the members of stored groups that this gateway coordinates: those whose clients are gone must expire.
+        """Time the members of stored groups that this gateway coordinates: those whose clients have ended must expire.
 
         ``view``: has the groups; None: the heads of the chains have what the gateway before has stored last.
         """
@@ -161,7 +161,7 @@ class Gateway:
                 view = await self._freshness.head()
             except TxnStoreError as error:
                 _LOG.warning(
-                    "the groups of a gateway that is gone cannot be read: %s", error, extra={"error": str(error)}
+                    "the groups of a gateway that has ended cannot be read: %s", error, extra={"error": str(error)}
                 )
                 await asyncio.sleep(_RETRY)
         self._consumers.take_over()
@@ -185,7 +185,7 @@ class Gateway:
         if self._logging is not None:
             self._logging.cancel()
         log_omitted(ends=True)
-        # A thread that still waits for the storage ends with its timeout; nobody waits for it here.
+        # A thread that still waits for the storage ends with its timeout; this call does not wait for it.
         self._threads.shutdown(wait=have_ended, cancel_futures=True)
         extra = {"url": self._url, "requests": self._server.traffic.requests.total()}
         _LOG.info("the gateway has ended", extra=extra)
@@ -215,14 +215,14 @@ class Gateway:
         )
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that no request has: of a callback, or of a task that nobody waits for. The gateway goes on."""
+        """An error that no request has: of a callback, or of a task in the background. The gateway continues."""
         self._failures += 1
         error, exception = context["message"], context.get("exception")
-        _LOG.error("the gateway goes on after an error: %s", error, exc_info=exception, extra={"error": error})
+        _LOG.error("the gateway continues after an error: %s", error, exc_info=exception, extra={"error": error})
 
 
 def _check_writes(connection: Connection) -> None:
-    """Say at the start what each request that writes would be told; a gateway that only reads may be wanted."""
+    """Log at the start the error that each request that writes would get; a gateway that only reads may be wanted."""
     try:
         check_writes(connection.objects, connection.runtime.new_id)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Log lines that clients can cause, at a bounded rate: nobody fills a disk by bad requests."""
+"""Log lines that clients can cause, at a bounded rate: bad requests do not fill a disk."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def log_omitted_often() -> None:
 
 
 def report_failure(task: asyncio.Task[Any]) -> None:
-    """Report the error of a task that nobody waits for; a callback of it."""
+    """Report the error of a task in the background; a callback of it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         message = f"the task {task.get_name()} has failed"
         task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})

@@ -28,7 +28,7 @@ from txnstore.validation import check_topic_name
 _FEATURES = {"transaction.version": 2, "group.version": 1}
 #: The first version of Metadata whose response may leave out the name of a topic that was asked for by its id.
 _WITHOUT_NAME = 12
-#: The name of Kafka's own clients, which go on without a broker that leaves the metadata.
+#: The name of Kafka's own clients, which continue without a broker that leaves the metadata.
 _JAVA = "apache-kafka-java"
 #: The types of coordinators: groups, transactions.
 _GROUP, _TRANSACTION = 0, 1

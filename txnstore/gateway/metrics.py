@@ -107,7 +107,7 @@ class MetricsServer:
     """Serves metrics to Prometheus: ``GET /metrics`` over HTTP/1.0.
 
     Args:
-        text: Makes the text of a response. It computes, and asks nobody.
+        text: Makes the text of a response. It computes, and sends no request.
     """
 
     def __init__(self, text: Callable[[], str]) -> None:

@@ -29,9 +29,9 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
 #: Seconds without an answer after which a peer counts as dead.
 _DEAD = 3.0
-#: Seconds after its last answer for which clients, but those of Java, are still told of a peer. librdkafka waits for
-#: ever in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has looked for
-#: the next one, which it does when it sends offsets.
+#: Seconds after its last answer for which clients, but those of Java, still get the name of a peer. librdkafka waits
+#: without end in ``send_offsets_to_transaction`` if a coordinator that it knows leaves its metadata before it has
+#: looked for the next one, which it does when it sends offsets.
 _NAMED = 60.0
 #: The name by which a gateway asks another one; the version of this software is its store.
 SOFTWARE = "txnstore-gateway"
@@ -66,7 +66,7 @@ class Peers:
         chains: The number of chains of the store.
         store_id: The id of the store.
         encrypted: Whether the gateways listen with TLS.
-        changed: Called when a peer has come or gone.
+        changed: Called when a peer has begun or ceased to answer.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Peers:
                 await self._watcher
 
     def named(self) -> tuple[Node, ...]:
-        """The gateways that clients are told of: those that live, and those that did a minute ago, for all it knows."""
+        """The gateways that the metadata names: those that live, and those that did a minute ago, for all it knows."""
         now = asyncio.get_running_loop().time()
         return tuple(
             node
@@ -139,7 +139,7 @@ class Peers:
         """Ask the gateways that lead these chains: one where nothing listens any more leads nothing after it.
 
         Clients look for a coordinator within milliseconds after they have lost one. The next round of questions may be
-        a second away, and some clients do not go on after two wrong answers.
+        a second away, and some clients stop after two wrong answers.
         """
         confirmed = {self.own}
         while asked := {self.leader(chain) for chain in chains} - confirmed:
@@ -242,7 +242,7 @@ def _weight(chain: int, node: Node) -> bytes:
 
 
 def _client_context() -> ssl.SSLContext:
-    """A context that checks no certificate: a peer is asked for an answer, and told and believed nothing else."""
+    """A context that checks no certificate: a peer is only asked whether it answers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

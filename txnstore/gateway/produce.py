@@ -150,7 +150,7 @@ class Produce:
             if body.acks not in {-1, 0, 1}:
                 raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
             name = value(topic, "name")
-            if name is not None:  # Who has no right is not told whether a topic exists.
+            if name is not None:  # Without the right, a client must not learn whether a topic exists.
                 self._services.check(peer, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
             self._services.check(peer, write_topics([found.name]))
@@ -478,7 +478,7 @@ def _is_refused(error: Exception) -> bool:
 
 
 def _has_failed(staged: StagedBatch) -> bool:
-    """Whether it was refused; the batch of a client that is gone was not, and is appended."""
+    """Whether it was refused; the batch of a client that has disconnected was not, and is appended."""
     return staged.appended.done() and not staged.appended.cancelled()
 
 

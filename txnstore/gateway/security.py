@@ -190,7 +190,7 @@ class Security:
     Attributes:
         users: The credentials of those who may connect; None: everyone may, without a name.
         tls: How connections are encrypted; None: they are not.
-        plain: Offer PLAIN without TLS, too: only where nobody else can listen.
+        plain: Offer PLAIN without TLS, too: only where no other machine can listen.
     """
 
     users: Users | None = None

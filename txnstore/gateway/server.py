@@ -108,7 +108,7 @@ class Peer:
     Attributes:
         host: Its address.
         authenticated: Whether it may send other requests than those by which it authenticates.
-        principal: Who it is; None: nobody authenticates here, and the gateway asks for what its clients do.
+        principal: Who it is; None: clients do not authenticate here, and the gateway asks for what its clients do.
         sasl: The state of its authentication.
         software: The name of its software; empty until it says it (KIP-511).
         room: What responses may take of the memory.
@@ -285,7 +285,7 @@ class Server:
             _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError) as error:
             _LOG.debug("connection closed", extra={"peer": host, "reason": repr(error)})
-        except Exception:  # noqa: BLE001 - The gateway goes on without this connection.
+        except Exception:  # noqa: BLE001 - The gateway continues without this connection.
             reason = "failed"
             _LOG.exception("closing a connection after an unexpected error", extra={"peer": host})
         finally:
@@ -431,7 +431,7 @@ class _Connection:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a request is read or carried out that may change something. Batches that are staged go on."""
+        """Whether a request is read or carried out that may change something. Staged batches are still committed."""
         return self._is_reading if self._api is None else self._api not in _HARMLESS
 
     def woke(self) -> None:
@@ -561,7 +561,7 @@ class _Connection:
 
     def _counted(self, response: bytes) -> bytes:
         if self._is_closed:
-            return response  # Nobody sends it.
+            return response  # It is not sent.
         self._unsent_bytes += len(response)
         self._peer.room.add(len(response))
         return response
@@ -587,7 +587,7 @@ class _Connection:
     async def _send_all(self) -> None:
         while self._unsent:
             response = self._unsent[0]
-            await asyncio.wait({response})  # It goes on if this task is cancelled.
+            await asyncio.wait({response})  # It continues if this task is cancelled.
             await self._send(response.result())
             self._unsent.popleft()
             self._slots.release()
@@ -625,13 +625,13 @@ class _Connection:
         return waited >= (SHORT_WRITE_TIMEOUT if self._peer.room.is_short else WRITE_TIMEOUT)
 
     async def end(self, *, at_once: bool) -> None:
-        """Close the connection. Its requests go on, and their bytes count as long as they are in memory."""
+        """Close the connection. Its requests run to their ends, and their bytes count as long as they are in memory."""
         self._is_closed = True
         if self._sender is not None:
             self._sender.remove_done_callback(self._sender_ended)
             self._sender.cancel()
         for response in self._unsent:
-            if self._server.is_draining:  # Its time is over.
+            if self._server.is_draining:  # Its time has passed.
                 response.cancel()
             response.add_done_callback(_retrieve)
         self._peer.room.remove(self._unsent_bytes)
@@ -647,7 +647,7 @@ def _is_of_transaction(request: Request) -> bool:
 
 
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:
-    """The error of a request whose connection is gone: nobody asks for it."""
+    """Retrieve the error of a request whose connection was closed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.debug("a request failed after its connection", exc_info=error, extra={"error": repr(error)})
 

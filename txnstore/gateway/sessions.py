@@ -68,7 +68,7 @@ class Sessions:
 
         Raises:
             EndedMeanwhileError: The transaction is another one than was known when the request arrived, or has ended
-                since, and the client goes on: it repeats the request, if it still waits for it.
+                since, and the client continues: it repeats the request, if it still waits for it.
             TxnStoreError: The command is refused.
         """
         identity = await self.identity(client)

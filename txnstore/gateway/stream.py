@@ -72,7 +72,7 @@ class Stream(asyncio.BufferedProtocol):
         return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection was lost."""
         self.is_given_up = True
         self._end()
         _wake(self._unblocked)

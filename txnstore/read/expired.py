@@ -38,7 +38,7 @@ def judged(connection: Connection, error: TxnStoreError) -> TxnStoreError:
         view = connection.view()
         logs = [log for _, log in view.partitions_of(missing.tp.topic)] if missing.tp.topic in view.topics else []
     except StorageError as failure:
-        return failure  # Whether it is lost cannot be told now.
+        return failure  # Whether it is lost is unknown now.
     except TxnStoreError:
         return error
     # The partition is the one in the key, and other partitions may have rows of the segment, too.

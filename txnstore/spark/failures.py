@@ -2,7 +2,7 @@
 
 A Python process of Spark sends an error to the JVM as text: the traceback, the chain of its causes, and the line of the
 error last. The JVM puts that text into its own message. For an error of txnstore the line says it all, so the process
-is asked for the line alone, by Spark's own switch. Other errors, which nobody expects, keep their traceback.
+is asked for the line alone, by Spark's own switch. Unexpected errors keep their traceback.
 """
 
 from __future__ import annotations

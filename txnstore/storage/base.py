@@ -182,7 +182,7 @@ class Claim:
         created                                it holds our bytes
         exists             any bytes           they are those of the writer that won
         unknown, refused   of another writer   that writer won
-        unknown, refused   our bytes           repeat put_if_absent: they are visible, but nobody says that they stay
+        unknown, refused   our bytes           repeat put_if_absent: they are visible, but it is unknown if they stay
         any                not found           repeat put_if_absent with the same bytes
 
     Repeating with the same bytes is safe: an earlier create that still arrives can only write these bytes. An error

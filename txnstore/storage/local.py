@@ -205,7 +205,7 @@ class LocalStore:
         path = self._path(key)
         # A writer that comes late finds the name taken, and flushes no bytes that nothing will link.
         created = not self._exists(path) and self._link(path, data)
-        # A call that lost flushes, too: the caller goes on to depend on the object that exists, whose writer may have
+        # A call that lost flushes, too: the caller will depend on the object that exists, whose writer may have
         # failed to flush it, and may be an earlier attempt of this caller.
         if not created:
             self._flush_folders(path)

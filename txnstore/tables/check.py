@@ -145,7 +145,7 @@ def name_problems(objects: ObjectStore, topic: str, table: PublishedTable) -> li
         problems.append(f"{keys.table_hint(topic)} does not name version {table.number}: `txnstore table sync` does it")
     if read(objects, following) is not None:
         problems.append(
-            f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` goes on after it"
+            f"{following} is in no cut: an engine wrote it. The next `txnstore table sync` continues after it"
         )
     return [TableProblem(topic, message) for message in problems]
 

@@ -23,7 +23,7 @@ class LostEntriesError(CorruptionError):
 def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compares: bool = True) -> None:
     """Check that a cut shows a part of the history of the chains.
 
-    Costs a GET for each chain that has gone on since the cut. Entries that a vacuum has deleted are not compared.
+    Costs a GET for each chain that has newer entries than the cut. Entries that a vacuum has deleted are not compared.
 
     Args:
         connection: The connection to the store.
@@ -54,7 +54,7 @@ def is_beyond(cut: CutDocument, view: View) -> bool:
 
 
 def _hash_at(connection: Connection, view: View, chain: int, head: int) -> str | None:
-    """The hash of an entry; None if it cannot be told any more."""
+    """The hash of an entry; None if it is no longer known."""
     state = view.states[chain]
     if state.sequence == head:
         return state.entry_hash

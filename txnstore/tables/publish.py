@@ -267,7 +267,7 @@ class Publisher:
     def _remembered(self, published: Published) -> CutDocument | None:
         """The newest known cut; None if it does not exist: the tables were deleted, and are rebuilt.
 
-        Costs a GET. Without it a publisher would go on after the deletion from tables that no longer exist.
+        Costs a GET. Without it a publisher would continue after the deletion from tables that no longer exist.
         """
         if self._cut is None:
             return None

@@ -15,7 +15,7 @@ from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.wire import PREFIX
 
 #: What a log has after an error that no code foresees.
-_UNFORESEEN = re.compile(r"Traceback|unexpected error|goes on after an error")
+_UNFORESEEN = re.compile(r"Traceback|unexpected error|continues after an error")
 #: The memory that the process may take beside what it took when it had answered one request, in bytes.
 _MOST_GROWTH = 64 << 20
 _PAIRS = pytest.mark.parametrize("api", VERSIONS, ids=[api.name for api in VERSIONS])

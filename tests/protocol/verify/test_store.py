@@ -200,7 +200,7 @@ def test_decreasing_timestamp_is_named(store: Store) -> None:
     [
         ([("User:a", 1), ("User:b", 7)], "User:a for 1, User:b for 7"),
         ([("User:a", 9), ("User:b", -8)], "User:a for 9, User:b for -8"),
-        ([], "nobody"),
+        ([], "no principal"),
     ],
 )
 def test_principals_that_do_not_add_up_are_named(store: Store, principals: list[tuple[str, int]], says: str) -> None:

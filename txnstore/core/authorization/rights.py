@@ -180,7 +180,7 @@ def _of_hold(command: HoldTxn) -> list[Right]:
 
 
 def _of_abort(command: AbortTxn) -> list[Right]:
-    """Whoever finds that the timeout has passed may abort (TMO-01); else its owner, or an operator."""
+    """Any process that finds that the timeout has passed may abort (TMO-01); else its owner, or an operator."""
     if command.expired_only:
         return []
     return [Right("WRITE", "TRANSACTIONAL_ID", (command.transactional_id,), or_else=_OR_CLUSTER_ACTION)]

@@ -3,9 +3,9 @@
 A member joins, and renews its lease by heartbeats and offset commits. Every change of the members or their topics
 computes new targets and raises the generation, which fences offset commits of members that have not seen it (KIP-447).
 There is no barrier and no leader: a partition moves to its new owner when the old one has released it or has left; the
-other members continue to read. A lease is over when another process has measured that it was not renewed for its whole
-length: a later command of the group names the newest renewal that this process knew, and has no effect on a member that
-has renewed its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
+other members continue to read. A lease has expired when another process has measured that it was not renewed for its
+whole length: a later command of the group names the newest renewal that this process knew, and has no effect on a
+member that has renewed its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class ClassicGeneration:
     """The generation of a classic group as a gateway has stored it (Kafka: ``GroupMetadataValue``).
 
     Attributes:
-        protocol_type: The type of its protocols: ``consumer``, ``connect`` or another one; None: never told.
+        protocol_type: The type of its protocols: ``consumer``, ``connect`` or another one; None: not known.
         protocol: The protocol that the members have agreed on; None without members.
         leader: The id of the member that has assigned; None without members.
         members: The members, sorted by id.

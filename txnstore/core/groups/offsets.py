@@ -126,7 +126,7 @@ def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition
 
     Raises:
         GroupNotFoundError: There is no such group.
-        GroupNotEmptyError: The group has members of which nobody can tell what they read, as Kafka Connect's workers.
+        GroupNotEmptyError: The group has members whose topics are not known, as Kafka Connect's workers.
     """
     group = draft.state.groups.get(command.group)
     if group is None or not exists(group):

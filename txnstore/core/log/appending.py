@@ -344,7 +344,7 @@ def _in_window(window: Iterable[BatchMetadata], batch: NewBatch) -> Appended | N
         if (before.first_sequence, before.last_sequence) != (batch.base_sequence, last_sequence):
             continue
         if before.base_offset == NO_OFFSET:
-            # Nobody waits for the answer to a batch of an aborted transaction, but librdkafka gives the sequences of
+            # No caller waits for the answer to a batch of an aborted transaction, but librdkafka gives the sequences of
             # one whose request it has given up to new records, which a repetition would lose.
             msg = (
                 f"a batch to {batch.tp} has the sequences {batch.base_sequence} to {last_sequence} of a batch of an "

@@ -272,7 +272,7 @@ class Partition:
         high_watermark: The offset after the last record or marker.
         batches: The batches by offset.
         producers: The state of each producer, by producer id.
-        session_windows: What is left of the windows of producers whose client goes on with its epoch, by producer id.
+        session_windows: What is left of the windows of producers whose client continues with its epoch, by producer id.
         open_txns: The first offset of each open transaction, by producer id.
         aborted: The aborted index, in order of the markers.
         clean_until: The cleaner checkpoint: below it the log has at most one record of each key. Use

@@ -60,7 +60,7 @@ class EndTxn:
         offsets: The offsets that are not registered yet.
         versions: Pairs of (scope, version) of an idempotent job; if one is committed already, nothing is committed.
         after: For each other chain of the transaction, an entry that follows all its batches and offsets.
-        session: The client goes on with the epoch and the sequences that it has (transactions v1).
+        session: The client continues with the epoch and the sequences that it has (transactions v1).
     """
 
     producer: ProducerIdentity
@@ -150,7 +150,7 @@ class DecidedTransaction:
 
     ``partitions`` and ``groups`` are all of the transaction, those of the coordinator's chain too. Its markers carry
     the epoch ``epoch + 1`` (KIP-890). ``topic_ids``: pairs of (topic, topic id) for topics of other
-    chains, where the id is known. ``session_epoch``: the epoch with which the client goes on; -1 if it does not.
+    chains, where the id is known. ``session_epoch``: the epoch with which the client continues; -1 if it does not.
     """
 
     transactional_id: str

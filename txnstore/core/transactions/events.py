@@ -85,7 +85,7 @@ class TxnPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContinued:
-    """The client of a decided transaction goes on with the epoch that it has (transactions v1).
+    """The client of a decided transaction continues with the epoch that it has (transactions v1).
 
     It stands before the markers of the transaction in the chain, and keeps the windows that these empty.
 

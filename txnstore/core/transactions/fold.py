@@ -104,7 +104,7 @@ def _session_continued(state: State, event: SessionContinued) -> State:
 def _with_session_window(partition: Partition, event: SessionContinued) -> Partition:
     """The log with the window of the producer kept, together with what is left of earlier transactions of it.
 
-    Of an aborted transaction only the sequences are kept: where its batches were tells nobody anything.
+    Of an aborted transaction only the sequences are kept: no reader needs the places of its batches.
     """
     kept = kept_window(partition, event.producer_id, event.session_epoch)
     ended = window_of(partition, event.producer_id, event.epoch)

@@ -71,7 +71,7 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
     if expected == client_identity(txn) or (not txn.in_session and expected == next_id_and_epoch(txn)):
         return None
     # A decided transaction that has left its session was ended by another process: its epoch was never the client's,
-    # and the one before it, with which the session began, is over.
+    # and the one before it, with which the session began, has ended.
     if not txn.in_session and txn.state not in DECIDED and is_previous_identity(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))

@@ -120,7 +120,7 @@ class Transaction:
 
     @property
     def expires_at(self) -> int | None:
-        """When its timeout is over, in ms, if the clock of its writer is right; None if it has no timeout now."""
+        """When its timeout has passed, in ms, if the clock of its writer is right; None if it has no timeout now."""
         return None if self.timed_from is None else self.timed_from + self.timeout_ms
 
     def expired(self, now: int) -> bool:

@@ -292,7 +292,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         raise still_ending(txn)
     outcome = earlier_outcome(txn, command)
     if command.session and not txn.in_session:
-        # Another process has ended it, or an init has: the epoch of the client is over.
+        # Another process has ended it, or an init has: the epoch of the client has ended.
         raise fenced(txn, producer)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
         return Ended(next_identity(state, producer), repeated=True, unfinished=decided_of(txn))
@@ -333,7 +333,7 @@ def decide_end(
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
     when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
 
-    ``last``: see :func:`emit_markers`. ``session``: the client goes on with the epoch that it has. Then the epoch of
+    ``last``: see :func:`emit_markers`. ``session``: the client continues with the epoch that it has. Then the epoch of
     its transactions, which the client does not have, may be of more than 16 bits.
 
     Returns:
@@ -432,7 +432,7 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
     ``ProducerFenced`` does.
 
     ``last``: the last batch in each partition that is recorded in the draft and not folded; it is folded together with
-    the marker that follows it, or before, if the session of the client goes on.
+    the marker that follows it, or before, if the session of the client continues.
     """
     if decided.session_epoch != NO_PRODUCER:
         draft.state = fold_batches(draft.state, last)
@@ -464,7 +464,7 @@ def emit_markers(draft: Draft, decided: DecidedTransaction, last: LastBatches = 
 
 
 def _keep_windows(draft: Draft, decided: DecidedTransaction) -> None:
-    """Emit that the session of the client goes on: in the coordinator's chain, and where there are batches to keep."""
+    """Emit that the client's session continues: in the coordinator's chain, and where there are batches to keep."""
     partitions = [tp for tp in decided.partitions if _has_window(draft.state, decided, tp)]
     if partitions or not is_foreign(draft.state, decided.producer_id):
         draft.require(SESSIONS)

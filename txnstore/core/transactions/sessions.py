@@ -1,7 +1,7 @@
 """Sessions: one epoch of a client for many transactions, as clients of transactions v1 have it.
 
 Before KIP-890 a client keeps its epoch from one transaction to the next, and numbers its records on. Here each
-transaction has an epoch of its own, so that what is late is told from what is new. The coordinator's record of such a
+transaction has an epoch of its own, which distinguishes late requests from new ones. The coordinator's record of such a
 client has both: ``epoch``, of the open or next transaction, and ``session_epoch``, which the client has. An end with
 ``session`` moves only the first one on; every other end and every init make an end of the session, and fence the client
 (``docs/design/0035-sessions.md``).
@@ -51,8 +51,8 @@ def identity_in(state: HasTransactions, client: ProducerIdentity) -> ProducerIde
         client: The identity that the client sends, with its transactional id.
 
     Returns:
-        The identity for the commands of the request. After the decision of a transaction whose session goes on, that is
-        the next one already: its commands are refused with ``ConcurrentTransactionsError`` until the completion.
+        The identity for the commands of the request. After the decision of a transaction whose session continues, that
+        is the next one already: its commands are refused with ``ConcurrentTransactionsError`` until the completion.
 
     Raises:
         InvalidPidMappingError: The transactional id does not exist, or never had this producer id.

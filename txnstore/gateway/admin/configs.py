@@ -112,7 +112,7 @@ class _Entry:
     read_only: bool
 
     def fields(self, *, include_synonyms: bool, include_documentation: bool) -> dict[str, Any]:
-        """The fields of a response. A value that nobody set comes from the defaults."""
+        """The fields of a response. A value that was not set comes from the defaults."""
         synonyms = self.sources if include_synonyms else ()
         return {
             "name": self.name,

@@ -32,7 +32,7 @@ from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, build, value
 
-#: The protocol of consumers, and its first version, in which subscriptions and assignments are told.
+#: The protocol of consumers, and its first version, which has subscriptions and assignments.
 _CONSUMER, _PROTOCOL_VERSION = "consumer", b"\0\0"
 #: The type of groups that DescribeGroups describes; those of KIP-848 are of the type ``consumer``.
 _CLASSIC = "classic"

@@ -71,7 +71,7 @@ class _Member:
     Attributes:
         expires_at: When its session ends; without effect while a request of it waits.
         is_new: Whether it waits for its first generation: then it may expire, because it cannot send heartbeats.
-        former_leader: Of a replaced static member: the leader that a client before KIP-814 is told, so that it does not
+        former_leader: Of a replaced static member: the leader that a client before KIP-814 gets, so that it does not
             take itself for one; None if the client knows ``skip_assignment``.
     """
 
@@ -290,7 +290,7 @@ class ClassicGroup:
         assert self._storing is not None
         self._now = now
         self._stored, self._storing = self._storing, None
-        # The group may have gone on to another state meanwhile. The generation is stored, but nobody waits for it.
+        # The group may have another state by now. The generation is stored, but no member waits for it.
         if self.state is State.COMPLETING_REBALANCE and self._stored.generation == self.generation:
             self.state = State.STABLE
             for member in self._members.values():
@@ -365,7 +365,7 @@ class ClassicGroup:
         least, most = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
         if not least <= request.session_timeout_ms <= most:
             return Code.INVALID_SESSION_TIMEOUT
-        # The chain would refuse the generation, and no other member could go on.
+        # The chain would refuse the generation, and no other member could continue.
         if request.instance_id is not None and not _is_name(request.instance_id):
             return Code.INVALID_REQUEST
         if not self._has_place_for(request):
@@ -506,7 +506,7 @@ class ClassicGroup:
     # --- rebalances ---------------------------------------------------------------------------------------------------
 
     def _rebalance(self, reason: str) -> None:
-        """Begin a rebalance, or go on with the one that has begun."""
+        """Begin a rebalance, or continue the one that has begun."""
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_joined()
         else:
@@ -532,7 +532,7 @@ class ClassicGroup:
             self._complete()
 
     def _end_join_phase(self) -> None:
-        """The time to join is over; that of a new group is extended while members join."""
+        """The time to join has passed; that of a new group is extended while members join."""
         if self._extended and self._extend_until is not None and self._now < self._extend_until:
             self._extended = False
             self._join_at = min(self._now + self._properties.group_initial_rebalance_delay_ms, self._extend_until)
@@ -734,6 +734,6 @@ def _why(event: str, request: JoinRequest) -> str:
 def code_of_member(code: Code) -> Code:
     """The code for who was a member before the group got members of another kind: it is none any more, as in Kafka.
 
-    Java's consumer ends with an error that it does not expect, and otherwise joins again, where it is told the reason.
+    Java's consumer ends with an error that it does not expect, and otherwise joins again, and gets the reason then.
     """
     return Code.UNKNOWN_MEMBER_ID if code is Code.INCONSISTENT_GROUP_PROTOCOL else code

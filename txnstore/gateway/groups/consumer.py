@@ -1,7 +1,7 @@
 """Consumer groups of KIP-848: what a member asks, and what of it the gateway decides. No input or output.
 
 The chain assigns partitions and keeps members and their epochs (``docs/design/0036-groups-of-gateways.md``). A gateway
-adds what it alone can know: when it heard of a member last, what it has told it, and what the chain does not keep: its
+adds what it alone can know: when it heard of a member last, what it has sent it, and what the chain does not keep: its
 client, and its regular expression. All of this may be lost: a client sends it again when it changes its coordinator.
 The reference is Kafka's ``GroupMetadataManager``; where this differs, a comment says why.
 """
@@ -86,9 +86,9 @@ class KeptMember:
         regex: Its regular expression; empty: none.
         is_heard: Whether it has sent anything to this gateway.
         is_away: Whether it has left for now, as a static member.
-        epoch: The epoch that it was told last.
+        epoch: The epoch that it was sent last.
         previous: The epoch before that one; None: not known.
-        told: The assignment that it was told last, in the form of the response; None: not known.
+        sent: The assignment that it was sent last, in the form of the response; None: not known.
         revoke_by: When it must have given up partitions; None: it has none to give up.
     """
 
@@ -103,7 +103,7 @@ class KeptMember:
     is_away: bool = False
     epoch: int | None = None
     previous: int | None = None
-    told: object = None
+    sent: object = None
     revoke_by: int | None = None
 
     @property
@@ -133,8 +133,8 @@ class KeptMember:
         """Note what a response says; returns whether the assignment is another one than before."""
         if epoch != self.epoch:
             self.epoch, self.previous = epoch, self.epoch if self.epoch is not None else JOINING
-        is_new = self.told != assignment
-        self.told = assignment
+        is_new = self.sent != assignment
+        self.sent = assignment
         return is_new
 
 
@@ -156,8 +156,8 @@ class KeptGroup:
                 expires_at = now + self.properties.group_consumer_session_timeout_ms
                 kept = self.members[member_id] = KeptMember(expires_at, frozenset(member.topics))
             epoch = _epoch(group, member_id)
-            if kept.epoch != epoch:  # Another gateway has told it one.
-                kept.epoch, kept.previous, kept.told = epoch, None, None
+            if kept.epoch != epoch:  # Another gateway has sent it one.
+                kept.epoch, kept.previous, kept.sent = epoch, None, None
             if is_released(member):
                 kept.revoke_by = None
 
@@ -250,8 +250,8 @@ def member_before(group: Group, kept: KeptGroup, request: MemberRequest) -> Memb
 def _check_released(static: Member | None, kept: KeptGroup, request: MemberRequest) -> None:
     """Refuse a static name that a member has, unless it has left for now.
 
-    Nobody knows whether a member that another gateway has served had left. The error ends clients, and the newer one is
-    right more often; the older one learns that it is fenced.
+    It is unknown whether a member that another gateway has served had left. The error ends clients, and the newer one
+    is right more often; the older one learns that it is fenced.
     """
     if static is None or static.member_id == request.member_id:
         return

@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat: the members of groups of KIP-848.
 
-A heartbeat becomes a command only if it changes what the chain has. Sessions are timed here, by the loop's clock; the
-chain is told who is gone. Of two gateways that both believe that they coordinate, the chain takes the commands
-of both: nothing that a member may do depends on what a gateway believes. One that does not hear of a member for a whole
-session removes it, and it joins again.
+A heartbeat becomes a command only if it changes what the chain has. Sessions are timed here, by the loop's clock; a
+command names the members that have left. Of two gateways that both believe that they coordinate, the chain takes the
+commands of both: nothing that a member may do depends on what a gateway believes. One that does not hear of a member
+for a whole session removes it, and it joins again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ConsumerGroups:
     # Members ----------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: Request, peer: Peer) -> Fields:
-        """A member joins, is alive, or leaves; it is told its epoch and, if it changes, its assignment."""
+        """A member joins, is alive, or leaves; it gets its epoch and, if it changes, its assignment."""
         try:
             self._services.check(peer, read_group(request.body.group_id))
             asked = await self._asked(request, peer)
@@ -100,7 +100,7 @@ class ConsumerGroups:
             return {"error_code": _code(error, request.version), "error_message": message_of(error)}
 
     async def _asked(self, request: Request, peer: Peer) -> MemberRequest:
-        """The request with the names of its topics in the place of their ids; those that are gone are left out."""
+        """The request with the names of its topics in the place of their ids; deleted ones are left out."""
         body = request.body
         await self._services.freshness.recent()  # It may refer to topics that others have created.
         owned = body.topic_partitions
@@ -239,7 +239,7 @@ class ConsumerGroups:
             self._forget(name)
 
     def take_over(self) -> None:
-        """Time the members of all groups that this gateway coordinates: those whose clients are gone must expire.
+        """Time the members of all groups that this gateway coordinates: those whose clients have ended must expire.
 
         Once in a session timeout it looks again. A member whose join was not answered, because its connection or the
         storage failed, may be in the chain.
@@ -326,16 +326,16 @@ class ConsumerGroups:
             await self._services.freshness.head()
             group = self._group(name)
             live.kept.follow(group, self._now())
-            gone = live.kept.overdue(self._now())
-            if gone:
-                expired = tuple((member_id, group.members[member_id].seen_at) for member_id in gone)
+            overdue = live.kept.overdue(self._now())
+            if overdue:
+                expired = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue)
                 await self._services.commits.submit(LeaveGroup(name, expired=expired), None)
-                for member_id in gone:
+                for member_id in overdue:
                     live.kept.members.pop(member_id, None)
-                _LOG.info("the sessions of members expired", extra={"group": name, "left": gone})
+                _LOG.info("the sessions of members expired", extra={"group": name, "left": overdue})
         except TxnStoreError as error:
             _LOG.warning("members cannot be removed: %s", error, extra={"group": name, "error": str(error)})
-        except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one nobody would be removed.
+        except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one no member would be removed.
             _LOG.exception("members cannot be removed", extra={"group": name})
         live.removing = None
         if self._groups.get(name) is live:
@@ -348,7 +348,7 @@ class ConsumerGroups:
 
 
 def assignment_of(view: View, tps: Iterable[TopicPartition]) -> Assignment:
-    """Partitions by topic; those of a topic that is gone are left out."""
+    """Partitions by topic; those of a deleted topic are left out."""
     numbers: dict[str, list[int]] = {}
     for tp in tps:
         numbers.setdefault(tp.topic, []).append(tp.partition)

@@ -48,7 +48,7 @@ _LOG = limited_logger(__name__)
 _PAUSE_MS = 3_000
 #: The time between two attempts to load a group whose generation could not be stored.
 _RETRY_MS = 1_000
-#: How long a group that was loaded, and is empty, is kept for those that wait for it, who may all be gone.
+#: How long a group that was loaded, and is empty, is kept for those that wait for it, which may all have ended.
 _EMPTY_MS = 1_000
 
 
@@ -58,7 +58,7 @@ class Generations(Protocol):
     async def load(self, group: str) -> StoredGeneration | None:
         """The newest stored generation of a group, read at the head of its chain; None if it never had members.
 
-        A group that is empty and was of another kind goes on counting from its generation.
+        A group that is empty and was of another kind counts on from its generation.
 
         Raises:
             TxnStoreError: With Kafka's code INCONSISTENT_GROUP_PROTOCOL, if the group has members of another kind.
@@ -155,7 +155,7 @@ class GroupCoordinator:
         return response
 
     async def describe(self, group: str) -> DescribedGroup | Code:
-        """The group for DescribeGroups, or why it cannot be told."""
+        """The group for DescribeGroups, or why it cannot be described."""
         live = await self._live(group)
         if isinstance(live, Code):
             return live
@@ -165,7 +165,7 @@ class GroupCoordinator:
         return description
 
     async def take_over(self, group: str) -> None:
-        """Time a stored group from now on, so that members in the chain which nobody serves any more expire.
+        """Time a stored group from now on, so that members in the chain that no gateway serves any more expire.
 
         To be called for each stored group with members when the gateway becomes its coordinator. If the group cannot be
         loaded now, it is loaded later.

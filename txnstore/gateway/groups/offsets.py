@@ -62,7 +62,7 @@ class GroupOffsets:
         return {"topics": committed_topics(body.topics, parts, failure)}
 
     async def _illegal_generation(self, commit: TxnOffsets, version: int) -> ErrorCode:
-        """How the client of a commit is told that its generation or its member epoch is not that of the group."""
+        """The error for a commit whose generation or member epoch is not that of the group."""
         if self._coordinator.is_completing(commit.group, commit.member_id, commit.generation):  # It is not stored yet.
             return ErrorCode.rebalance_in_progress
         stored = (await self._services.freshness.head()).groups.get(commit.group)  # It may be newer than the view.

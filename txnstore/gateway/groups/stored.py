@@ -41,7 +41,7 @@ class ChainGenerations:
         return _generation(found)
 
     async def store(self, group: str, expected: StoredGeneration | None, generation: StoredGeneration) -> None:
-        """Store a generation, unless it is stored already; the gateway asks for it, whoever its members are.
+        """Store a generation, unless it is stored already; the gateway asks for it, whatever its members are.
 
         Raises:
             IllegalGenerationError: The stored generation is not ``expected``.
@@ -65,7 +65,7 @@ class ChainGenerations:
 
 
 def _generation(group: Group) -> StoredGeneration | None:
-    """What is stored of a group, also of one that had members of another kind, whose generations go on."""
+    """What is stored of a group, also of one that had members of another kind, whose generations continue."""
     classic = group.classic
     if classic is None:
         return StoredGeneration(group.generation, "") if group.generation >= 0 else None

@@ -312,7 +312,7 @@ def written(
 
 
 def gap_batch(first_offset: int, last_offset: int) -> bytes:
-    """A marker without meaning that covers offsets without records, so that consumers go on after them.
+    """A marker without meaning that covers offsets without records, so that consumers continue after them.
 
     It is a COMMIT of no producer. Its record is at the last offset. Consumers never show it.
 

@@ -229,7 +229,7 @@ def _check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation
 def check_starts(view: View, options: ReadOptions) -> None:
     """Raise for starting offsets that no read of these topics can have; all that is known when Spark asks for columns.
 
-    An offset below the log start is accepted: it may be the one at which a stream has started, which goes on from its
+    An offset below the log start is accepted: it may be the one at which a stream has started, which continues from its
     checkpoint. A plan refuses it.
 
     Raises:

@@ -55,13 +55,13 @@ class BatchTransaction:
             topic: The topic of all rows.
 
         Raises:
-            InvalidTxnStateError: The micro-batch is over.
+            InvalidTxnStateError: The micro-batch has ended.
             UnknownTopicOrPartitionError: There is no such topic.
             SchemaMismatchError: The topic does not take these columns.
             InvalidConfigError: Spark's Python workers do not find txnstore.
         """
         if not self._open:
-            msg = f"micro-batch {self.batch_id} is over: append inside of the function"
+            msg = f"micro-batch {self.batch_id} has ended: append inside of the function"
             raise InvalidTxnStateError(msg)
         check_workers(frame.sparkSession)
         connection = cached_connection(self._options.location)

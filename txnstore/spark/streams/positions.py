@@ -269,7 +269,7 @@ def _missing(position: Position, logs: Logs) -> list[str]:
 
 
 def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
-    """The offset at which to go on in a partition, and what was lost before it."""
+    """The offset at which to continue in a partition, and what was lost before it."""
     log = logs.partitions[tp]
     at = position.end.get(tp)
     if at is None:

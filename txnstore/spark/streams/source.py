@@ -100,7 +100,7 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The next micro-batch; ``start`` itself if there is nothing new.
 
-        Spark 4.0 and 4.1 give neither a start nor a limit; the stream then goes on from what it has planned itself.
+        Spark 4.0 and 4.1 give neither a start nor a limit; the stream then continues from what it has planned itself.
         """
         if start is None:
             return self._stream.next_without_start().to_json()

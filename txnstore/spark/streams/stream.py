@@ -61,7 +61,7 @@ class Polling:
         return now - self.looked_at >= (self.pause_ms if idle else self.longest_ms)
 
     def looked(self, now: int, *, fresh: bool) -> None:
-        """A look is over; ``fresh``: it showed something to read."""
+        """A look has ended; ``fresh``: it showed something to read."""
         self.looked_at = now
         self.pause_ms = 0 if fresh else min(self.longest_ms, max(_FIRST_PAUSE_MS, 2 * self.pause_ms))
 
@@ -82,7 +82,7 @@ class Stream:
         self._initial: Position | None = None
         #: The last micro-batch that this process has planned, for versions of Spark that give no start.
         self._last: Position | None = None
-        #: Where the trigger ``availableNow`` ends; None: the stream goes on.
+        #: Where the trigger ``availableNow`` ends; None: the stream is endless.
         self._target: dict[TopicPartition, int] | None = None
         self._show(self._unblocked(connection.view(refresh=False)))
 
@@ -333,7 +333,7 @@ class Stream:
             raise InvalidConfigError(msg)
 
     def _accepted(self, step: Step) -> Position:
-        """The position, unless records were lost and the query must not go on without them."""
+        """The position, unless records were lost and the query must not continue without them."""
         if step.losses and self._options.fail_on_data_loss:
             unnamed = len(step.losses) - _NAMED_LOSSES
             more = f" (and {unnamed} more)" if unnamed > 0 else ""

@@ -63,7 +63,7 @@ def _begin(pid: int) -> asyncio.AbstractEventLoop:
 def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> Task[T]:
     """Run a request in the thread of an event loop, and wait for its end; returns its outcome.
 
-    An interrupt ends the wait; the request goes on. So what this raises is not an error of the request.
+    An interrupt ends the wait; the request continues. So what this raises is not an error of the request.
 
     Raises:
         RuntimeError: The loop is closed, or this is its own thread, which cannot wait for itself.

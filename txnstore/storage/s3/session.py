@@ -68,6 +68,6 @@ def refuse_unless_switchable(outer: type[Any], inner: type[Any]) -> None:
         return
     raise InvalidConfigError(
         f"aiobotocore {version('aiobotocore')} with aiohttp {version('aiohttp')} repeats a request when its connection "
-        "breaks, and cannot be told not to, so the outcome of a commit could be mistaken. Install the versions in "
+        "breaks, and has no option against it, so the outcome of a commit could be mistaken. Install the versions in "
         "requirements-dev.lock, or report this."
     )

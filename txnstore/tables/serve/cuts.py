@@ -14,7 +14,7 @@ from txnstore.tables.serve.routes import Newest
 
 _LOG = logging.getLogger(__name__)
 
-#: Cuts are looked for again after so many ms: a server that was idle for days must not go on from one that is deleted.
+#: Cuts are looked for again after so many ms: a server that was idle for days must not begin at a deleted one.
 _LOOKS_MS = 3_600_000
 
 

@@ -98,7 +98,7 @@ class _Incoming(io.RawIOBase):
         """Read some bytes.
 
         Raises:
-            TimeoutError: The time is over.
+            TimeoutError: The time has passed.
             _TooLongError: All bytes that were allowed have arrived.
         """
         if self._left <= 0:
