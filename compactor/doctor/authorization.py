@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.chain.past import Past
+from txnstore.chain.earlier_states import EarlierStates
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.connection import Connection
 from txnstore.core.authorization.changes import is_in_use
@@ -67,7 +67,8 @@ def _behind(connection: Connection, catalog: State, view: View) -> list[int]:
 
 def _are_newest(connection: Connection, catalog: State, sequence: int) -> bool:
     """Whether the rules after an entry of chain 0 are the newest ones."""
-    past = Past(connection.objects, connection.keys, catalog, connection.pool, connection.chains[CATALOG].boundaries)
+    boundaries = connection.chains[CATALOG].boundaries
+    past = EarlierStates(connection.objects, connection.keys, catalog, connection.pool, boundaries)
     try:
         return sequence >= catalog.sequence or past.at(sequence).authorization == catalog.authorization
     except (CorruptionError, SnapshotExpiredError):

@@ -12,7 +12,7 @@ from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
-from txnstore.chain.past import SKEW_MS
+from txnstore.chain.earlier_states import SKEW_MS
 from txnstore.compactor.compact.compaction import compact
 from txnstore.compactor.compact.report import PartitionCompaction
 from txnstore.compactor.doctor.findings import Finding, Severity

@@ -11,7 +11,7 @@ from typing import Any
 from tests.helpers.connections import connection_of
 from tests.helpers.format_reader import Reader, plain, ranges
 from tests.helpers.format_reader import View as ReadView
-from txnstore.chain.past import Past
+from txnstore.chain.earlier_states import EarlierStates
 from txnstore.core.groups.model import CommittedOffset
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, Map, TopicPartition, sorted_items
@@ -38,7 +38,7 @@ def states_of(store: Store) -> list[dict[int, State]]:
     """The state of each chain after each entry of its history."""
     connection, states = connection_of(store), []
     for chain, head in zip(connection.chains, connection.view().states, strict=True):
-        past = Past(connection.objects, connection.keys, head, connection.pool, chain.boundaries)
+        past = EarlierStates(connection.objects, connection.keys, head, connection.pool, chain.boundaries)
         numbers = range(chain.boundaries.last().sequence, head.sequence + 1)
         states.append({number: past.at(number) for number in numbers})
     return states

@@ -11,9 +11,9 @@ from txnstore.chain.chains import Chains
 from txnstore.chain.checkpoints import document
 from txnstore.chain.checkpoints.checkpoint import hint_of_this_store
 from txnstore.chain.checkpoints.saver import Saver
+from txnstore.chain.earlier_states import EarlierStates
 from txnstore.chain.identity import Identity
 from txnstore.chain.loading import Loader
-from txnstore.chain.past import Past
 from txnstore.chain.tail import Tail
 from txnstore.connection import create_connection
 from txnstore.storage.base import Claim
@@ -208,13 +208,13 @@ CHAIN = (
     # Earlier snapshots -----------------------------------------------------------------------------------------------
     Mutant(
         "an entry of the time itself does not belong to it",
-        Past.last_until,
+        EarlierStates.last_until,
         "bisect_right($numbers, $timestamp,",
         "bisect_right($numbers, $timestamp - 1,",
     ),
     Mutant(
         "a time is found one entry too late",
-        Past.last_until,
+        EarlierStates.last_until,
         "return $first + bisect_right(",
         "return 1 + $first + bisect_right(",
         chains=3,

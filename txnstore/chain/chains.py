@@ -12,9 +12,9 @@ from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
 from txnstore.chain.chain import Chain
 from txnstore.chain.checkpoints.checkpoint import read_hint
+from txnstore.chain.earlier_states import EarlierStates, check_entries, check_timestamp
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys
-from txnstore.chain.past import Past, check_entries, check_timestamp
 from txnstore.chain.principals import with_principal
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.groups.commands import ExpiredMembers
@@ -203,7 +203,7 @@ class Chains:
     def _past_view(self, entry: object, timestamp: object) -> View:
         heads = self.view().states
         past = [
-            Past(self._objects, self.keys, head, self._requests, chain.boundaries)
+            EarlierStates(self._objects, self.keys, head, self._requests, chain.boundaries)
             for head, chain in zip(heads, self._chains, strict=True)
         ]
         firsts = self.concurrently({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
@@ -227,7 +227,7 @@ class Chains:
             raise InvalidConfigError(msg)
         return view
 
-    def _check_times(self, past: Sequence[Past], entries: Sequence[int], moment: int) -> None:
+    def _check_times(self, past: Sequence[EarlierStates], entries: Sequence[int], moment: int) -> None:
         """Refuse a time by which entries would be left out that the storage had by then: a writer's clock was ahead."""
         late = self._in_each([partial(each.is_late, last, moment) for each, last in zip(past, entries, strict=True)])
         if not any(late):

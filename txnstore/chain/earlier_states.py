@@ -22,7 +22,7 @@ from txnstore.validation import as_integer, check_integer
 SKEW_MS = 90_000
 
 
-class Past:
+class EarlierStates:
     """The earlier states of one chain. Nothing is kept: each call reads what it needs.
 
     Args:
