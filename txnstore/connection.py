@@ -24,7 +24,7 @@ from txnstore.chain.checkpoints.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.principals import asking
-from txnstore.chain.remains import check_new, no_document
+from txnstore.chain.traces import check_new, no_document
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
 from txnstore.core.authorization.changes import check_principal

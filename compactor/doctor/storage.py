@@ -8,7 +8,7 @@ from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.earlier_states import SKEW_MS
 from txnstore.chain.identity import document_of
-from txnstore.chain.remains import no_document
+from txnstore.chain.traces import no_document
 from txnstore.compactor.doctor.findings import Finding, Severity
 from txnstore.compactor.repair.identity import recover_command
 from txnstore.connection import Connection

@@ -13,7 +13,7 @@ from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry
-from txnstore.chain.remains import no_document, other_store, remains, stores
+from txnstore.chain.traces import describe_traces, no_document, other_store, stores
 from txnstore.compactor.repair.contents import StoreContents, contents_of
 from txnstore.compactor.repair.plan import Loss, Repair
 from txnstore.connection import Connection
@@ -135,7 +135,7 @@ def _undecided(connection: Connection, damage: str, contents: Sequence[StoreCont
     """The loss of ``store.json`` where there are chains of no store, or of several."""
     if contents:
         return Loss(keys.STORE, damage, f"which store this is cannot be known: choose it. {_choices(contents)}")
-    if not (reason := remains(connection.objects)):
+    if not (reason := describe_traces(connection.objects)):
         if damage == "it is missing":
             raise no_document(connection.objects)
         reason = "nothing of a store is here"

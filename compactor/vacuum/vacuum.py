@@ -13,7 +13,7 @@ from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
 from txnstore.chain.keys import Keys
-from txnstore.chain.remains import hints_of_others, no_document
+from txnstore.chain.traces import hints_of_others, no_document
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.vacuum.checkpoints import OldCheckpoints, old_checkpoints, older
 from txnstore.compactor.vacuum.history import DEFAULT_HISTORY, ChainHistory, announce, delete, delete_entries, histories

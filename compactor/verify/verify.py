@@ -11,7 +11,7 @@ from txnstore.chain import keys
 from txnstore.chain.checkpoints.document import HeadDocument
 from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.keys import Keys
-from txnstore.chain.remains import no_document, other_store
+from txnstore.chain.traces import no_document, other_store
 from txnstore.compactor.engine import Engine, LocalEngine
 from txnstore.compactor.foreign import foreign_chains
 from txnstore.compactor.verify.chain import ChainVerifier

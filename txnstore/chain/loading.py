@@ -13,8 +13,8 @@ from txnstore.chain.checkpoints.checkpoint import Named, Saved
 from txnstore.chain.codec import LatestDocument
 from txnstore.chain.keys import Keys, entry_sequence, is_of_chain, latest
 from txnstore.chain.payload import entry_hash
-from txnstore.chain.remains import other_store
 from txnstore.chain.tail import Tail, missing_entry
+from txnstore.chain.traces import other_store
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, LostIdentityError, StorageError, StorageRefusedError

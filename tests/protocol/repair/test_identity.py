@@ -19,7 +19,7 @@ from tests.helpers.repairs import bytes_of
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.chain.codec import LatestDocument, StoreDocument, decode, encode
 from txnstore.chain.keys import Keys
-from txnstore.chain.remains import first_segment, stores
+from txnstore.chain.traces import first_segment, stores
 from txnstore.compactor import doctor, plan_repairs, repair, vacuum, verify
 from txnstore.compactor.doctor.findings import Severity
 from txnstore.connection import Connection

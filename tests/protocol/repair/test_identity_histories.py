@@ -20,7 +20,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.repairs import bytes_of
 from txnstore.chain.codec import LatestDocument, StoreDocument, decode, encode
 from txnstore.chain.keys import Keys
-from txnstore.chain.remains import first_segment, stores
+from txnstore.chain.traces import first_segment, stores
 from txnstore.compactor import plan_repairs, repair, vacuum
 from txnstore.compactor.repair.planned import PlannedObjects
 from txnstore.compactor.vacuum.vacuum import named_keys

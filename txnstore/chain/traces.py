@@ -108,7 +108,7 @@ def _behind_foreign_folder(key: str) -> str:
     return max(key, f"{'/'.join(parts[:3])}/{AFTER}")  # A name of others may be greater than AFTER.
 
 
-def remains(objects: ObjectStore) -> str:
+def describe_traces(objects: ObjectStore) -> str:
     """The objects of a store that exist here, in a few words; empty without any. ``store.json`` does not count."""
     ids = stores(objects)
     if ids:
@@ -122,7 +122,7 @@ def remains(objects: ObjectStore) -> str:
 
 def no_document(objects: ObjectStore) -> TxnStoreError:
     """The error for a root without ``store.json``: there is no store, or it has lost it."""
-    url, traces = redact(objects.url), remains(objects)
+    url, traces = redact(objects.url), describe_traces(objects)
     if not traces:
         return StoreNotFoundError(f"there is no txnstore at {url}: it has no {STORE}")
     msg = (
@@ -138,7 +138,7 @@ def check_new(objects: ObjectStore) -> None:
     Raises:
         LostIdentityError: Something of a store is here.
     """
-    traces = remains(objects)
+    traces = describe_traces(objects)
     if traces:
         msg = (
             f"nothing was created at {redact(objects.url)}: it has no {STORE}, but {traces}. `txnstore recover` shows "
