@@ -17,11 +17,11 @@ from typing import Literal, Self, overload
 import pyarrow as pa
 
 from txnstore.connection import Connection
-from txnstore.consumer.ahead import Ahead
 from txnstore.consumer.fetcher import PolledRows, Poller
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
+from txnstore.consumer.prefetched import PrefetchedRecords
 from txnstore.consumer.subscription import AssignedPartition, Positions, Reset, ResetPolicy, parse_reset
 from txnstore.core.authorization.rights import read_group, read_topics
 from txnstore.core.blocked import BlockedPartition
@@ -142,7 +142,7 @@ class Consumer:
             self._group("have a group_instance_id")
         self._consumer_timeout = check_seconds("consumer_timeout", consumer_timeout)
         #: The records of an iteration that were not returned; None outside of an iteration.
-        self._ahead: Ahead | None = None
+        self._prefetched: PrefetchedRecords | None = None
         self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
         self._poller = Poller(
             connection,
@@ -441,27 +441,27 @@ class Consumer:
             self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
         remaining = self._consumer_timeout
         while True:
-            record = self._ahead.next() if self._ahead is not None else None
+            record = self._prefetched.next() if self._prefetched is not None else None
             if record is not None:
                 return record
             wait = min(remaining, _WAIT)
             remaining -= wait
-            if not self._take_ahead(wait) and remaining <= 0:
+            if not self._prefetch(wait) and remaining <= 0:
                 raise StopIteration
 
-    def _take_ahead(self, timeout: float) -> bool:
+    def _prefetch(self, timeout: float) -> bool:
         """Poll for the iteration; whether there are records."""
-        return self._poller.all_or_nothing(lambda: self._fill_ahead(timeout))
+        return self._poller.all_or_nothing(lambda: self._fetch_ahead(timeout))
 
-    def _fill_ahead(self, timeout: float) -> bool:
+    def _fetch_ahead(self, timeout: float) -> bool:
         polled = self._poll(timeout, self._max_poll_records)
-        self._ahead = Ahead(polled, self._positions.assigned)
+        self._prefetched = PrefetchedRecords(polled, self._positions.assigned)
         return bool(polled)
 
     def _put_back(self) -> None:
-        if self._ahead is not None:
-            self._ahead.put_back()
-            self._ahead = None
+        if self._prefetched is not None:
+            self._prefetched.put_back()
+            self._prefetched = None
 
     # The group --------------------------------------------------------------------------------------------------------
 

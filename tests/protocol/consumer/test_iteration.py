@@ -10,7 +10,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.reading import T0, T1, abort, another_process, append, commit, new_store, read_all, texts
 from txnstore.consumer import Consumer
-from txnstore.consumer.ahead import Ahead
+from txnstore.consumer.prefetched import PrefetchedRecords
 from txnstore.errors import InvalidConfigError
 from txnstore.read.records import Record
 from txnstore.store import Store
@@ -137,8 +137,9 @@ def test_loop_interrupted_anywhere_skips_no_record(store: Store) -> None:
             assert sorted(texts([*records, *consumer])) == [*"abcde"]
             return interrupted
 
-    # After Ahead.next has moved the position, no signal can come before the record is returned.
-    assert len(list(everywhere(places(Consumer._take_ahead, Consumer._fill_ahead, Ahead.__init__), attempt))) > 50
+    # After PrefetchedRecords.next has moved the position, no signal can come before the record is returned.
+    interrupted = places(Consumer._prefetch, Consumer._fetch_ahead, PrefetchedRecords.__init__)
+    assert len(list(everywhere(interrupted, attempt))) > 50
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", None])

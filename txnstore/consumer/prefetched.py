@@ -27,7 +27,7 @@ class _Item:
         return self.part.flow is self.flow and not self.part.paused
 
 
-class Ahead:
+class PrefetchedRecords:
     """Returns the records of one poll one by one.
 
     The position of a partition is always the one after its last returned record, so a commit inside the loop commits
