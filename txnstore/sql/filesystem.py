@@ -12,7 +12,7 @@ its checksum was compared: DuckDB then reads the file itself. Without external a
 it reads the file through this file system.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
-that is made when a query first opens it; so are the rows of shared segments (:mod:`txnstore.sql.fresh`).
+that is made when a query first opens it; so are the rows of shared segments (:mod:`txnstore.sql.combined_files`).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from txnstore.errors import AuthorizationError, CorruptionError, TxnStoreError, 
 from txnstore.read.sharing import SharedSegments
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
+from txnstore.sql.combined_files import CombinedFile, combined_files
 from txnstore.sql.filesystem import SegmentObject, TableFile, VirtualFile, segment_path
-from txnstore.sql.fresh import FreshFile, fresh_files
 from txnstore.sql.history import EntryHistory
 from txnstore.sql.types import literal, shown_ms
 from txnstore.sql.views import read_parquet, read_parquet_from, topic_select, visible_slices
@@ -47,7 +47,7 @@ class TopicPlan:
     select: str
     refused: tuple[str, TxnStoreError] | None = None
     segments: Mapping[str, SegmentObject] = field(default_factory=dict)
-    fresh: Mapping[str, FreshFile] = field(default_factory=dict)
+    fresh: Mapping[str, CombinedFile] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, VirtualFile]:
@@ -92,7 +92,7 @@ def plan_topic(
 
     try:
         slices = visible_slices(topic, view, isolation)
-        fresh = fresh_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
+        fresh = combined_files(topic, [part for part in slices if part.batch.shared], _shared_segments(connection))
         others = [part for part in slices if not part.batch.shared]
         select = topic_select(topic, others, locate, [f"{PROTOCOL}://{path}" for path in fresh])
     except Exception as error:  # noqa: BLE001 - Whatever is wrong with this topic, the others are shown.

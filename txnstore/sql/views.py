@@ -2,7 +2,7 @@
 
 A view reads its segments with DuckDB's Parquet reader, which pushes columns and filters into the files. The columns and
 their types are given (``schema``), so DuckDB opens no file to infer them; segments of an older schema are widened and
-filled with nulls. Rows of shared segments are in files with all columns (:mod:`txnstore.sql.fresh`), as they are.
+filled with nulls. Rows of shared segments are in files with all columns (:mod:`txnstore.sql.combined_files`).
 Columns that the files do not store are computed from the file of the row:
 
 - few files: from the file's *name*. The path contains the partition; a map gives the base offset of a freshly appended

@@ -19,7 +19,7 @@ from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.sql import fresh, read_table
+from txnstore.sql import combined_files, read_table
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -262,13 +262,13 @@ def test_fresh_rows_are_fetched_once_and_a_refresh_fetches_new_ones(objects: Cou
 def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh, "FILE_BYTES", 8_000)
+    monkeypatch.setattr(combined_files, "FILE_BYTES", 8_000)
     store.create_topic("orders", partitions=3)
     topic = connection_of(store).view().topics["orders"]
     paths: list[list[str]] = []
     for number in itertools.count():
         fill(store, "orders", transactions=1, first=number)
-        files = fresh.fresh_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
+        files = combined_files.combined_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
         for file in files.values():
             assert stored_bytes(file.slices) <= 8_000
         paths.append(list(files))
@@ -279,8 +279,8 @@ def test_many_fresh_rows_are_several_files_of_which_a_commit_changes_the_last(
         assert after != before
     with store.duckdb() as con:
         assert assert_equals_scan(store, con, "orders") == len(paths) * 8
-    monkeypatch.setattr(fresh, "FILE_SLICES", 2)
-    files = fresh.fresh_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(combined_files, "FILE_SLICES", 2)
+    files = combined_files.combined_files(topic, store.scan("orders").plan(), None)  # type: ignore[arg-type]
     assert max(len(file.slices) for file in files.values()) == 2
 
 
@@ -302,9 +302,9 @@ def test_a_file_decodes_no_more_than_its_bound_of_segments_that_are_mostly_delet
     store.delete_records({TopicPartition("orders", partition): -1 for partition in range(1, 8)})
     parts = store.scan("orders").plan()
     bound = 3 * max(part.batch.segment.size for part in parts)
-    monkeypatch.setattr(fresh, "FILE_BYTES", bound)
+    monkeypatch.setattr(combined_files, "FILE_BYTES", bound)
     topic = connection_of(store).view().topics["orders"]
-    files = fresh.fresh_files(topic, parts, None).values()  # type: ignore[arg-type]
+    files = combined_files.combined_files(topic, parts, None).values()  # type: ignore[arg-type]
     assert [stored_bytes(file.slices) <= bound for file in files] == [True] * 4
     with store.duckdb() as con:
         assert assert_equals_scan(store, con, "orders") == 10
@@ -327,5 +327,5 @@ def test_a_file_is_named_by_its_rows(store: Store) -> None:
     parts = store.scan("orders").plan()
     cut = [replace(part, start=part.start + 1) for part in parts]
     topics = [topic, replace(topic, version=topic.version + 1)]
-    names = {name for each in topics for run in (parts, cut) for name in fresh.fresh_files(each, run, None)}  # type: ignore[arg-type]
+    names = {name for each in topics for run in (parts, cut) for name in combined_files.combined_files(each, run, None)}  # type: ignore[arg-type]
     assert len(names) == 4

@@ -27,7 +27,7 @@ FILE_SLICES = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class FreshFile:
+class CombinedFile:
     """The rows of slices of shared segments, with all columns of the view of their topic."""
 
     topic: CatalogTopic
@@ -51,7 +51,7 @@ class _Shown(Projection):
         return shown_ms(super().default_timestamp(part))
 
 
-def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSegments) -> dict[str, FreshFile]:
+def combined_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSegments) -> dict[str, CombinedFile]:
     """The files with the rows of slices of shared segments, by their paths. Reads no object.
 
     Args:
@@ -63,7 +63,7 @@ def fresh_files(topic: CatalogTopic, slices: Iterable[Slice], segments: SharedSe
         The files; the path of one names its rows and their columns, so that equal paths have equal bytes.
     """
     shown = f"{topic.topic_id}-{topic.version}-{topic.revision}"
-    return {f"fresh/{shown}/{_digest(run)}.parquet": FreshFile(topic, run, segments) for run in _runs(slices)}
+    return {f"fresh/{shown}/{_digest(run)}.parquet": CombinedFile(topic, run, segments) for run in _runs(slices)}
 
 
 def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
