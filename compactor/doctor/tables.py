@@ -11,7 +11,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.phrases import counted, duration, size, some
 from txnstore.tables.check import name_problems
-from txnstore.tables.lineage import check_lineage, is_beyond
+from txnstore.tables.lost_entries import check_lost_entries, is_beyond
 from txnstore.tables.published import published_of
 
 #: Tables that are this much behind the store give a warning, in ms; and copies of so many bytes a note.
@@ -43,7 +43,7 @@ def table_findings(connection: Connection, view: View) -> Iterator[Finding]:
         view = connection.view()  # Others have committed and published since the doctor has begun.
     try:
         if cut.has_tables:
-            check_lineage(connection, cut, view)
+            check_lost_entries(connection, cut, view)
     except CorruptionError as error:
         yield Finding("tables", "lag", Severity.BAD, str(error), f"{sync} --rebuild '*'")
         return

@@ -36,7 +36,7 @@ from txnstore.errors import (
 from txnstore.phrases import counted
 from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable, method_of
 from txnstore.storage.probe import PROBE_FOLDER
-from txnstore.tables.lineage import LostEntriesError
+from txnstore.tables.lost_entries import LostEntriesError
 from txnstore.tables.published import published_of
 from txnstore.tables.sweep import NO_TABLES, TablesInUse, tables_in_use, unneeded
 from txnstore.tables.tables import Tables

@@ -28,7 +28,7 @@ from txnstore.read.reader import Projection, is_missing
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
-from txnstore.tables.lineage import LostEntriesError, check_lineage
+from txnstore.tables.lost_entries import LostEntriesError, check_lost_entries
 from txnstore.tables.plan import PartitionPlan, Tail
 from txnstore.tables.published import Published, missing, published_of, read
 from txnstore.tables.version import plan_table
@@ -99,7 +99,7 @@ def _unpublished(connection: Connection) -> Iterator[TableProblem]:
 def _check_cut(connection: Connection, published: Published, cut: CutDocument, *, deep: bool) -> CheckReport:
     location = location_of(connection.objects)
     try:
-        check_lineage(connection, cut, connection.view())
+        check_lost_entries(connection, cut, connection.view())
     except LostEntriesError as error:
         shown = sorted(topic for topic, table in cut.tables.items() if not table.dropped)
         return CheckReport(cut.number, 0, 0, 0, tuple(TableProblem(topic, str(error)) for topic in shown))

@@ -41,7 +41,7 @@ from txnstore.errors import (
 from txnstore.phrases import size
 from txnstore.read.reader import is_missing
 from txnstore.storage.base import Claim, make_durable
-from txnstore.tables.lineage import check_lineage
+from txnstore.tables.lost_entries import check_lost_entries
 from txnstore.tables.published import HINT_EVERY, Published, TableState, published_of, read
 from txnstore.tables.version import HISTORY_MS, TableWork, Version, metadata_of
 
@@ -221,7 +221,7 @@ class Publisher:
         if cut is not None and cut.has_tables and not to_rebuild >= topics.keys():
             unknown = checks_names or cut.publication_id != self._compared
             self._compared = ""
-            check_lineage(connection, cut, view, compares=unknown)
+            check_lost_entries(connection, cut, view, compares=unknown)
             self._compared = cut.publication_id
         before = cut.tables if cut is not None else {}
         try:

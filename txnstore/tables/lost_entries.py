@@ -20,7 +20,7 @@ class LostEntriesError(CorruptionError):
     advice = ""  # The message includes it.
 
 
-def check_lineage(connection: Connection, cut: CutDocument, view: View, *, compares: bool = True) -> None:
+def check_lost_entries(connection: Connection, cut: CutDocument, view: View, *, compares: bool = True) -> None:
     """Check that a cut shows a part of the history of the chains.
 
     Costs a GET for each chain that has newer entries than the cut. Entries that a vacuum has deleted are not compared.
