@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.compactor.doctor.authorization import authorization_findings
-from txnstore.compactor.doctor.debt import chain_findings, group_findings, segment_findings, transaction_findings
+from txnstore.compactor.doctor.backlog import chain_findings, group_findings, segment_findings, transaction_findings
 from txnstore.compactor.doctor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.doctor.storage import storage_findings
 from txnstore.compactor.doctor.tables import table_findings

@@ -151,7 +151,7 @@ def test_cell_of_a_notebook_reads_everything_when_it_runs_again(tmp_path: Path) 
             _fill(store, value)
             consumer = store.consumer(["t"], group="g")
             records: list[Record] = []
-            while len(records) < 4:  # With a ghost in the group this would last for the rest of its lease.
+            while len(records) < 4:  # With an expired member in the group this would last for the rest of its lease.
                 records += consumer.poll(timeout=1.0)
             assert sorted(texts(records)) == [f"{number}.{value}" for number in range(4)]
             consumer.commit()

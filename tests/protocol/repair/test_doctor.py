@@ -17,7 +17,7 @@ from tests.helpers.damage import sealed
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.codec import LatestDocument, StoreDocument, encode
 from txnstore.compactor import DoctorReport, Finding, Severity, doctor
-from txnstore.compactor.doctor.debt import _MANY_SEGMENTS
+from txnstore.compactor.doctor.backlog import _MANY_SEGMENTS
 from txnstore.connection import Connection
 from txnstore.errors import ReadOnlyError, StorageRefusedError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo
@@ -393,12 +393,12 @@ def test_members_past_their_session_are_found(store: Store, clock: ManualClock) 
     clock.advance(8_000)
     second.poll(0)  # Renews its lease.
     clock.advance(8_000)
-    finding = _finding(reopen(store, clock).doctor(), "ghosts")
+    finding = _finding(reopen(store, clock).doctor(), "expired_members")
     assert "1 member past the session timeout" in finding.message
     assert finding.message.endswith("with 3 partitions and 1 live member")
     assert finding.severity is Severity.WARN
     clock.advance(60_000)
-    finding = _finding(reopen(store, clock).doctor(), "ghosts")
+    finding = _finding(reopen(store, clock).doctor(), "expired_members")
     assert "2 members past the session timeout" in finding.message
     assert finding.severity is Severity.NOTE, "there is no live member that needs the partitions"
 

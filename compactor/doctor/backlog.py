@@ -231,14 +231,14 @@ def group_findings(connection: Connection, view: View) -> Iterator[Finding]:
 def _group(name: str, group: Group, expired: set[str]) -> Iterator[Finding]:
     command = f"txnstore group show {name}"
     live = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
-    ghosts = sorted(expired & set(group.members))
-    if ghosts:
-        held = sum(len(group.members[each].held) for each in ghosts)
+    overdue = sorted(expired & set(group.members))
+    if overdue:
+        held = sum(len(group.members[each].held) for each in overdue)
         message = (
-            f"group {name!r}: {counted(len(ghosts), 'member')} past the session timeout ({some(ghosts)}), with "
+            f"group {name!r}: {counted(len(overdue), 'member')} past the session timeout ({some(overdue)}), with "
             f"{counted(held, 'partition')} and {counted(len(live), 'live member')}"
         )
-        yield Finding("groups", "ghosts", Severity.WARN if live and held else Severity.NOTE, message, command)
+        yield Finding("groups", "expired_members", Severity.WARN if live and held else Severity.NOTE, message, command)
     waiting = [member for member in live if holders(group, member)]
     if waiting:
         whom = sorted({holder.member_id for member in waiting for holder in holders(group, member)})
