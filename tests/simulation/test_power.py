@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.simulation.creates import Creates, Interrupted
-from tests.harness.simulation.losing import lossy
+from tests.harness.simulation.lost_objects import lossy
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.runtime import EPOCH_MS

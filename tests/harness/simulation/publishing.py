@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.harness.simulation.actor import Actor
-from tests.harness.simulation.journal import Journal
-from tests.harness.simulation.lake import (
+from tests.harness.simulation.engine_tables import (
     Look,
     Rows,
     Truth,
@@ -22,6 +21,7 @@ from tests.harness.simulation.lake import (
     read_json,
     read_rows,
 )
+from tests.harness.simulation.journal import Journal
 from tests.harness.simulation.maintenance import GRACE
 from tests.harness.simulation.world import KEYED, PASSING, SIDE, SOURCE, TARGET, Process, World
 from txnstore.chain import keys

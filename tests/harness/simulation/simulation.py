@@ -12,22 +12,22 @@ from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.administering import Administrator
 from tests.harness.simulation.altering import Governor, Widener, altered
 from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
+from tests.harness.simulation.earlier_snapshots import returned
 from tests.harness.simulation.endings import no_clients_left
+from tests.harness.simulation.engine_tables import short_lived_tables
 from tests.harness.simulation.following import Follower, followed
 from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner
 from tests.harness.simulation.gateways import Gateway, kept
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
-from tests.harness.simulation.lake import short_lived_tables
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
-from tests.harness.simulation.losing import Loser, put_back
+from tests.harness.simulation.lost_objects import Loser, put_back
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
 from tests.harness.simulation.nodes import Node, without_sockets
 from tests.harness.simulation.operating import Operator
 from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
-from tests.harness.simulation.past import returned
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from tests.harness.simulation.publishing import Engine, Publisher, has_tables, judged_tables
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look

@@ -29,7 +29,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.testing.faults import SimulatedCrash
 
 if TYPE_CHECKING:
-    from tests.harness.simulation.holes import Holes
+    from tests.harness.simulation.stale_absence import HiddenEntries
 
 T = TypeVar("T")
 
@@ -269,7 +269,7 @@ class SimulatedStorage:
         self.dead = False
         self.creates = creates
         #: Set by the world, in a part of the runs.
-        self.holes: Holes | None = None
+        self.hidden_entries: HiddenEntries | None = None
         #: Called when a sync has failed.
         self.sync_failed: Callable[[], object] = bool
         #: Gets the keys that were answered with garbage.
@@ -290,14 +290,14 @@ class SimulatedStorage:
         return self.bucket.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        if self.holes is not None:
-            self.holes.get_begins(key)
+        if self.hidden_entries is not None:
+            self.hidden_entries.get_begins(key)
         data = self._read("get", key, lambda: self._get(key, start, end))
         self.creates.settle(key)
         return data
 
     def _get(self, key: str, start: int | None, end: int | None) -> bytes:
-        if self.holes is not None and self.holes.hides(key):
+        if self.hidden_entries is not None and self.hidden_entries.hides(key):
             raise _HiddenError(f"simulated absence of {key}")
         return self.bucket.get(key, start, end)
 
@@ -316,8 +316,8 @@ class SimulatedStorage:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         self.wrote(key)
-        if self.holes is not None:
-            self.holes.offered(key)
+        if self.hidden_entries is not None:
+            self.hidden_entries.offered(key)
         return self.creates.create(
             self._process,
             key,

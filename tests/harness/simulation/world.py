@@ -11,7 +11,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from tests.harness.simulation.creates import Creates
-from tests.harness.simulation.holes import Holes
 from tests.harness.simulation.ledger import Ledger
 from tests.harness.simulation.power import Power
 from tests.harness.simulation.recorder import Recorder
@@ -20,6 +19,7 @@ from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_run
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.site import Site
+from tests.harness.simulation.stale_absence import HiddenEntries
 from tests.harness.simulation.storage import WRITES, Bucket, Mishap, SimulatedFolder, SimulatedStorage, Step, is_hint
 from tests.helpers import keys
 from tests.helpers.keys import FixedRuntime
@@ -33,7 +33,7 @@ from txnstore.store import Store, create_on
 
 if TYPE_CHECKING:
     from tests.harness.simulation.actor import Actor
-    from tests.harness.simulation.lake import Look
+    from tests.harness.simulation.engine_tables import Look
     from tests.harness.simulation.nodes import Node
 
 #: The topic of producers, the target of copies, and a second target that makes transactions span topics.
@@ -233,7 +233,7 @@ class World:
         kind_of_storage = SimulatedFolder if settings.syncs else SimulatedStorage
         storage = kind_of_storage(bucket or self.bucket, self.scheduler, name, rng, mishap, self.trace, creates)
         if settings.hidden and bucket is None:
-            storage.holes = Holes(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
+            storage.hidden_entries = HiddenEntries(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
         storage.sync_failed = self.power.sync_failed
         storage.garbled = self.garbled
         who = principal or self.rng(f"{name}/principal").choice(USERS)

@@ -12,7 +12,7 @@ import pytest
 import txnstore
 from tests.helpers.catalog_server import Catalog, catalog_process
 from tests.helpers.cli import Cli
-from tests.helpers.lake import ENTRIES, rows_of, send
+from tests.helpers.table_stores import ENTRIES, rows_of, send
 from txnstore.store import Store
 
 TOKEN = "0123456789abcdef"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.lake import lake, runtime, send
+from tests.helpers.table_stores import runtime, send, store_with_tables
 from txnstore.chain import keys
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
@@ -16,7 +16,7 @@ from txnstore.testing import ManualClock
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock, unsettled: None) -> Iterator[Store]:
-    with lake(tmp_path / "store", clock, {"a": 1, "b": 1}) as store:
+    with store_with_tables(tmp_path / "store", clock, {"a": 1, "b": 1}) as store:
         yield store
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.cuts import ask, document
-from tests.helpers.lake import lake, rows_of, runtime, send
+from tests.helpers.table_stores import rows_of, runtime, send, store_with_tables
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.store import Store, open_on
@@ -25,7 +25,7 @@ TOPICS = {"debits": 2, "credits.eu": 3}
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock, unsettled: None) -> Iterator[Store]:
-    with lake(tmp_path / "store", clock, TOPICS) as store:
+    with store_with_tables(tmp_path / "store", clock, TOPICS) as store:
         yield store
 
 
@@ -84,7 +84,7 @@ def test_pinned_sessions_never_see_the_topics_of_a_transaction_apart(
     tmp_path: Path, clock: ManualClock, seed: int, chains: int
 ) -> None:
     """Those of ``live`` do: their two loads are of different cuts, so the same check fails for them."""
-    rng, store = random.Random(seed), lake(tmp_path / "store", clock, TOPICS, chains)
+    rng, store = random.Random(seed), store_with_tables(tmp_path / "store", clock, TOPICS, chains)
     router = router_of(store)
     sums: dict[str, list[int]] = {"pinned": [], "live": []}
     sessions: list[tuple[str, Session]] = []

@@ -23,7 +23,7 @@ from txnstore.chain.chain import CHECKPOINT_EVERY
 _HEAD_MAX_AGE_MS = 5_000
 
 
-class Holes:
+class HiddenEntries:
     """Decides which GETs of a process are answered with 404.
 
     Args:
@@ -107,7 +107,7 @@ class Holes:
         proved = self._proved.get(chain)
         looks = proved is None or self._first_gets.get(chain, proved) - proved > _HEAD_MAX_AGE_MS
         alone = chain not in self._since_proof and self._scheduler.now >= self._ends.get(chain, 0)
-        return looks and alone  # Three holes in one look would be a head.
+        return looks and alone  # Three hidden entries in one look would be a head.
 
     def _know(self, chain: int) -> None:
         self._proved[chain] = self._scheduler.now

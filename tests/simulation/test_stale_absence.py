@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.harness.simulation.holes import Holes
 from tests.harness.simulation.scheduler import Scheduler
+from tests.harness.simulation.stale_absence import HiddenEntries
 from tests.harness.simulation.storage import Bucket
 from tests.helpers import keys
 
@@ -16,13 +16,13 @@ PAUSE = 60_000
 
 
 class World:
-    """One process whose holes begin wherever they may, and the bucket that others write to."""
+    """One process whose hidden entries begin wherever they may, and the bucket that others write to."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(random.Random(1))
         self.bucket = Bucket(lambda: self.scheduler.now)
         self.hidden: set[str] = set()
-        self._holes = Holes(self.bucket, self.scheduler, random.Random(1), 1.0, self.hidden)
+        self._hidden_entries = HiddenEntries(self.bucket, self.scheduler, random.Random(1), 1.0, self.hidden)
 
     def write(self, *sequences: int) -> None:
         for sequence in sequences:
@@ -31,8 +31,8 @@ class World:
     def finds(self, sequence: int) -> bool:
         """Whether a GET of the process finds the entry."""
         key = keys.entry(0, sequence)
-        self._holes.get_begins(key)
-        hidden = self._holes.hides(key)
+        self._hidden_entries.get_begins(key)
+        hidden = self._hidden_entries.hides(key)
         return not hidden and sequence <= self.bucket.heads[0]
 
     def pause(self) -> None:

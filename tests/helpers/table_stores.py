@@ -27,7 +27,7 @@ def runtime(clock: ManualClock, seed: int = 0) -> Runtime:
     return Runtime(clock, clock.sleep, random.Random(seed), background=InlineExecutor, spawn=never)
 
 
-def lake(folder: Path, clock: ManualClock, topics: Mapping[str, int], chains: int = 1) -> Store:
+def store_with_tables(folder: Path, clock: ManualClock, topics: Mapping[str, int], chains: int = 1) -> Store:
     """A new store with topics of :data:`ENTRIES`, given with their numbers of partitions; each has a table."""
     store = create(folder, chains, runtime=runtime(clock))
     for topic, partitions in topics.items():
