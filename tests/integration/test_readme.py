@@ -60,7 +60,7 @@ def test_the_python_of_the_session_passes_a_type_checker(page: Page, tmp_path: P
 
 
 def test_nothing_of_the_readme_is_outside_of_the_session_but_make_and_pip() -> None:
-    """What a block outside would show, no test would run: ``test_wheel.py`` and ``test_cli_demo.py`` run these."""
+    """What a block outside would show, no test would run: ``test_wheel.py`` and ``cli/test_demo.py`` run these."""
     fences = [line for line in README.text.splitlines() if line.startswith("```") and line != "```"]
     assert fences.count("```python") == len(blocks(README.text)) == 3
     outside = [part.split("```")[0] for part in README.text.split("```bash\n")[1:]]
