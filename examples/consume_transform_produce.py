@@ -1,6 +1,6 @@
 """Exactly once from one topic to another: the positions of the group are committed in the transaction of the output.
 
-Kill it at any point and start it again: what it was doing is aborted, and it goes on where the last commit ended.
+Kill it at any point and start it again: what it was doing is aborted, and it continues where the last commit ended.
 Run it with ``python examples/consume_transform_produce.py [URL]``; without a URL it uses a temporary folder.
 """
 

@@ -1,6 +1,6 @@
 """Exactly once with a client of Kafka: consume, transform and produce through a gateway, with confluent-kafka.
 
-Kill it at any point and start it again: what it was doing is aborted, and it goes on where the last commit ended.
+Kill it at any point and start it again: what it was doing is aborted, and it continues where the last commit ended.
 Run it with ``python examples/gateway_transactions.py [HOST:PORT]``, the address of a gateway; without an address it
 starts one on a temporary folder. It needs ``txnstore[gateway]`` and ``confluent-kafka``.
 """

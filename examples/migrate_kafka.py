@@ -4,7 +4,7 @@ Each record is migrated once, with its key, headers, timestamp, partition and or
 ``topics/TOPIC/partition=N/TOPIC+N+OFFSET.parquet``, or ``.json`` with a record in each line, and whole records: the
 fields are value and, where there are any, key, headers and timestamp. (Aiven's connector writes them with
 ``format.output.fields``; with others, a transform puts them into the value.) A file is one transaction, as in
-``migrate_parquet.py``: run it again as often as you like, also while the connector goes on. The folder is a path or a
+``migrate_parquet.py``: run it again as often as you like, also while the connector runs. The folder is a path or a
 URL of fsspec. Avro files need a line in ``_records``, with a reader such as fastavro. ``spark_migrate_kafka.py`` does
 the same from a broker.
 

@@ -1,7 +1,7 @@
 """Stateful streaming with a watermark: which sensors have fallen silent? Late readings are dropped, state is kept.
 
 A sensor is silent when the watermark is five minutes past its last reading. Spark keeps the last reading of each sensor
-in its checkpoint, so a query that starts again goes on with it, and each alarm is in the topic ``silences`` once.
+in its checkpoint, so a query that starts again continues with it, and each alarm is in the topic ``silences`` once.
 Run it with ``python examples/spark_stateful.py [URL CHECKPOINT]``, the URL of no store yet and a new folder for Spark's
 checkpoint; without them it uses a temporary folder.
 """
@@ -34,7 +34,7 @@ SETTINGS = {"spark.sql.shuffle.partitions": 2, "spark.sql.session.timeZone": "UT
 #: What arrives before each run of the query: (sensor, minute of the reading).
 ARRIVALS = [
     [("a", 0), ("b", 0), ("a", 1), ("b", 3)],
-    [("a", 5), ("c", 10)],  # a goes on, with the state of the first run. The watermark is minute 9: b is silent.
+    [("a", 5), ("c", 10)],  # a continues, with the state of the first run. The watermark is minute 9: b is silent.
     [("b", 2), ("c", 11), ("d", 30)],  # The reading of b is late. The watermark is minute 29: a and c are silent.
 ]
 

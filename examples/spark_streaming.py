@@ -61,7 +61,7 @@ def run(spark: SparkSession, url: str, checkpoint: str) -> None:
             store.create_topic(topic, partitions=partitions)
         produce(store, 0, 10_000)
         pipeline(spark, store.url, checkpoint)
-        # A restart goes on where the last run ended. Each micro-batch was one transaction: its rows and its offsets.
+        # A restart continues where the last run ended. Each micro-batch was one transaction: its rows and its offsets.
         produce(store, 10_000, 2_000)
         pipeline(spark, store.url, checkpoint)
         print(store.sql('select count(*) as large_orders from "large-orders"'))

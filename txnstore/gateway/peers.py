@@ -47,7 +47,7 @@ class Node(NamedTuple):
     """A gateway as clients see it: a broker.
 
     Attributes:
-        node_id: Its place among the peers.
+        node_id: Its index among the peers.
         host: The address that clients connect to.
         port: The port.
     """

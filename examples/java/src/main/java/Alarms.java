@@ -21,7 +21,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * Exactly once with Kafka's own client: consume, transform and produce through a gateway.
  *
- * <p>Kill it at any point and start it again: what it was doing is aborted, and it goes on where the last commit ended.
+ * <p>Kill it at any point and start it again: what it was doing is aborted, and it continues where the last commit ended.
  * Run it with {@code mvn -q compile exec:java -Dexec.args=HOST:PORT} in this folder, with the address of a gateway.
  */
 public final class Alarms {
