@@ -58,7 +58,7 @@ class Clients:
         self._copier = store.producer("totals")
 
     def step(self) -> None:
-        """The next transaction, of any of the clients; then the clock goes on."""
+        """The next transaction, of any of the clients; then the clock advances."""
         self.transactions += 1
         if self._rng.random() < _COPIED:
             self._copy()

@@ -258,7 +258,7 @@ def _receive(client: Client, outcome: Outcome, target: tuple[int, int, int], *, 
     try:
         answer = client.receive()
     except TimeoutError:
-        outcome.frames["no answer"] += 1  # acks=0, a join that waits, or a frame that goes on.
+        outcome.frames["no answer"] += 1  # acks=0, a join that waits, or a frame that continues.
         return
     except (EOFError, ConnectionError):
         outcome.frames["closed"] += 1

@@ -51,7 +51,7 @@ def check_entry(before: State, now: int, events: Iterable[Event], after: State) 
 
 
 class World:
-    """A chain without storage, with one topic ``t`` to begin with. The clock goes on by 1 ms an entry."""
+    """A chain without storage, with one topic ``t`` to begin with. The clock advances by 1 ms an entry."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.start = self.state = State()
@@ -237,7 +237,7 @@ class Client:
         return Append(self.identity, batches, () if offsets is None else (offsets,))
 
     def send(self, records: int = 1, tp: TopicPartition = T0, sequence: int | None = None) -> Appended:
-        """Append a batch and go on behind it."""
+        """Append a batch and continue behind it."""
         batch = self.numbered(records, tp, sequence)
         (appended,) = self.world.do(self.append(batch))
         assert isinstance(appended, Appended)

@@ -51,7 +51,7 @@ class SessionClient:
         return EndTxn(self.identity, outcome, session=True)
 
     def send(self, records: int = 1, tp: TopicPartition = T0, sequence: int | None = None) -> Appended:
-        """Add the partition, produce a batch, and go on behind it."""
+        """Add the partition, produce a batch, and continue behind it."""
         batch = self.numbered(records, tp, sequence)
         self.world.do(self.adding(tp))
         appended = self.again(batch)

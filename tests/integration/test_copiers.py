@@ -55,7 +55,7 @@ class Copiers:
         self.ended.append(process.wait(240))
 
     def replace_dead(self) -> None:
-        """A copier ends by itself when it is fenced; another one goes on."""
+        """A copier ends by itself when it is fenced; another one continues."""
         for place, process in list(self._running.items()):
             if process.poll() is not None:
                 self.ended.append(self._running.pop(place).returncode)

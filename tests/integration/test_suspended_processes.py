@@ -1,6 +1,6 @@
 """Real processes that are suspended (SIGSTOP) within a request while old entries are deleted (OBJ-06).
 
-Their lease is short, so that it is over when they go on, as it is after 12 hours. See docs/design/0023-history.md.
+Their lease is short, so that it is over when they continue, as it is after 12 hours. See docs/design/0023-history.md.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ with txnstore.open(root) as store:
 
 @contextmanager
 def suspended(root: Path, role: str, moment: str) -> Iterator[list[str]]:
-    """A process that has suspended itself; it goes on after the block. Gives what it says then, line by line."""
+    """A process that has suspended itself; it continues after the block. Gives what it says then, line by line."""
     output: list[str] = []
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(root), role, moment], stdout=subprocess.PIPE, text=True

@@ -108,7 +108,7 @@ def test_the_wheel_installs_as_the_readme_says_with_all_extras(dist: Path, tmp_p
 
 
 def test_no_page_installs_a_name_that_is_not_published() -> None:
-    """A package of this name on an index would be somebody else's."""
+    """A package of this name on an index would be another project's."""
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/**/*.md"), *ROOT.glob("examples/*.*")]
     assert len(pages) > 30
     wrong = [path.name for path in pages if re.search(r"pip install [\"']?txnstore", path.read_text(encoding="utf-8"))]

@@ -263,7 +263,7 @@ def test_markers_in_many_partitions(cluster: Cluster) -> None:
 def test_a_record_that_cannot_be_delivered(cluster: Cluster) -> None:
     """TransactionsTest.testBumpTransactionalEpoch.
 
-    An upload that times out fails its record; after an abort the producer goes on with a larger epoch.
+    An upload that times out fails its record; after an abort the producer continues with a larger epoch.
     """
     producer = cluster.producer("p", delivery_timeout=5.0)
     producer.begin_transaction()

@@ -47,8 +47,8 @@ class Read:
         late: Whether the topic was without a table for some time.
         where: Which rows; None: all.
         after: Only the rows that snapshots after this one have appended, up to the current one; None: all.
-        stream: The numbers of versions of the table: the rows that a stream reads that goes on at each of them. Empty:
-            this is no stream.
+        stream: The numbers of versions of the table: what a stream reads that continues at each of them. Empty: this is
+            no stream.
     """
 
     topic: str

@@ -48,7 +48,7 @@ class Run:
 
 
 def run_history(seed: int, reference: OnStore, others: Mapping[str, Side], length: int = 40) -> Run:
-    """Run a history; the first side is a store, whose answers the history goes on from.
+    """Run a history; the first side is a store, whose answers the history continues from.
 
     Raises:
         Difference: Two sides differ, or a refused operation has changed something.

@@ -74,7 +74,7 @@ class _Open:
 
 
 class History:
-    """A history of ``length`` steps by a seed. It goes on from the answers and what is visible."""
+    """A history of ``length`` steps by a seed. It continues from the answers and what is visible."""
 
     def __init__(self, seed: int, length: int) -> None:
         self._rng = random.Random(f"authorization/{seed}")

@@ -11,7 +11,7 @@ class RefusedError(Exception):
 
 
 class EndedError(Exception):
-    """The client cannot go on; a new process replaces it."""
+    """The client cannot continue; a new process replaces it."""
 
 
 class Read(NamedTuple):

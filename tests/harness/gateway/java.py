@@ -19,7 +19,7 @@ from tests.harness.gateway.plan import (
 from tests.harness.kafka.cluster import VirtualMachine
 
 _TEXT = "org.apache.kafka.common.serialization.String"
-#: After these the same call is to be repeated; after those the producer cannot go on.
+#: After these the same call is to be repeated; after those the producer cannot continue.
 _RETRIABLE = {"TimeoutException", "InterruptException"}
 _FATAL = {
     "ProducerFencedException",

@@ -89,7 +89,7 @@ def main(argument: str) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         _run(ClientTask.from_json(argument))
-    except Exception:  # noqa: BLE001 - Whatever ends a query, the next process goes on.
+    except Exception:  # noqa: BLE001 - Whatever ends a query, the next process continues.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(ENDED)

@@ -60,7 +60,7 @@ def _ran(name: str, place: Place) -> bool:
     begun = time.monotonic()
     try:
         seen = _STEPS[name](place)
-    except Exception:  # noqa: BLE001 - Others go on.
+    except Exception:  # noqa: BLE001 - Others continue.
         seen = f"FAILED\n{traceback.format_exc()}"
     _say(f"{place.brokers} {name} {time.monotonic() - begun:.1f} s: {seen}")
     return not seen.startswith("FAILED")

@@ -1,4 +1,4 @@
-"""Kafka Streams: a word count with ``exactly_once_v2`` that is killed, and goes on without its local state."""
+"""Kafka Streams: a word count with ``exactly_once_v2`` that is killed, and continues without its local state."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def transactions(place: Place) -> str:
 
 
 def copier(place: Place) -> str:
-    """Kafka's copier, which aborts at random, copies each record once; its second instance goes on after a kill."""
+    """Kafka's copier, which aborts at random, copies each record once; its second instance continues after a kill."""
     place.topic("originals", 2)
     place.topic("copies", 2)
     count = 20_000

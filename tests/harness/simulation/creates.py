@@ -11,7 +11,7 @@ from txnstore.errors import UnknownOutcomeError
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a create is under way. Its process goes on, and repeats the call, or it ends."""
+    """Ctrl-C while a create is under way. Its process continues, and repeats the call, or it ends."""
 
 
 class Creates:

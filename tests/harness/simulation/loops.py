@@ -23,7 +23,7 @@ class Waiter:
         self._waits = 0
 
     def wait(self, ms: int | None) -> None:
-        """Wait at most so many milliseconds; not at all if somebody has called :meth:`wake` since the last wait."""
+        """Wait at most so many milliseconds; not at all if :meth:`wake` was called since the last wait."""
         if not self._woken:
             self._task = self._scheduler.current
             self._waits += 1

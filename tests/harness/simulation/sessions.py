@@ -100,7 +100,7 @@ class SessionProducer(Actor):
     # A transaction ----------------------------------------------------------------------------------------------------
 
     def _transaction(self, process: Process) -> bool:
-        """Whether the client goes on with its epoch: what it has sent is committed, or aborted on purpose."""
+        """Whether the client continues with its epoch: what it has sent is committed, or aborted on purpose."""
         plan = [
             (TopicPartition(self.rng.choice((SOURCE, SOURCE, SIDE)), self._partition()), self.world.next_value())
             for _ in range(self.rng.randint(1, 4))

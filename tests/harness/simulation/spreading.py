@@ -44,7 +44,7 @@ class Spreader(Actor):
         return None
 
     def _flush(self, process: Process, producer: Producer) -> bool:
-        """Send and flush; False if the producer cannot go on."""
+        """Send and flush; False if the producer cannot continue."""
         sent: _Sent = {}
         try:
             try:

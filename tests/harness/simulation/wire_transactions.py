@@ -47,7 +47,7 @@ class Transactions:
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[object] = set()
-        #: Whether it can go on without another init.
+        #: Whether it can continue without another init.
         self.is_usable = False
 
     @property

@@ -1,4 +1,4 @@
-"""Reads the decisions of the chains while a run goes on, because their entries are deleted meanwhile."""
+"""Reads the decisions of the chains while a run continues, because their entries are deleted meanwhile."""
 
 from __future__ import annotations
 

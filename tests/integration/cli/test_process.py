@@ -205,7 +205,7 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str, ending: sign
     ids=["lines", "file", "times", "nested times"],
 )
 def test_the_main_thread_does_not_import_pandas(url: str, tmp_path: Path, arguments: list[str]) -> None:
-    """It imports ``numpy.random``, which loses an interrupt that comes meanwhile: the command would go on."""
+    """It imports ``numpy.random``, which loses an interrupt that comes meanwhile: the command would continue."""
     pq.write_table(pa.table({"value": [b"record"]}), tmp_path / "records.parquet")
     code = """
 import sys, threading
@@ -265,7 +265,7 @@ def test_records_are_sent_as_they_arrive(url: str) -> None:
 
 
 def test_an_interrupted_produce_reports_how_many_records_were_sent(url: str) -> None:
-    """Without a transaction they stay: whoever sends the rest has to know where to go on."""
+    """Without a transaction they stay: whoever sends the rest has to know where to continue."""
     with process("--store", url, "produce", "orders") as running:
         assert running.stdin is not None
         assert running.stderr is not None

@@ -1,4 +1,4 @@
-"""Transactions whose producers are gone for good: a gateway ends them when somebody waits for what they hold back."""
+"""Transactions whose producers are gone for good: a gateway ends them when a client waits for what they hold back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_off_09_offsets_of_an_abandoned_transaction_are_pending_until_its_timeou
 ) -> None:
     """OFF-09, OFF-10, TMO-01, LSO-14: nobody reads what the transaction wrote, and its id is never used again.
 
-    A consumer of the group would wait for ever.
+    A consumer of the group would wait forever.
     """
     _leave_pending(served)
     clock.advance(10_000)

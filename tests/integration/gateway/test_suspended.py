@@ -1,4 +1,4 @@
-"""A gateway that was suspended while another one went on with its clients."""
+"""A gateway that was suspended while another one continued with its clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _code(answer: Any) -> ErrorCode:
 
 @pytest.mark.parametrize("chains", [1, 3])
 def test_an_end_that_a_suspended_gateway_finds_does_not_end_the_next_transaction(tmp_path: Path, chains: int) -> None:
-    """TV1: the client repeats its commit at another gateway and goes on, with the same epoch (transactions v1)."""
+    """TV1: the client repeats its commit at another gateway and continues, with the same epoch (transactions v1)."""
     with txnstore.create(str(tmp_path), chains) as store:
         store.create_topic("t", partitions=1)
         with (

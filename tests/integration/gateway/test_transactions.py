@@ -182,7 +182,7 @@ def _led_by_both(chains: int) -> tuple[list[socket.socket], Peers]:
 
 
 def test_librdkafka_finds_the_next_coordinator_of_a_group(tmp_path: Path) -> None:
-    """Librdkafka waits for ever if the coordinator that it knows has left its metadata (issues 5456 and 5511)."""
+    """Librdkafka waits forever if the coordinator that it knows has left its metadata (issues 5456 and 5511)."""
     sockets, peers = _led_by_both(2)
     transactional_id = next(
         n for n in map(str, range(99)) if peers.leader(chain_of_transactional_id(n, 2)).node_id == 0

@@ -116,7 +116,7 @@ def test_a_gateway_of_another_store_is_no_peer(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_has_just_ended_is_not_named(tmp_path: Path) -> None:
-    """Its clients ask another gateway within milliseconds; kafka-python waits for ever after two wrong answers."""
+    """Its clients ask another gateway within milliseconds; kafka-python waits forever after two wrong answers."""
     bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [each.getsockname() for each in bound]
     with txnstore.create(tmp_path, chains=4) as first, txnstore.open(tmp_path) as second:

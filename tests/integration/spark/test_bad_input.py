@@ -157,7 +157,7 @@ def test_a_schema_that_changes_under_a_stream_is_refused(spark: SparkSession, st
         producer.send_table("typed", [{"id": 2, "more": "x"}])
     with pytest.raises(StreamingQueryException, match=r"'id' is of type bigint; .* says int.*start the query again"):
         started(stream_to(frame, store.url, checkpoint, topic="out"))
-    # A query that is started again with the new schema goes on.
+    # A query that is started again with the new schema continues.
     frame = load_stream(spark, store.url, "typed").select(F.col("id").cast("string").alias("value"))
     drain(stream_to(frame, store.url, checkpoint, topic="out"))
     assert values(store, "out") == [1, 2]

@@ -42,7 +42,7 @@ def delete_history(url: str) -> int:
 def test_reads_queries_and_writes_go_on_after_the_deletion_of_entries(
     spark: SparkSession, local_store_url: str, tmp_path: Path, config: dict[str, int]
 ) -> None:
-    """A query goes on with the offsets of its checkpoint, which are older than the history.
+    """A query continues with the offsets of its checkpoint, which are older than the history.
 
     No process writes before and after the deletion: to a clock that was not set, it is in the lease of what it knows.
     """

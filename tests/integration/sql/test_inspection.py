@@ -155,7 +155,7 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
 
 
 def test_what_an_outside_coordinator_decides_is_found(store: Store) -> None:
-    """TPC-02: it has no time-out, so operators look for it."""
+    """TPC-02: it has no timeout, so operators look for it."""
     store.create_topic("orders")
     with store.producer("etl") as producer:
         producer.begin_transaction()

@@ -86,7 +86,7 @@ def test_super_users_pass_every_deny(shop: Shop) -> None:
 
 
 def test_everyone_is_let_in_where_no_rule_is(shop: Shop) -> None:
-    """``testAllowEveryoneIfNoAclIsFoundConfig``: any rule for the topic, also of somebody else, ends that."""
+    """``testAllowEveryoneIfNoAclIsFoundConfig``: any rule for the topic, also of another principal, ends that."""
     shop.admin.acls.enable(ADMIN, allow_if_no_acl=True)
     shop.admin.acls.create(allow(BOB, "READ", "TOPIC", "out"))
     alice = shop.as_(ALICE)

@@ -63,7 +63,7 @@ class TestPolicies(PolicyCases):
             open_on(objects, read_only=True)
 
     def test_a_refused_commit_is_one_request(self, teams: Teams) -> None:
-        """A storage that denies access is not asked again, and the producer goes on."""
+        """A storage that denies access is not asked again, and the producer continues."""
         objects = CountingStore(teams.objects(BILLING), log=True)
         with open_on(objects, principal=ADMIN) as store, store.producer(transactional_id="t") as producer:
             objects.reset()

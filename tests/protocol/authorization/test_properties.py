@@ -158,7 +158,7 @@ class History:
         outcome = self.rng.choice([Outcome.COMMIT, Outcome.COMMIT, Outcome.ABORT])
         batches, offsets = self._some(producer) if outcome is Outcome.COMMIT else ((), ())
         versions = (("scope", self.rng.randrange(5)),) if self.rng.random() < 0.2 else ()
-        # Some clients go on with their epoch.
+        # Some clients continue with their epoch.
         return EndTxn(producer, outcome, batches, offsets, versions, session=producer.epoch % 3 == 1)
 
     def _hold(self) -> Command:

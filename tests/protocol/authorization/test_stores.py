@@ -456,7 +456,7 @@ def test_the_shop_of_three_chains_uses_all_of_them() -> None:
 
 
 def test_a_lost_change_of_the_rules_stops_the_chains_that_follow_from_it() -> None:
-    """Which rules hold is not known then; a process that has older ones must not go on with these."""
+    """Which rules hold is not known then; a process that has older ones must not continue with these."""
     shop = Shop(2)
     with shop.stack:
         shop.admin.acls.create(ALICES)

@@ -327,7 +327,7 @@ def test_the_line_describes_the_payload(store: Store, objects: MemoryStore) -> N
 
 
 def test_an_entry_of_format_1_is_read(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
-    """A store that an older release has begun goes on: its entries have no payload, and no member for it."""
+    """A store that an older release has begun continues: its entries have no payload, and no member for it."""
     first = keys.entry(0, 1)
     old = json.loads(objects.get(first))
     del old["payload"], old["checksum"]

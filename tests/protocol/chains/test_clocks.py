@@ -52,7 +52,7 @@ def batch(store: Store, chain: int) -> NewBatch:
 def test_obj_05_chain_with_clock_far_ahead_blocks_no_producer(
     bucket: MemoryStore, clock: ManualClock, chain: int, home: int
 ) -> None:
-    """OBJ-05: transactions with partitions of that chain go on, whichever chain coordinates them.
+    """OBJ-05: transactions with partitions of that chain continue, whichever chain coordinates them.
 
     One whose coordinator did not know yet may be aborted; the next one of its producer is fine.
     """

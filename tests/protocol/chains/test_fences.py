@@ -190,7 +190,7 @@ def test_deleted_topic_acknowledges_no_records() -> None:
 
 
 def test_deletion_fails_if_chain_cannot_close_topic() -> None:
-    """The catalog deletes only what no chain takes records of any more; the same call again, or a recovery, goes on."""
+    """The catalog deletes only what no chain takes records of any more; a repeated call, or a recovery, continues."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     store = process(bucket, clock, chains=3)

@@ -1,7 +1,7 @@
 """TST-21, TST-22, OFF-06, OFF-10, REC-11: copiers that share a group, with aborts, crashes, pauses and rebalances.
 
-Each one polls, sends what it read, commits its positions with it, and goes on; between any two of its steps the others
-may do anything. Whatever happens, every record of the input is in the output exactly once.
+Each one polls, sends what it read, commits its positions with it, and continues; between any two of its steps the
+others may do anything. Whatever happens, every record of the input is in the output exactly once.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_snapshot_terminates_during_continuous_commits() -> None:
 
 
 def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int] | None:
-    """What a consumer gets, and its position, if others go on right before its n-th request for the group's chain.
+    """What a consumer gets, and its position, if others continue right before its n-th request for the group's chain.
 
     Another process appends to a partition of another chain, a second one reads that and commits it to the group, so all
     there is has been read. None if there are fewer requests.

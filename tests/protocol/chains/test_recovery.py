@@ -129,7 +129,7 @@ def test_rec_01_producer_crash_at_any_request(
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
-    """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
+    """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only continues."""
     crashes = {}
     total = requests_of(run, copy(bucket, clock), clock)
     for number in range(total - 8, total + 1):
@@ -241,7 +241,7 @@ def test_zombie_is_fenced_in_other_chains(bucket: MemoryStore, clock: ManualCloc
 
 
 def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
-    """ERR-05, ADD-09: what other chains took before is aborted with it, and the producer goes on."""
+    """ERR-05, ADD-09: what other chains took before is aborted with it, and the producer continues."""
     store = process(bucket, clock)
     producer = store.producer(ids_of(store, 1))
     producer.begin_transaction()

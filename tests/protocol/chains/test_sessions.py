@@ -224,7 +224,7 @@ def test_client_is_fenced_before_the_markers_of_its_aborted_transaction_are_writ
 
 
 def test_fences_and_windows_expire_in_a_session(cluster: Session) -> None:
-    """PST-06, ADD-07: the next batch goes on, as in Kafka."""
+    """PST-06, ADD-07: the next batch continues, as in Kafka."""
     cluster.transact(cluster.batch(cluster.there, 0, records=2))
     cluster.now += 2 * DAY_MS
     cluster.do(1, Expire())

@@ -149,7 +149,7 @@ def test_an_abandoned_transaction_is_ended_first(store: Store, clock: ManualCloc
 
 
 def test_repeated_batches_and_open_transactions_survive(store: Store, clock: ManualClock) -> None:
-    """RET-05, PST-10: the sequence goes on, the transaction commits."""
+    """RET-05, PST-10: the sequence continues, the transaction commits."""
     producer = store.producer()
     producer.send("t", b"a", partition=0)
     producer.flush()
@@ -266,7 +266,7 @@ def test_the_rest_of_an_aborted_transaction_stays_hidden(store: Store, clock: Ma
 
 
 def test_a_batch_that_is_cut_is_left_out_of_merges(store: Store, clock: ManualClock) -> None:
-    """RET-06, CMP-01: merging goes on behind it."""
+    """RET-06, CMP-01: merging continues behind it."""
     for value in (b"a", b"c", b"e"):
         send(store, clock, value, value)
     store.delete_records({T0: 1})

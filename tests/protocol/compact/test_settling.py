@@ -841,7 +841,7 @@ def test_an_idle_partition_is_not_looked_at_again(clock: ManualClock, monkeypatc
 
 
 def test_a_close_does_not_connect_again(clock: ManualClock) -> None:
-    """One settlement is queued, and another one goes on while the store is closed."""
+    """One settlement is queued, and another one continues while the store is closed."""
     executor = DeferredExecutor()
     with background_store(clock, executor, clock.sleep) as store:
         connection = connection_of(store)

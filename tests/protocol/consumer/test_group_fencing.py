@@ -65,7 +65,7 @@ def test_off_10_the_new_owner_waits_for_the_old_owners_transaction(store: Store,
     assert new.poll(timeout=1.0) == []
     assert _numbers(new) == [0, 1, 2, 3]
     clock.advance(20_000)
-    assert len(read_all(new)) == 8, "it was aborted after its time-out, by the consumer that it held up"
+    assert len(read_all(new)) == 8, "it was aborted after its timeout, by the consumer that it held up"
     with pytest.raises(UnknownMemberError):
         old.commit()
 

@@ -86,7 +86,7 @@ class Interrupted(MemoryStore):
 def test_second_interrupt_while_positions_are_restored_skips_no_record(
     clock: ManualClock, then: Callable[[Consumer], object]
 ) -> None:
-    """CON-18: the next call goes on with the restoration, be it a poll, a commit, or a close that commits."""
+    """CON-18: the next call continues with the restoration, be it a poll, a commit, or a close that commits."""
     objects = Interrupted(clock)
     store = new_store(clock, objects)
     store.create_topic("t", partitions=2)

@@ -46,7 +46,7 @@ def fence_by_timeout(world: World, client: SessionClient) -> None:
     world.do(AbortTxn("a", (txn.producer_id, txn.epoch), expired_only=True))
 
 
-# The session goes on --------------------------------------------------------------------------------------------------
+# The session continues ------------------------------------------------------------------------------------------------
 
 
 def test_one_epoch_for_many_transactions(world: World, client: SessionClient) -> None:
@@ -110,7 +110,7 @@ def test_sequences_of_an_aborted_batch_are_not_those_of_a_repetition(world: Worl
             client.again(batch)
     assert world.state is before
     client.sequences = {T0: 3}
-    client.send()  # The sequences go on as after a commit.
+    client.send()  # The sequences continue as after a commit.
     with pytest.raises(OutOfOrderSequenceError, match="earlier transaction, which was aborted"):
         client.again(batch)
     client.finish()
@@ -141,7 +141,7 @@ def test_gap_between_transactions_is_refused(world: World, client: SessionClient
 
 
 def test_partition_that_is_not_in_each_transaction(world: World, client: SessionClient) -> None:
-    """SEQ-01: its sequences go on where they were, several transactions later."""
+    """SEQ-01: its sequences continue where they were, several transactions later."""
     first = client.numbered(2)
     client.transact(2)
     for _ in range(3):
@@ -472,7 +472,7 @@ def test_transactional_id_expires_with_its_session(world: World, client: Session
 
 
 def test_recreated_topic_in_a_session(world: World, client: SessionClient) -> None:
-    """END-07: nothing of the old topic answers for a batch of the new one; the client goes on in either way."""
+    """END-07: nothing of the old topic answers for a batch of the new one; the client continues in either way."""
     old = client.numbered(2)
     client.transact(2)
     world.do(DeleteTopic("t"))

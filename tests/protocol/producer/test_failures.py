@@ -72,7 +72,7 @@ def failed_in_the_background(bench: Bench) -> tuple[Producer, RecordFuture]:
 
 @pytest.mark.parametrize("call", ["send", "flush", "close"])
 def test_a_batch_that_failed_in_the_background_is_reported_by_the_next_call(call: str) -> None:
-    """Once: then the producer goes on."""
+    """Once: then the producer continues."""
     bench = Bench()
     producer, future = failed_in_the_background(bench)
     calls = {"send": lambda: producer.send("t", b"b", partition=0), "flush": producer.flush, "close": producer.close}

@@ -244,7 +244,7 @@ def test_invalid_name_of_prepared_transaction_is_refused(text: object) -> None:
 
 
 def test_producer_fenced_during_prepare_raises_fatal_error(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TPC-03, API-09: a newer instance came between the last batch and the prepare; it does not go on as if nothing
+    """TPC-03, API-09: a newer instance came between the last batch and the prepare; it does not continue as if nothing
     had been.
     """
     store = process(bucket, clock)
@@ -264,7 +264,7 @@ def test_producer_fenced_during_prepare_raises_fatal_error(bucket: MemoryStore, 
 
 
 def test_producer_can_begin_again_after_abort_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TPC-03, KIP-588: the prepare is refused, the abort agrees with the one that was, and the producer goes on."""
+    """TPC-03, KIP-588: the prepare is refused, the abort agrees with the one that was, and the producer continues."""
     store = process(bucket, clock)
     producer = store.producer(name_of(store))
     producer.begin_transaction()

@@ -69,7 +69,7 @@ def test_rewind_drops_fetched_records_of_all_partitions(store: Store) -> None:
     assert {record.partition for record in lost} == {0, 1}
     consumer.rewind_to_committed()
     first = consumer.poll(max_records=5)
-    assert [consumer.position(tp) for tp in INPUTS] == [0, 4, 1], "the turn goes on, the positions do not"
+    assert [consumer.position(tp) for tp in INPUTS] == [0, 4, 1], "the turn continues, the positions do not"
     consumer.commit()
     second = consumer.poll(max_records=6)
     consumer.rewind_to_committed()

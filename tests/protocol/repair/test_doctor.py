@@ -313,7 +313,7 @@ def test_hints_and_checkpoints_are_judged(store: Store, objects: MemoryStore, cl
 def test_damaged_newest_checkpoint_is_found(
     store: Store, objects: MemoryStore, clock: ManualClock, part: str, altered: bool
 ) -> None:
-    """An open goes on with an older one, or folds all entries; the doctor says why it is slow."""
+    """An open continues with an older one, or folds all entries; the doctor says why it is slow."""
     number = store.checkpoint()
     damaged = keys.checkpoint_head(0, number) if part == "head" else keys.checkpoint_index(0, number)
     objects.put(damaged, objects.get(damaged)[:-9]) if altered else objects.delete([damaged])

@@ -295,7 +295,7 @@ def test_young_store_is_chosen_with_one_attempt(
 def test_empty_store_beside_another_one_is_kept_if_it_is_the_right_one(
     store: Store, objects: MemoryStore, clock: ManualClock
 ) -> None:
-    """The other one is of no use: its chains go on request, its segments with the next vacuum."""
+    """The other one is of no use: its chains are deleted on request, its segments with the next vacuum."""
     mine, other = store.store_id, swapped(objects, clock)
     connection = Connection(objects, runtime=process(clock))
     with pytest.raises(InvalidConfigError, match="names it"):
@@ -372,7 +372,7 @@ def test_vacuum_deletes_nothing_beside_another_store(store: Store, objects: Memo
 
 @pytest.mark.parametrize("what", ["checkpoint", "index", "entry", "newest entry", "boundary"])
 def test_vacuum_refuses_a_store_that_is_not_sound(objects: MemoryStore, clock: ManualClock, what: str) -> None:
-    """The cheap part of a verification comes first; `force` goes on where that is possible."""
+    """The cheap part of a verification comes first; `force` continues where that is possible."""
     store = create_on(objects, runtime=process(clock))
     store.create_topic("t", config={"inline.bytes": 0})
     for _ in range(3):

@@ -37,7 +37,7 @@ def test_commit_into_a_deleted_store_fails(tmp_path: Path) -> None:
 
 
 def test_commit_into_a_store_that_was_created_again_fails(tmp_path: Path) -> None:
-    """The new store has nothing of the old one, and goes on."""
+    """The new store has nothing of the old one, and continues."""
     root = tmp_path / "store"
     with txnstore.create(root) as old:
         old.create_topic("t")

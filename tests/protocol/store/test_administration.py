@@ -196,7 +196,7 @@ def test_adm_07_two_operators_abort_it_once(clock: ManualClock) -> None:
 
 
 def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
-    """INIT-17: what they left open is aborted; they stop with their next call; their successors go on.
+    """INIT-17: what they left open is aborted; they stop with their next call; their successors continue.
 
     An id that is given twice is fenced once.
     """

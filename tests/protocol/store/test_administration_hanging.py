@@ -64,7 +64,7 @@ def write(store: Store, number: int, state: State, event: Event) -> None:
 def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     store: Store, clock: ManualClock, *, expired: bool
 ) -> None:
-    """ADM-04, ADM-05: its readers go on, the entry of the aborted transaction is there; whether its id is known or not.
+    """ADM-04, ADM-05: its readers continue, the aborted transaction has its entry; whether its id is known or not.
 
     A long transaction that its coordinator knows is not reported.
     """
@@ -101,7 +101,7 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
 def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *, elsewhere: bool) -> None:
     """ADM-05: the marker takes the epoch after it, which its owner must not use; whether it has begun one or not.
 
-    The owner's transaction, which does not have the partition, is aborted; its successors go on everywhere.
+    The owner's transaction, which does not have the partition, is aborted; its successors continue everywhere.
     """
     owner = store.producer(name_of(store))
     owner.begin_transaction()

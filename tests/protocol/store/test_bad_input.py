@@ -204,7 +204,7 @@ def test_an_unknown_partition(bucket: MemoryStore, store: Store, partition: int)
     ids=range(6),
 )
 def test_a_wrong_schema(bucket: MemoryStore, store: Store, data: Any, column: str) -> None:
-    """The column is named; a producer without transactions goes on without these rows, one with them has to abort."""
+    """The column is named; a producer without transactions continues without these rows, one with them has to abort."""
     with store.producer("id") as transactional, pytest.raises(InvalidTxnStateError):  # noqa: PT012 - the commit raises
         transactional.begin_transaction()
         with refused(bucket, SchemaMismatchError, column):

@@ -97,7 +97,7 @@ def test_a_full_disk(tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch)
                 producer.commit_transaction()
         assert values_in(tmp_path / "store") == []
         assert not [path for path in (tmp_path / "store").rglob("*") if path.name.startswith(".")]
-        # There is space again: the producer goes on, and so do others.
+        # There is space again: the producer continues, and so do others.
         producer.abort_transaction()
         with producer.transaction() as txn:
             txn.send("t", b"later")

@@ -41,7 +41,7 @@ _BEGIN = 1_700_000_000_000
 _DAY = 86_400_000
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 ISOLATIONS = ("read_committed", "read_uncommitted")
-#: Between two steps the clock goes on by so many milliseconds.
+#: Between two steps the clock advances by so many milliseconds.
 _STEP = 1_000
 
 

@@ -336,7 +336,7 @@ def test_a_consumer_behind_a_vacuum_plans_again(store: Store, clock: ManualClock
 def test_a_damaged_payload_is_named_where_it_is_read(
     store: Store, clock: ManualClock, objects: MemoryStore, damage: str
 ) -> None:
-    """OBJ-13: the store opens, other records are read, commits go on; only the segment cannot be read."""
+    """OBJ-13: the store opens, other records are read, commits continue; only the segment cannot be read."""
     commit(store, [b"damaged"], partition=0)
     commit(store, [b"intact"], partition=1)
     entry, *_ = payloads(objects)

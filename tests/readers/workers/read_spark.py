@@ -52,7 +52,7 @@ def _as_of(request: Request, warehouse: Path, name: str, last: int) -> None:
 
 
 def _streamed(session: SparkSession, request: Request, warehouse: Path, name: str) -> pa.Table:
-    """What a stream reads that goes on at each version; each time it is a new query with the same checkpoint."""
+    """What a stream reads that continues at each version; each time it is a new query with the same checkpoint."""
     tables: list[pa.Table] = []
     for number in request["stream"]:
         _as_of(request, warehouse, name, number)

@@ -284,7 +284,7 @@ def test_interrupt_of_the_leader_does_not_interrupt_followers(crowd: Crowd, obje
 def test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread(
     crowd: Crowd, objects: MemoryStore
 ) -> None:
-    """The outcome of "a" is unknown, and the next thread that leads is interrupted too: the other two go on."""
+    """The outcome of "a" is unknown, and the next thread that leads is interrupted too: the other two continue."""
     interrupts = iter([KeyboardInterrupt(), KeyboardInterrupt()])
 
     def interrupted(key: str, data: bytes) -> bool:

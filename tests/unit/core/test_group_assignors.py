@@ -192,7 +192,7 @@ class Readers:
             peer.beat((("t", self.partitions),))
 
     def live(self) -> list[Peer]:
-        """Those that the group still knows. A member whose lease was taken may go on reading, but commits nothing."""
+        """Those that the group still knows. A member whose lease was taken may read on, but commits nothing."""
         return [peer for peer in self.peers.values() if peer.member_id in group(self.world).members]
 
 

@@ -81,7 +81,7 @@ def test_a_decision_that_changes_is_found(cluster: Cluster) -> None:
 
 
 def test_an_entry_may_complete_a_transaction_and_decide_the_next_one(cluster: Cluster) -> None:
-    """Invariant 7: both commands of a producer that went on at once may share an entry; each event is right."""
+    """Invariant 7: both commands of a producer that continued at once may share an entry; each event is right."""
     cluster.mark(1)
     assert cluster.decided is not None
     before, own = cluster.states[0], cluster.led_by(0)[0]

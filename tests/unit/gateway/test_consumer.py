@@ -278,7 +278,7 @@ def test_regular_expressions_follow_the_topics(world: World) -> None:
             world.create(name)
         await client.beat()
         assert list(gateway.group.members["a"].topics) == ["t", "t2"]
-        # Another gateway does not know the expression, and goes on with its topics until the client sends it.
+        # Another gateway does not know the expression, and continues with its topics until the client sends it.
         client.gateway = gateway = Gateway(world)
         await client.beat()
         assert list(gateway.group.members["a"].topics) == ["t", "t2"]

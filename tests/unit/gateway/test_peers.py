@@ -92,7 +92,7 @@ def test_a_peer_lives_that_answers() -> None:
 
 
 def test_clients_are_told_of_a_peer_for_a_minute_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads nothing by then: a client that has lost a broker from its metadata may wait for it for ever."""
+    """It leads nothing by then: a client that has lost a broker from its metadata may wait for it forever."""
 
     async def scenario(_: socket.socket) -> None:
         own, other, third = (Node(number, "127.0.0.1", 1 + number) for number in range(3))

@@ -63,7 +63,7 @@ def _world() -> tuple[World, SessionClient]:
 
 
 def _next(client: SessionClient) -> None:
-    """The client has repeated the end at another gateway, and goes on: its next transaction is open."""
+    """The client has repeated the end at another gateway, and continues: its next transaction is open."""
     client.finish(Outcome.COMMIT)
     _begin(client)
 

@@ -239,7 +239,7 @@ def test_dif_17_a_model_with_one_wrong_rule_disagrees_with_a_trace(
 
 
 def _disagrees(trace: Trace) -> bool:
-    """Whether the comparison fails; a mutant that cannot even go on is no proof that it was seen."""
+    """Whether the comparison fails; a mutant that cannot even continue is no proof that it was seen."""
     try:
         replay(trace, ModelDriver())
     except MismatchError:

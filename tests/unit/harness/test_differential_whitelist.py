@@ -187,7 +187,7 @@ def test_cmp_17_a_compaction_may_hide_aborted_records_but_not_add_or_change_any(
 
 
 def test_fen_06_only_newer_instance_fences_permanently() -> None:
-    """FEN-06, KIP-588: after a timeout, Kafka's client aborts and goes on."""
+    """FEN-06, KIP-588: after a timeout, Kafka's client aborts and continues."""
     comparison = Comparison(BROKER)
     flush = {"op": "flush", "producer": "A"}
     answers = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}

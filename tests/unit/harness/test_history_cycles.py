@@ -56,7 +56,7 @@ def test_jep_12_writes_against_real_time_are_g0_realtime() -> None:
 
 
 def test_jep_13_a_cycle_of_both_kinds_is_legal() -> None:
-    """An open transaction may read what another one wrote that goes on after it in another key."""
+    """An open transaction may read what another one wrote that continues after it in another key."""
     story = Story()
     story.op("p", "txn", [send("a", 0), poll("j", (0, "b"))], at=1, until=9)
     story.op("q", "txn", [send("b", 0, "j"), send("c", 1)], at=2, until=5)

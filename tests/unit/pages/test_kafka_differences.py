@@ -168,7 +168,7 @@ def test_killed_producer_blocks_readers_until_its_timeout(store: Store, clock: M
 
 
 def test_illegal_state_is_an_invalid_state_and_changes_nothing(store: Store) -> None:
-    """ERR-06: a call in the wrong state is refused; the open transaction goes on."""
+    """ERR-06: a call in the wrong state is refused; the open transaction continues."""
     producer = store.producer("id")
     for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
         with pytest.raises(InvalidTxnStateError):

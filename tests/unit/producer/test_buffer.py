@@ -65,7 +65,7 @@ def test_the_buffer_never_exceeds_its_bound_by_more_than_one_record(*, transacti
 
 
 def test_a_full_buffer_blocks_the_sender_until_an_upload_has_ended(gated: GatedStore) -> None:
-    """No upload ends, so the sender stands still with a full buffer; it goes on as soon as they end."""
+    """No upload ends, so the sender stands still with a full buffer; it continues as soon as they end."""
     store = new_store(gated)
     producer = store.producer(batch_bytes=BATCH, buffer_bytes=BUFFER, linger=None)
     gate = gated.hold("put", "topics/")

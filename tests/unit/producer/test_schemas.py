@@ -141,7 +141,7 @@ def test_unsupported_table_data_is_refused(producer: Producer, data: object) -> 
 
 @pytest.mark.parametrize("as_table", [False, True])
 def test_producer_finds_a_column_that_another_process_added(bench: Bench, *, as_table: bool) -> None:
-    """It reads the head of the catalog once before it refuses a row; the transaction goes on."""
+    """It reads the head of the catalog once before it refuses a row; the transaction continues."""
     bench.store.create_topic("typed", schema=TYPED)
     with bench.store.producer("p") as producer, producer.transaction() as txn:
         txn.send("typed", {"id": 1})

@@ -149,7 +149,7 @@ def test_an_empty_micro_batch_costs_no_entry(store: Store, connect: Connect) -> 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_older_of_two_drivers_is_fenced(store: Store, connect: Connect, number: int) -> None:
-    """Both run the query: the first commit of the newer run fences the older one, which must not go on as if its
+    """Both run the query: the first commit of the newer run fences the older one, which must not continue as if its
     micro-batch, planned from other offsets perhaps, were committed.
     """
     old, new = connect(), connect()

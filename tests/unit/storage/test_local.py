@@ -219,7 +219,7 @@ def _path_of(descriptor: int) -> str:
 
 
 def test_losing_create_flushes_the_existing_object(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its content and its name: the caller goes on to depend on it (OBJ-02)."""
+    """Its content and its name: the caller continues to depend on it (OBJ-02)."""
     store.put_if_absent("a/b", b"1")
     flushes = Flushes(monkeypatch)
     assert store.put_if_absent("a/b", b"2") is False

@@ -399,7 +399,7 @@ if pid == 0:
     import slowly_imported
     os._exit(slowly_imported.VALUE)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-import slowly_imported, json.tool  # Imports go on in the parent, too.
+import slowly_imported, json.tool  # Imports continue in the parent, too.
 """
 _SLOWLY_IMPORTED = """
 import sys
