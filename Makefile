@@ -92,7 +92,7 @@ types: $(STAMP) ## One part of check: mypy
 
 .PHONY: quick
 quick: $(STAMP) ## One part of check: quick unit and protocol tests, some seeds
-	$(STEP) $(PYTEST) -m 'not slow' tests/unit tests/protocol tests/simulation
+	$(STEP) $(PYTEST) -m 'not slow' --durations=10 --durations-min=1 tests/unit tests/protocol tests/simulation
 
 .PHONY: layers
 layers: $(STAMP) ## One part of check: does every import point inwards?
