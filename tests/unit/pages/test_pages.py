@@ -24,6 +24,7 @@ def test_every_must_item_has_a_test_or_a_reason() -> None:
     assert conformance.faults(conformance.sections(), conformance.citations()) == []
 
 
+@pytest.mark.slow
 def test_links_of_the_conformance_page_lead_to_files() -> None:
     """The page is generated when the site is built."""
     made = conformance.page(conformance.sections(), conformance.citations())
