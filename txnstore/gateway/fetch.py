@@ -73,8 +73,8 @@ class Fetch:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait / 1000
         limit = min(value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
+        await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
         asked = [await self._asked(topic, partition, peer) for topic in body.topics for partition in topic.partitions]
-        await self._services.freshness.recent(_OUTDATED)
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:

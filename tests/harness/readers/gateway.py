@@ -25,8 +25,6 @@ from txnstore.gateway.records.typed import rows_from_json
 from txnstore.store import Store
 
 _VERSION = 11
-#: How often a client looks up a topic that a gateway does not know.
-_LOOKUPS = 3
 
 
 def gateway(history: History, store: Store, rng: random.Random) -> None:
@@ -84,7 +82,6 @@ def _fetched(
     served: ServedStore, topic: str, number: int, offset: int, *, committed: bool
 ) -> Iterator[DefaultRecordBatch]:
     """The batches of a partition, without those that a read_committed consumer leaves out."""
-    lookups = 0
     while True:
         fields = fetch_fields(topic, offset)
         fields["topics"][0]["partitions"][0]["partition"] = number
@@ -92,10 +89,6 @@ def _fetched(
         part = answer.responses[0].partitions[0]
         if part.error_code is ErrorCode.offset_out_of_range:  # Records were deleted meanwhile.
             offset = _earliest(served, topic, number)
-            continue
-        if part.error_code is ErrorCode.unknown_topic_or_partition and lookups < _LOOKUPS:
-            lookups += 1  # The gateway may not have read the copy of a new topic in this chain yet: clients ask again.
-            served.ask(Api.METADATA, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
             continue
         batches = list(_batches(part.records or b""))
         if not batches:

@@ -12,11 +12,15 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from kio.schema.errors import ErrorCode
 
 import txnstore
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.gateway_process import Client, fetch_fields
+from tests.helpers.kafka_wire import ServedStore
 from txnstore.gateway.apis import Api
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on, open_on
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -242,3 +246,19 @@ def test_a_fetch_reads_the_head_after_a_pause(gateway: RunningGateway, tmp_path:
     with Client(*gateway.address) as client:  # It asks for nothing else, as a consumer that has its metadata.
         part = client.ask(Api.FETCH, 11, fetch_fields("t", 0)).responses[0].partitions[0]
     assert (part.error_code, b"of another process" in part.records) == (0, True)
+
+
+def test_the_first_fetch_by_name_is_of_the_topic_that_exists() -> None:
+    """Another process has created it again since the gateway read the catalog."""
+    objects = MemoryStore()
+    with create_on(objects) as store:
+        store.create_topic("t")
+        with open_on(objects) as other:
+            other.delete_topic("t")
+            other.create_topic("t")
+            with other.producer() as producer:
+                producer.send("t", value=b"new").result()
+        with serving(store) as gateway:
+            answer = ServedStore(store, gateway).ask(Api.FETCH, fetch_fields("t", 0), 11)
+    part = answer.responses[0].partitions[0]
+    assert (part.error_code, part.high_watermark) == (ErrorCode.none, 1)
