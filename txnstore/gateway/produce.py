@@ -33,6 +33,7 @@ from txnstore.errors import (
     SchemaMismatchError,
     StorageError,
     TxnStoreError,
+    UnknownTopicOrPartitionError,
     UploadExpiredError,
 )
 from txnstore.gateway.apis import Api
@@ -53,7 +54,7 @@ from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import check_keyed, rows_from_json
 from txnstore.gateway.repetitions import ProducerPartition, Repetitions
 from txnstore.gateway.server import Fields, Handler, Peer
-from txnstore.gateway.services import Services
+from txnstore.gateway.services import Services, newest_version
 from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
 from txnstore.producer.records import check_rows
@@ -187,8 +188,8 @@ class Produce:
         try:
             return topic, check_produced(records, self._max_bytes(writer_of(topic).config))
         except BatchTooLargeError:
-            newest = (await self._services.freshness.since_request()).topics.get(topic.name)
-            if newest is None or newest == topic:
+            newest = newest_version(await self._services.freshness.since_request(), topic)
+            if newest == topic:
                 raise
             return newest, check_produced(records, self._max_bytes(writer_of(newest).config))
 
@@ -226,7 +227,7 @@ class Produce:
                     refusals, count = await self._services.in_thread(partial(self._prepare, taken))
                 except Exception as error:  # noqa: BLE001 - The clients of these batches get it.
                     refusals, count = dict.fromkeys(range(len(taken)), error), len(taken)
-                if await self._are_altered([taken[number] for number in refusals if _is_refused(refusals[number])]):
+                if await self._are_altered(taken, refusals):
                     self._staged[:0] = taken
                     continue
                 self.batches += count
@@ -239,15 +240,30 @@ class Produce:
         finally:
             self._flusher = None
 
-    async def _are_altered(self, refused: Sequence[StagedBatch]) -> bool:
-        """Whether a topic of refused batches has a newer version, which may accept them; they then have that one."""
+    async def _are_altered(self, taken: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
+        """Whether a topic of refused batches has a newer version, which may accept them; they then have that one.
+
+        Where the heads cannot be read, or the topic was deleted, this is why a batch is refused, instead of its rows.
+        """
+        refused = [number for number, error in refusals.items() if _is_refused(error)]
         if not refused:
             return False
-        topics = (await self._services.freshness.head()).topics
-        altered = [staged for staged in refused if topics.get(staged.tp.topic, staged.topic) != staged.topic]
-        for staged in altered:
-            staged.topic = topics[staged.tp.topic]
-        return bool(altered)
+        try:
+            view = await self._services.freshness.head()
+        except Exception as error:  # noqa: BLE001 - The clients of these batches get it; most repeat them.
+            refusals.update(dict.fromkeys(refused, error))
+            return False
+        altered = False
+        for number in refused:
+            staged = taken[number]
+            try:
+                newest = newest_version(view, staged.topic)
+            except UnknownTopicOrPartitionError as error:
+                refusals[number] = error
+            else:
+                altered |= newest != staged.topic
+                staged.topic = newest
+        return altered
 
     def _take(self) -> list[StagedBatch]:
         size, count = 0, 0

@@ -16,7 +16,7 @@ from txnstore.connection import Connection
 from txnstore.core.authorization.rights import Right, check_rights
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.view import View
-from txnstore.errors import AuthorizationError
+from txnstore.errors import AuthorizationError, UnknownTopicOrPartitionError
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
@@ -108,6 +108,19 @@ def _found(view: View, name: str | None, topic_id: UUID | None, partition: int) 
         msg = f"there is no partition {partition} of {name or topic_id!r}"
         raise RefusedError(ErrorCode.unknown_topic_or_partition, msg)
     return topic
+
+
+def newest_version(view: View, topic: CatalogTopic) -> CatalogTopic:
+    """The version of a topic in a view, for records that were sent to this one.
+
+    Raises:
+        UnknownTopicOrPartitionError: It was deleted, also if another topic has its name now.
+    """
+    newest = view.topics.get(topic.name)
+    if newest is None or newest.topic_id != topic.topic_id:
+        msg = f"topic {topic.name!r} was deleted{'' if newest is None else ' and created again'}"
+        raise UnknownTopicOrPartitionError(f"{msg}; records for the old topic are refused")
+    return newest
 
 
 def topic_uuid(topic: CatalogTopic) -> UUID:

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.helpers.gateway import serving
 from tests.helpers.gateway_process import produce_fields
-from tests.helpers.kafka_batches import kafka_batch
+from tests.helpers.kafka_batches import kafka_batch, values_batch
 from tests.helpers.kafka_wire import RawClient, request_frame, response_of
 from txnstore.core.log.commands import Append
 from txnstore.errors import StorageRefusedError
@@ -29,6 +30,14 @@ class FailingStore(MemoryStore):
 
     #: Whether the store refuses an object now; it may wait.
     refuses: Callable[[str, bytes], bool] = staticmethod(lambda _key, _data: False)
+    #: Whether the next read fails.
+    refuses_a_read = False
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if self.refuses_a_read:
+            self.refuses_a_read = False
+            raise StorageRefusedError(f"{key} cannot be read")
+        return super().get(key, start, end)
 
     def put(self, key: str, data: bytes) -> None:
         self._check(key, data)
@@ -228,3 +237,22 @@ class _Transactions:
             answer = self._client.ask(Api.ADD_PARTITIONS_TO_TXN, fields, 3)
             if not answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code:
                 return
+
+
+def test_a_refusal_whose_version_cannot_be_checked_is_repeated(store: Store, objects: FailingStore) -> None:
+    """The heads cannot be read before the refusal: each batch of the flush is answered, good ones are appended."""
+    schema = pa.schema([("id", pa.int8())])
+    store.create_topic("typed", partitions=2, schema=schema)
+    batches = [values_batch([b'{"id": 1}']), values_batch([b'{"id": 1000}'])]
+    parts = [{"index": number, "records": batch} for number, batch in enumerate(batches)]
+    fields = {"acks": -1, "topic_data": [{"name": "typed", "partition_data": parts}]}
+    with serving(store) as gateway, RawClient(gateway) as client:
+
+        def codes() -> list[ErrorCode]:
+            (topic,) = client.ask(Api.PRODUCE, fields, PRODUCE).responses
+            return [each.error_code for each in topic.partition_responses]
+
+        objects.refuses_a_read = True
+        assert codes() == [ErrorCode.none, ErrorCode.kafka_storage_error]
+        assert codes() == [ErrorCode.none, ErrorCode.invalid_record]
+    assert store.scan("typed").to_table().num_rows == 2

@@ -6,6 +6,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -86,6 +87,38 @@ def test_a_gateway_finds_the_version_that_accepts_a_record(
             assert produce(accepted, refusal) == [ErrorCode.none, ErrorCode.none]
         assert first.scan("t").to_table().num_rows == 3
         assert first.verify().ok
+
+
+@pytest.mark.parametrize("version", [9, 13], ids=["name", "id"])
+@pytest.mark.parametrize(
+    ("created", "recreated", "refused"),
+    [
+        ({"schema": _NARROW}, {"schema": _WIDE}, b'{"id": 1000}'),
+        ({"config": {"max.message.bytes": 100}}, {"config": {"max.message.bytes": 1000}}, b"x" * 200),
+    ],
+    ids=["type", "size"],
+)
+def test_a_gateway_appends_no_batch_of_a_deleted_topic_to_its_successor(
+    tmp_path: Path, created: dict[str, Any], recreated: dict[str, Any], refused: bytes, version: int
+) -> None:
+    """Another process has created the topic again, and the new one would accept the batch: the client looks it up."""
+    with txnstore.create(tmp_path) as first, txnstore.open(tmp_path) as second:
+        topic = first.create_topic("t", **created)
+        name = {"topic_id": UUID(topic.topic_id)} if version == 13 else {"name": "t"}
+        with serving(second) as gateway, RawClient(gateway) as client:
+
+            def produce() -> Any:
+                topics = [{**name, "partition_data": [{"index": 0, "records": values_batch([refused])}]}]
+                (response,) = client.ask(Api.PRODUCE, {"acks": -1, "topic_data": topics}, version).responses
+                return response.partition_responses[0].error_code
+
+            assert produce() in (ErrorCode.invalid_record, ErrorCode.message_too_large)
+            first.delete_topic("t")
+            first.create_topic("t", **recreated)
+            assert produce() is ErrorCode.unknown_topic_or_partition
+            again = ErrorCode.none if version == 9 else ErrorCode.unknown_topic_id
+            assert produce() is again
+        assert first.scan("t").to_table().num_rows == (version == 9)
 
 
 def test_a_description_has_what_others_have_just_changed(tmp_path: Path) -> None:
