@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,8 @@ class TopicBuffer:
         max_bytes: The largest size of a record in bytes (``max.message.bytes``).
         keyed: Whether a record without a key is refused.
         stamped: Whether a record has its own timestamp, and not that of its append.
+        looked_up_ms: When a lookup at the head of the catalog found no other version than this one, which refused a
+            row, by the wall clock; None before one. Written without a lock: at worst a request more.
         state: The newest state of the catalog that has this version, so ``send`` compares one reference. Written
             without a lock: threads write equally good values.
         writable: The newest authorization by which the producer may write to it; None before the first check. Written
@@ -59,6 +61,7 @@ class TopicBuffer:
 
     __slots__ = (
         "keyed",
+        "looked_up_ms",
         "max_bytes",
         "partitions",
         "row_format",
@@ -81,6 +84,7 @@ class TopicBuffer:
         self.keyed = writer.config.compacts
         # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
         self.stamped = not writer.config.append_time
+        self.looked_up_ms: int | None = None
         self.state: object = None
         self.writable: object = None
         self.sticky: ProducerBatch | None = None
@@ -107,18 +111,6 @@ class TablePiece:
 _REFUSALS = (SchemaMismatchError, InvalidRecordError, RecordTooLargeError)
 #: Milliseconds for which the head of the catalog is not read again for a topic whose version there refused a row.
 _PAUSE_MS = 1000
-
-
-class _FailedLookup(NamedTuple):
-    """A lookup at the head of the catalog that found no other version than the one that refuses a row.
-
-    Attributes:
-        topic: The name of the topic.
-        time_ms: The time of the lookup, by the wall clock.
-    """
-
-    topic: str
-    time_ms: int
 
 
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
@@ -165,9 +157,6 @@ class RecordAccumulator:
         #: The newest version of each topic that was sent to. Written with the lock, read without.
         self._topics: dict[str, TopicBuffer] = {}
         self.catalog = connection.chain
-        #: The last lookup that found no other version, so that the row is refused; None before one, and after a new
-        #: version. Written without a lock: at worst a request more.
-        self._failed_lookup: _FailedLookup | None = None
 
     @property
     def has_batches(self) -> bool:
@@ -209,6 +198,7 @@ class RecordAccumulator:
                     size = len(value) if key is None else len(value) + len(key)
                 else:
                     record, key, size = check_record(topic, value, key, headers, moment)
+                    headers = record[2]  # An iterator gives them once, and the record may be checked again.
             if size > buffer.max_bytes or (buffer.keyed and key is None):
                 check_accepted(buffer.writer, key, size)
         except _REFUSALS:
@@ -343,20 +333,17 @@ class RecordAccumulator:
         return buffer
 
     def _has_new_version(self, buffer: TopicBuffer) -> bool:
-        """Whether the topic has another version at the head of the catalog; its next use then takes that one."""
-        name, now = buffer.topic.name, self._clock()
-        # An application that sends one row that is refused sends many: they cost one request per pause.
-        last = self._failed_lookup
+        """Whether the topic has another version at the head of the catalog, or was deleted: its next use finds that."""
+        now, last = self._clock(), buffer.looked_up_ms
+        # An application that sends one row that is refused sends many: they cost one request per pause and topic.
         # The clock may have been set back: then the time of the lookup tells nothing.
-        recent = last is not None and last.topic == name and 0 <= now - last.time_ms < _PAUSE_MS
+        recent = last is not None and 0 <= now - last < _PAUSE_MS
         self._connection.view(refresh=not recent)
         self.catalog = self._connection.chain
-        newest = self.catalog.state.topics.get(name)
-        if newest is not None and newest is not buffer.topic:
-            self._failed_lookup = None
+        if self.catalog.state.topics.get(buffer.topic.name) is not buffer.topic:
             return True
         if not recent:
-            self._failed_lookup = _FailedLookup(name, now)
+            buffer.looked_up_ms = now
         return False
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:

@@ -17,6 +17,7 @@ from txnstore.errors import (
     InvalidRecordError,
     RecordTooLargeError,
     SchemaMismatchError,
+    UnknownTopicOrPartitionError,
 )
 from txnstore.producer import Producer
 
@@ -163,6 +164,40 @@ def test_a_row_that_never_fits_reads_the_catalog_once(bench: Bench) -> None:
         with pytest.raises(SchemaMismatchError, match="gate"):
             producer.send("typed", {"id": 2, "gate": "A1"})
         assert bench.kinds() == ["get"]
+
+
+def test_rows_of_two_topics_that_never_fit_read_the_catalog_once_for_each(bench: Bench) -> None:
+    """Within a second, by the clock of the store: an application that sends one such row sends many."""
+    for name in ("typed", "other"):
+        bench.store.create_topic(name, schema=TYPED)
+    with bench.store.producer(linger=None) as producer:
+        for name in ("typed", "other"):
+            producer.send(name, {"id": 1}).result()
+        connection_of(bench.store).counts.reset()
+        for name in ("typed", "other") * 3:
+            with pytest.raises(SchemaMismatchError, match="gate"):
+                producer.send(name, {"id": 2, "gate": "A1"})
+        assert bench.kinds() == ["get", "get"]
+
+
+def test_a_row_that_does_not_fit_a_deleted_topic_is_refused_for_the_deletion(bench: Bench) -> None:
+    bench.store.create_topic("typed", schema=TYPED)
+    with bench.store.producer(linger=None) as producer:
+        producer.send("typed", {"id": 1}).result()
+        another_process(bench.store, bench.inner).delete_topic("typed")
+        with pytest.raises(UnknownTopicOrPartitionError, match="'typed'"):
+            producer.send("typed", {"id": 2, "gate": "A1"})
+
+
+def test_headers_of_an_iterator_are_sent_with_a_record_that_the_newest_version_accepts(bench: Bench) -> None:
+    """The record is checked twice, and an iterator gives its headers once."""
+    bench.store.create_topic("small", config={"max.message.bytes": 100})
+    with bench.store.producer(linger=None) as producer:
+        producer.send("small", b"x").result()
+        another_process(bench.store, bench.inner).alter_topic("small", config={"max.message.bytes": 1000})
+        headers: Any = iter([("name", b"content")])
+        producer.send("small", b"x" * 200, headers=headers).result()
+    assert [len(row["headers"] or ()) for row in read(bench, "small")] == [0, 1]
 
 
 _FLOAT, _DOUBLE = (pa.schema([("id", pa.int64()), ("x", kind)]) for kind in (pa.float32(), pa.float64()))
