@@ -23,7 +23,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 
 .PHONY: help
 help: ## Show this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: install
 install: $(STAMP) ## Make .venv with the locked versions and this checkout, if that is not done yet
