@@ -31,7 +31,7 @@ from txnstore.cli.commands.store import info, init
 from txnstore.cli.commands.table import table
 from txnstore.cli.commands.topic import topic
 from txnstore.cli.commands.txn import txn
-from txnstore.cli.context import App, CommandError, shared_options
+from txnstore.cli.context import App, CommandError, CommandGroup, shared_options
 from txnstore.cli.demo.command import demo
 from txnstore.errors import (
     ConsumerClosedError,
@@ -86,7 +86,7 @@ _ADVICE: dict[type[Exception], str] = {
 }
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options(hidden=False)
 @click.version_option(__version__, prog_name="txnstore", message="%(prog)s %(version)s")
 def root() -> None:
@@ -185,7 +185,7 @@ def _failed(app: App, error: Exception) -> int:
         print(error.format_message(), file=sys.stderr)  # The help text of a group without a command.
         return 2
     if isinstance(error, click.UsageError):
-        where = error.ctx.command_path if error.ctx is not None else "txnstore"
+        where = error.ctx.command_path if error.ctx is not None else app.command_path
         app.out.error(error.format_message(), f"See `{where} --help`.")
         return 2
     if isinstance(error, click.ClickException):

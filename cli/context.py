@@ -50,6 +50,7 @@ class App:
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     debug: bool = False
     out: Output = field(default_factory=Output)
+    command_path: str = "txnstore"
     counted: CountingStore | None = field(default=None, repr=False)
 
     def store_url(self) -> str:
@@ -142,7 +143,18 @@ class App:
 _KAFKA = {"describe": "show", "describe-producers": "producers", "describe-transactions": "show"}
 
 
-class NounGroup(click.Group):
+class CommandGroup(click.Group):
+    """Commands; the chosen one is kept for those errors of click's parser that do not name it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        ctx.ensure_object(App).command_path = f"{ctx.command_path} {name}"
+        return name, command, rest
+
+
+class NounGroup(CommandGroup):
     """The commands of a noun; one under Kafka's name is refused with ours."""
 
     def resolve_command(

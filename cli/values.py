@@ -59,6 +59,12 @@ class Size(click.ParamType[int]):
         return int(match[1]) << 10 * power
 
 
+class Integer(click.IntRange):
+    """A whole number in a range: click's type, whose errors and help call it by the name of the range."""
+
+    name = "integer"
+
+
 class Principal(click.ParamType[str]):
     """A principal: ``User:`` and a name."""
 

@@ -708,7 +708,10 @@ def open_connection(
             _LOG.warning("opened on a full disk: %s", error, extra={"url": redact(objects.url), "error": str(error)})
         except StorageRefusedError as error:
             # The store could be read, so the permission to write is missing.
-            msg = f"{error} Without permission to write, open the store with read_only=True."
+            msg = (
+                f"{error} Without permission to write, open the store with read_only=True; commands that only read, "
+                "such as `txnstore consume`, do so by themselves."
+            )
             raise StorageRefusedError(msg) from error.__cause__
     return connection
 

@@ -288,7 +288,7 @@ class UnknownTopicOrPartitionError(CatalogError):
     """The topic does not exist, or it has no such partition."""
 
     kafka_code = 3
-    advice = "Check the name and the number, or add what is missing first."
+    advice = "Check the name of the topic and the number of the partition, or add what is missing first."
 
 
 class TopicExistsError(CatalogError):

@@ -9,7 +9,7 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import parse_position
+from txnstore.cli.values import Integer, parse_position
 from txnstore.phrases import counted
 from txnstore.values.json_text import row_as_json, to_json
 
@@ -35,8 +35,8 @@ _POLL = 5_000
     help="Where to begin: an offset, or the first record at or after a time, such as 2026-01-31T12:00:00Z, or -1h for "
     "an hour ago. With --group only earliest or latest, for partitions without a committed offset.",
 )
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
-@click.option("--max", "limit", type=click.IntRange(min=1), help="The maximum number of records.")
+@click.option("--partition", "partitions", type=Integer(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--max", "limit", type=Integer(min=1), help="The maximum number of records.")
 @click.option(
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),

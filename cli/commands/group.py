@@ -9,7 +9,7 @@ import click
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import parse_position
+from txnstore.cli.values import Integer, parse_position
 
 if TYPE_CHECKING:
     from txnstore.admin.groups import GroupDescription
@@ -81,7 +81,7 @@ def show(app: App, name: str) -> None:
     "2026-01-31T12:00:00Z, or -1h for an hour ago.",
 )
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this one; repeatable.")
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "partitions", type=Integer(min=0), multiple=True, help="Only this one; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
 @yes_option
 @shared_options()

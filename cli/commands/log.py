@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.context import App, CommandError, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import Principal
+from txnstore.cli.values import Integer, Principal
 
 if TYPE_CHECKING:
     from txnstore.chain.codec import Entry
@@ -24,19 +24,17 @@ _DUMP_COLUMNS = [
     "base_offset", "last_offset", "kind", "outcome", "records", "producer_id", "epoch", "base_sequence",
     "last_sequence", "transactional", "max_timestamp", "entry", "segment",
 ]  # fmt: skip
-_CHAIN = click.option("--chain", type=click.IntRange(min=0), help="The number of the chain, from 0. Default: all.")
+_CHAIN = click.option("--chain", type=Integer(min=0), help="The number of the chain, from 0. Default: all.")
 
 
-@click.group()
+@click.group(cls=NounGroup)
 def log() -> None:
     """Show the entries of the chains."""
 
 
 @log.command()
-@click.option(
-    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The number of entries."
-)
-@click.option("--before", type=click.IntRange(min=1), help="Only entries with a lower number.")
+@click.option("--max", "limit", type=Integer(min=1), default=20, show_default=True, help="The number of entries.")
+@click.option("--before", type=Integer(min=1), help="Only entries with a lower number.")
 @click.option(
     "--by",
     type=Principal(),
@@ -87,15 +85,13 @@ def _newest(connection: Connection, lasts: dict[int, int], limit: int, by: str |
 
 @log.command()
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(min=0))
-@click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="The first offset.")
-@click.option("--to", "stop", type=click.IntRange(min=0), metavar="OFFSET", help="The offset to stop before.")
-@click.option(
-    "--max", "limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="The number of lines."
-)
+@click.argument("partition", type=Integer(min=0))
+@click.option("--from", "start", type=Integer(min=0), metavar="OFFSET", help="The first offset.")
+@click.option("--to", "stop", type=Integer(min=0), metavar="OFFSET", help="The offset to stop before.")
+@click.option("--max", "limit", type=Integer(min=1), default=1_000, show_default=True, help="The number of lines.")
 @click.option(
     "--entries",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=10_000,
     show_default=True,
     help="The number of the newest entries that are read for markers.",
@@ -148,7 +144,7 @@ def _line(line: LogLine) -> dict[str, Any]:
 
 
 @log.command()
-@click.argument("number", type=click.IntRange(min=1))
+@click.argument("number", type=Integer(min=1))
 @_CHAIN
 @shared_options()
 @pass_app

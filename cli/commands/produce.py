@@ -14,6 +14,7 @@ import click
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.progress import Advance
 from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+from txnstore.cli.values import Integer
 from txnstore.phrases import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
-    help="The format of a line: text is a value; json is the default for a topic with a schema.",
+    help="The format of a line, also of a .jsonl file: text is a value; json is the default for a topic with a schema.",
 )
 @click.option("--key-field", metavar="NAME", help="Lines and rows are documents; this field is the key.")
 @click.option("--key-separator", metavar="TEXT", help="Lines of text consist of a key, this separator, and a value.")
@@ -47,7 +48,7 @@ _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
     multiple=True,
     help="CSV: this text is null where it is not in quotation marks; '' for empty cells. Repeatable.",
 )
-@click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
+@click.option("--partition", type=Integer(min=0), help="Send everything to this partition.")
 @click.option("--transactional-id", metavar="ID", help="Send everything in one transaction with this id.")
 @shared_options()
 @pass_app

@@ -11,6 +11,7 @@ import click
 from txnstore.cli.confirm import ask, can_ask, yes_option
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import instant
+from txnstore.cli.values import Integer
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.phrases import counted
 
@@ -24,7 +25,7 @@ _STORE_COLUMNS = ["store", "chains", "entries", "checkpoints", "newest", "topics
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only show what is damaged, and what would be rebuilt.")
 @click.option(
-    "--chains", type=click.IntRange(1, MAX_CHAINS),
+    "--chains", type=Integer(1, MAX_CHAINS),
     help="The number of chains; needed only if store.json and all checkpoints are lost.",
 )  # fmt: skip
 @click.option(

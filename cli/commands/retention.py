@@ -8,6 +8,7 @@ import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.values import Integer
 from txnstore.core.model import TopicPartition
 from txnstore.phrases import counted, size
 
@@ -65,7 +66,7 @@ class _Offset(click.ParamType[int]):
 
 @click.command("delete-records")
 @click.argument("name")
-@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("partition", type=Integer(min=0))
 @click.argument("offset", type=_Offset())
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @yes_option

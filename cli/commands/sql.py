@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.values import parse_past
+from txnstore.cli.values import Integer, parse_past
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _SqlCommand(click.Command):
 @click.option("--emit-views", is_flag=True, help="Print CREATE VIEW statements for a DuckDB without txnstore.")
 @click.option(
     "--max-rows",
-    type=click.IntRange(min=1),
+    type=Integer(min=1),
     default=1_000,
     show_default=True,
     help="Rows to print at most.",

@@ -9,7 +9,7 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import Duration
+from txnstore.cli.values import Duration, Integer
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.phrases import size
 
@@ -17,7 +17,7 @@ from txnstore.phrases import size
 @click.command()
 @click.argument("url", required=False)
 @click.option(
-    "--chains", type=click.IntRange(1, MAX_CHAINS), default=None, show_default="1, or that of the existing store",
+    "--chains", type=Integer(1, MAX_CHAINS), default=None, show_default="1, or that of the existing store",
     help="The number of chains; it cannot change later. More chains allow more commits per second, but transactions "
     "over several chains cost more requests.",
 )  # fmt: skip

@@ -9,7 +9,7 @@ import click
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, NounGroup, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import column
+from txnstore.cli.values import Integer, column
 from txnstore.phrases import counted
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--partitions", type=Integer(min=1), default=1, show_default=True)
 @click.option(
     "--column",
     "columns",
@@ -125,7 +125,7 @@ def show(app: App, name: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="The new number of partitions; it can only increase.")
+@click.option("--partitions", type=Integer(min=1), help="The new number of partitions; it can only increase.")
 @click.option("--add-column", "columns", metavar="NAME:TYPE", multiple=True, help="A new nullable column; repeatable.")
 @click.option("--config", metavar="NAME=VALUE", multiple=True, help="Set a setting; repeatable.")
 @click.option("--unset", metavar="NAME", multiple=True, help="Reset a setting to its default; repeatable.")

@@ -10,7 +10,7 @@ import click
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, NounGroup, pass_app, shared_options
 from txnstore.cli.output import instant
-from txnstore.cli.values import Duration
+from txnstore.cli.values import Duration, Integer
 from txnstore.core.routing import chain_of_producer
 from txnstore.validation import check_milliseconds
 
@@ -83,9 +83,7 @@ def show(app: App, transactional_id: str) -> None:
 
 @txn.command()
 @click.argument("transactional_id")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="The number of entries to read."
-)
+@click.option("--limit", type=Integer(min=1), default=10_000, show_default=True, help="The number of entries to read.")
 @click.option("--since", type=Duration(), help="Only steps of this last period: 90s, 30m, 24h.")
 @shared_options()
 @pass_app
@@ -190,7 +188,7 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
 
 @txn.command()
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("partition", type=Integer(min=0))
 @shared_options()
 @pass_app
 def producers(app: App, topic: str, partition: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.values import Integer
 
 if TYPE_CHECKING:
     from txnstore.cli.demo.run import DemoRun
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the temporary folder.")
-@click.option("--limit", type=click.IntRange(min=1_000), help="Use only this number of the 336,776 flights.")
+@click.option("--limit", type=Integer(min=1_000), help="Use only this number of the 336,776 flights.")
 @click.option(
     "--streaming", is_flag=True, help="Let the flights arrive as a stream, and kill the driver of the stream."
 )

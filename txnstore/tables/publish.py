@@ -482,7 +482,7 @@ def _named(rebuild: Collection[str], topics: Mapping[str, CatalogTopic], view: V
     for name in rebuild:
         if name not in topics and name != ALL:
             view.find_topic(name)
-            msg = f"topic {name!r} has no table that could be rebuilt"
+            msg = f"topic {name!r} has no table: `txnstore table list` shows all"
             raise InvalidConfigError(msg)
     return set(topics) if ALL in rebuild else set(rebuild)
 

@@ -52,9 +52,24 @@ def test_words_of_kafka_get_ours(cli: Cli, arguments: list[str], says: str) -> N
     assert says in _refused(cli, 2, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--store"], "txnstore"),
+        (["table", "sync", "--rebuild"], "txnstore table sync"),
+        (["consume", "orders", "--max"], "txnstore consume"),
+        (["log", "show", "--max"], "txnstore log show"),
+        (["verify", "--deep=yes"], "txnstore verify"),
+    ],
+)
+def test_an_error_of_an_option_names_the_help_of_its_command(cli: Cli, arguments: list[str], command: str) -> None:
+    """Also those that click's parser raises without a context."""
+    assert _refused(cli, 2, *arguments).endswith(f"See `{command} --help`.\n")
+
+
 def test_missing_partition_is_no_missing_topic(cli: Cli) -> None:
     error = _refused(cli, 1, "consume", "orders", "--partition", "9")
-    assert "topic 'orders' has no partition 9: its partitions are 0 to 0. Check the name and the number" in error
+    assert "topic 'orders' has no partition 9: its partitions are 0 to 0. Check the name of the topic and" in error
     assert "reate the topic" not in error
 
 
@@ -79,6 +94,7 @@ def test_error_of_the_input_says_how_many_records_were_sent(cli: Cli, options: l
         (["topic", "create"], "Missing argument 'NAME'"),
         (["topic", "list", "--nothing"], "No such option"),
         (["topic", "create", "a", "--partitions", "0"], "--partitions"),
+        (["topic", "create", "a", "--partitions", "two"], "'two' is not a valid integer."),
         (["topic", "create", "a", "--column", "id"], "NAME:TYPE"),
         (["topic", "create", "a", "--column", "id:integer"], "no column type 'integer'"),
         (["topic", "create", "a", "--config", "retention.ms"], "KEY=VALUE"),
