@@ -46,6 +46,17 @@ def test_sizing_table_is_up_to_date() -> None:
     assert sizing.with_table(text) == text, "docs/howto/sizing.md is out of date: run `make docs`"
 
 
+def test_dollars_of_the_readme_are_those_of_the_sizing_table() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    table = sizing.PAGE.read_text(encoding="utf-8")
+    seldom, often = (
+        re.search(rf"^\| 10 × 0\.1 MB/s \| {every} s \|.*?(\$\d+)", table, re.MULTILINE) for every in (10, 1)
+    )
+    assert seldom is not None
+    assert often is not None
+    assert f"cost {seldom[1]} a month in requests to S3 if each producer commits every 10 s, {often[1]} if" in readme
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_of_pages_resolve(page: Path) -> None:
     """Every relative link leads to a file, and its fragment to a heading of that file."""
