@@ -228,7 +228,7 @@ def pieces_of_file(path: Path, reading: Reading) -> Iterator[InputPiece]:
     row = 0
     if path.suffix == ".csv":
         for batch, done in csv_batches(path, reading.nulls, ADVICE):
-            yield InputPiece(_of_cells(batch, path.name, row, reading), f"{path.name}, row {row + 1}", done)
+            yield InputPiece(_of_cells(batch, path, row, reading), f"{path.name}, row {row + 1}", done)
             row += batch.num_rows
         return
     for batch, done in _parquet_batches(path):
@@ -255,7 +255,7 @@ def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
             yield batch, done
 
 
-def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
+def _of_cells(cells: pa.RecordBatch, path: Path, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
     """The rows of a CSV file in the types of the topic; of documents, and of other columns, the text."""
     import pyarrow as pa
 
@@ -263,7 +263,7 @@ def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) ->
     from txnstore.values.columns import column_of_cells
 
     schema = pa.schema([]) if _are_documents(cells, reading) else reading.schema or RECORD_SCHEMA
-    _check_separator(cells.schema.names, schema, name)
+    _check_separator(cells.schema.names, schema, path)
     errors: dict[int, str] = {}
     columns = []
     for column, array in zip(cells.schema.names, cells.columns, strict=True):
@@ -272,19 +272,22 @@ def _of_cells(cells: pa.RecordBatch, name: str, first: int, reading: Reading) ->
         columns.append(column_of_cells(array, field, errors, milliseconds=schema is RECORD_SCHEMA))
     if errors:
         row = min(errors)
-        raise _refused(f"{name}, row {first + row + 1}", errors[row])
-    return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), name, reading)
+        raise _refused(f"{path.name}, row {first + row + 1}", errors[row])
+    return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), path.name, reading)
 
 
-def _check_separator(columns: list[str], schema: pa.Schema, name: str) -> None:
+def _check_separator(columns: list[str], schema: pa.Schema, path: Path) -> None:
     """Refuse a file whose cells are separated by something else than commas: its rows would be one cell each."""
     (only,) = columns if len(columns) == 1 else ("",)
     found = next((character for character in ";\t|" if character in only), None)
     if found is not None and only not in schema.names:
-        parquet = Path(name).with_suffix(".parquet")
+        from txnstore.sql.types import literal
+
+        source, parquet = literal(str(path)), literal(str(path.with_suffix(".parquet")))
         raise CommandError(
-            f"{name} has one column, {only!r}: its cells seem to be separated by {found!r}; produce reads commas only",
-            f"Send it as Parquet: txnstore sql \"COPY (FROM read_csv('{name}')) TO '{parquet}'\"",
+            f"{path.name} has one column, {only!r}: its cells seem to be separated by {found!r}; produce reads commas "
+            "only",
+            f'Send it as Parquet: txnstore sql "COPY (FROM read_csv({source})) TO {parquet}"',
         )
 
 

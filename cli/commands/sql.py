@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from txnstore.read.plan import IsolationLevel
 
 _BATCH = 10_000
-#: The types that DuckDB gives to Arrow without the offset, as another number, or as bytes of its own.
-_NOT_IN_ARROW = ("TIME WITH TIME ZONE", "BIT", "UHUGEINT", "BIGNUM")
+#: The types that DuckDB gives to Arrow without the offset, as another number, or as bytes of its own, by their ids.
+_NOT_IN_ARROW = {"time with time zone", "bit", "uhugeint", "bignum", "variant"}
+#: The types that have others inside.
+_NESTED = {"struct", "tuple", "list", "array", "map", "union"}
 
 
 class _SqlCommand(click.Command):
@@ -148,11 +150,17 @@ def _run_statement(app: App, connection: DuckDBPyConnection, statement: str, max
 
 def _with_texts(relation: DuckDBPyRelation) -> DuckDBPyRelation:
     """The result with DuckDB's text in the place of the values that Arrow does not hold, also inside of others."""
-    types = [re.sub(r"'[^']*'|\"[^\"]*\"", "", str(kind)) for kind in relation.types]
-    lost = [re.search(rf"\b({'|'.join(_NOT_IN_ARROW)})\b", kind) is not None for kind in types]
+    lost = [_is_lost(kind) for kind in relation.types]
     if not any(lost):
         return relation
     return relation.project(", ".join(f"#{at}::VARCHAR" if text else f"#{at}" for at, text in enumerate(lost, 1)))
+
+
+def _is_lost(kind: Any) -> bool:
+    """Whether Arrow does not hold the values of a type of DuckDB, or what is inside of them."""
+    # Beside the types inside, DuckDB names the length of an array.
+    inside = [child for _, child in kind.children if isinstance(child, type(kind))] if kind.id in _NESTED else []
+    return kind.id in _NOT_IN_ARROW or any(map(_is_lost, inside))
 
 
 def _print(

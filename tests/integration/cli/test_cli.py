@@ -246,7 +246,10 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         ("340282366920938463463374607431768211455::UHUGEINT", "340282366920938463463374607431768211455"),
         ("12345678901234567890123456789012345678901234567890::BIGNUM", "1234567890" * 5),
         ("['0101'::BIT]", "[0101]"),
+        ("5::VARIANT", "5"),
+        ("{'UHUGEINT': ['0101'::BIT]}", "{'UHUGEINT': [0101]}"),
         ("{'BIT': 1}", {"BIT": 1}),
+        ("{'UHUGEINT': 1}", {"UHUGEINT": 1}),
     ],
 )
 def test_sql_shows_what_arrow_does_not_hold(cli: Cli, value: str, shown: object) -> None:
