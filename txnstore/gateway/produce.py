@@ -33,7 +33,6 @@ from txnstore.errors import (
     SchemaMismatchError,
     StorageError,
     TxnStoreError,
-    UnknownTopicOrPartitionError,
     UploadExpiredError,
 )
 from txnstore.gateway.apis import Api
@@ -243,7 +242,7 @@ class Produce:
     async def _are_altered(self, taken: Sequence[StagedBatch], refusals: dict[int, Exception]) -> bool:
         """Whether a topic of refused batches has a newer version, which may accept them; they then have that one.
 
-        Where the heads cannot be read, or the topic was deleted, this is why a batch is refused, instead of its rows.
+        Where the heads or the newer version cannot be read, or the topic was deleted, this is why a batch is refused.
         """
         refused = [number for number, error in refusals.items() if _is_refused(error)]
         if not refused:
@@ -258,7 +257,8 @@ class Produce:
             staged = taken[number]
             try:
                 newest = newest_version(view, staged.topic)
-            except UnknownTopicOrPartitionError as error:
+                writer_of(newest)  # Else the preparation would fail, for all batches.
+            except TxnStoreError as error:
                 refusals[number] = error
             else:
                 altered |= newest != staged.topic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,9 +14,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.gateway import RunningGateway, serving
 from tests.helpers.kafka_batches import kafka_batch, values_batch
 from tests.helpers.kafka_wire import RawClient
+from txnstore.core.catalog.model import AlterTopic
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 
@@ -119,6 +122,28 @@ def test_a_gateway_appends_no_batch_of_a_deleted_topic_to_its_successor(
             again = ErrorCode.none if version == 9 else ErrorCode.unknown_topic_id
             assert produce() is again
         assert first.scan("t").to_table().num_rows == (version == 9)
+
+
+def test_a_version_that_cannot_be_read_fails_no_batch_of_another_topic(tmp_path: Path) -> None:
+    """The gateway knows an earlier version of the damaged topic, which refuses a record, and looks for a newer one."""
+    with txnstore.create(tmp_path) as first, txnstore.open(tmp_path) as second:
+        for name in ("damaged", "good"):
+            first.create_topic(name, schema=_NARROW)
+        with serving(second) as gateway, RawClient(gateway) as client:
+
+            def produce(**rows: bytes) -> list[ErrorCode]:
+                parts = {name: [{"index": 0, "records": values_batch([row])}] for name, row in rows.items()}
+                topics = [{"name": name, "partition_data": data} for name, data in parts.items()]
+                responses = client.ask(Api.PRODUCE, {"acks": -1, "topic_data": topics}, 9).responses
+                return [topic.partition_responses[0].error_code for topic in responses]
+
+            assert produce(good=b'{"id": 1}', damaged=b'{"id": 1}') == [ErrorCode.none, ErrorCode.none]
+            topic = connection_of(first).view().topics["damaged"]
+            damaged = replace(topic, key="missing", version=topic.version + 1)
+            connection_of(first).submit(AlterTopic(damaged, topic.version))
+            codes = produce(good=b'{"id": 2}', damaged=b'{"id": 1000}')
+            assert codes == [ErrorCode.none, ErrorCode.unknown_server_error]
+        assert first.scan("good").to_table().num_rows == 2
 
 
 def test_a_description_has_what_others_have_just_changed(tmp_path: Path) -> None:
