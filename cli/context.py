@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,7 +145,10 @@ _KAFKA = {"describe": "show", "describe-producers": "producers", "describe-trans
 
 
 class CommandGroup(click.Group):
-    """Commands; the chosen one is kept for those errors of click's parser that do not name it."""
+    """Commands; the chosen one is kept for those errors of click's parser that do not name it.
+
+    The help has the whole first sentence of each, which click would cut to a line.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -152,6 +156,11 @@ class CommandGroup(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         ctx.ensure_object(App).command_path = f"{ctx.command_path} {name}"
         return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(limit=sys.maxsize)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class NounGroup(CommandGroup):

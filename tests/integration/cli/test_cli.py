@@ -387,3 +387,8 @@ def test_the_chain_is_shown_entry_by_entry(orders: Cli) -> None:
 def test_every_command_has_a_help_screen(cli: Cli, name: str) -> None:
     screen = cli.ok(name, "--help").out
     assert f"Usage: txnstore {name}" in screen
+
+
+@pytest.mark.parametrize("names", [(), *((name,) for name in sorted(root.commands))])
+def test_no_sentence_of_a_list_of_commands_is_cut_off(cli: Cli, names: tuple[str, ...]) -> None:
+    assert "..." not in cli.ok(*names, "--help").out.partition("\n")[2]
