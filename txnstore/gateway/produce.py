@@ -56,7 +56,7 @@ from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, newest_version
 from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
-from txnstore.producer.records import check_rows
+from txnstore.producer.records import check_values
 from txnstore.producer.upload import deliver, encode_rows
 
 _LOG = limited_logger(__name__)
@@ -529,7 +529,7 @@ def _rows_of(taken: Sequence[StagedBatch]) -> tuple[dict[int, pa.Table], dict[in
                 table = rows_from_json(table["value"], table["key"], writer.schema, writer.key_column)
                 if writer.config.compacts and writer.key_column is not None:
                     check_keyed(table, writer.key_column)
-                check_rows(writer, table)
+                check_values(writer, table)  # The limit of sizes is that of the batch as it came.
             rows[number] = table
         except SchemaMismatchError as error:
             refusals[number] = InvalidBatchError(str(error))

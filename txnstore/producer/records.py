@@ -295,6 +295,11 @@ def _keyless(writer: TopicWriter) -> InvalidRecordError:
 def check_rows(writer: TopicWriter, table: pa.Table) -> None:
     """Refuse rows that are too large or lack the key of a compacted topic, and times outside the years 1 to 9999."""
     _check_row_sizes(writer, table)
+    check_values(writer, table)
+
+
+def check_values(writer: TopicWriter, table: pa.Table) -> None:
+    """Refuse rows that lack the key of a compacted topic, and times outside the years 1 to 9999, whatever the sizes."""
     if writer.config.compacts and (writer.key_column is None or table.column(writer.key_column).null_count):
         raise _keyless(writer)
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -104,6 +104,20 @@ def test_rows_that_a_producer_of_txnstore_refuses_are_refused(
     assert store.scan("keyed").to_table().num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("properties", "codec"),
+    [({"message.max.bytes": "4000000"}, 0), ({}, 1)],
+    ids=["limit-of-the-gateway", "compressed"],
+)
+def test_a_row_may_be_as_large_as_its_batch(store: txnstore.Store, properties: dict[str, str], codec: int) -> None:
+    """As in Kafka, the limit is that of the gateway unless the topic has its own, and of the batch as it came."""
+    batch = record_batch([b'{"id": 1, "name": "%s"}' % (b"x" * 2_000_000)], codec=codec)
+    with serving(store, properties) as gateway, Client(*gateway.address) as client:
+        answer = client.ask(Api.PRODUCE, 8, produce_fields("people", batch))
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+    assert store.scan("people", columns=["id"]).to_table().num_rows == 1
+
+
 @pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize(
     ("topic", "key", "bad"),
