@@ -263,7 +263,8 @@ def _of_cells(cells: pa.RecordBatch, path: Path, first: int, reading: Reading) -
     from txnstore.values.columns import column_of_cells
 
     schema = pa.schema([]) if _are_documents(cells, reading) else reading.schema or RECORD_SCHEMA
-    _check_separator(cells.schema.names, schema, path)
+    if first == 0:
+        _check_separator(cells, schema, path)
     errors: dict[int, str] = {}
     columns = []
     for column, array in zip(cells.schema.names, cells.columns, strict=True):
@@ -276,11 +277,13 @@ def _of_cells(cells: pa.RecordBatch, path: Path, first: int, reading: Reading) -
     return _as_records(pa.RecordBatch.from_arrays(columns, names=cells.schema.names), path.name, reading)
 
 
-def _check_separator(columns: list[str], schema: pa.Schema, path: Path) -> None:
+def _check_separator(cells: pa.RecordBatch, schema: pa.Schema, path: Path) -> None:
     """Refuse a file whose cells are separated by something else than commas: its rows would be one cell each."""
-    (only,) = columns if len(columns) == 1 else ("",)
-    found = next((character for character in ";\t|" if character in only), None)
-    if found is not None and only not in schema.names:
+    if cells.num_columns != 1 or (only := cells.schema.names[0]) in schema.names:
+        return
+    first = cells.column(0)[0].as_py() or b""
+    found = next((character for character in ";\t|" if character in only and character.encode() in first), None)
+    if found is not None:
         from txnstore.sql.types import literal
 
         source, parquet = literal(str(path)), literal(str(path.with_suffix(".parquet")))

@@ -288,6 +288,16 @@ def test_a_csv_file_with_another_separator_is_refused_and_its_separator_named(tm
     assert len(_file_rows(path, Reading(own, as_json=True))) == 1
 
 
+def test_a_title_with_a_semicolon_is_the_name_of_a_column_if_the_first_row_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("note; free text\nfirst\nsecond; and last\n")
+    rows = _file_rows(path, Reading(None, as_json=True))
+    assert [row["value"] for row in rows] == [
+        b'{"note; free text":"first"}',
+        b'{"note; free text":"second; and last"}',
+    ]
+
+
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id,id\n1,2\n")
