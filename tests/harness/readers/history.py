@@ -249,7 +249,7 @@ class History:
         self._suspects: list[tuple[Topic, Part, int, dict[str, str], int]] = []
         self._failed_beside = False
         #: Whether a topic was ever deleted: then a process may name one that is not there.
-        self._deleted = False
+        self.has_deleted = False
         #: The topic that the outermost step works on, which the injected ones prefer.
         self._focus: str | None = None
         #: The one that the step before it worked on, which it prefers itself: users do several things to one topic.
@@ -337,7 +337,7 @@ class History:
 
     def _may_be_refused(self, error: TxnStoreError) -> bool:
         """Whether a change may fail so, beside others: every chain has a topic that was never deleted."""
-        return self._deleted or not isinstance(error, UnknownTopicOrPartitionError)
+        return self.has_deleted or not isinstance(error, UnknownTopicOrPartitionError)
 
     def _inject(self, step: Step, process: _Process) -> None:
         """Take the injected steps as another process, which mostly does something to the topic of the outer one."""
@@ -552,7 +552,7 @@ class History:
 
     def _delete(self, store: Store, topic: Topic) -> None:
         """Delete a topic, or its next life, if it was created again in the midst of this."""
-        self._deleted = True
+        self.has_deleted = True
         store.delete_topic(topic.name)
         self._altered(topic)
         if self.model.topics.get(topic.name) is topic:
