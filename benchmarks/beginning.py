@@ -22,12 +22,12 @@ from pathlib import Path
 import txnstore
 from benchmarks.far import FarStore, far_bucket, processes
 from benchmarks.measure import Result
+from tests.harness.s3.servers import S3Server
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
-from txnstore.testing import S3Server
 
 LATENCY = 0.02
 SECONDS = 8.0

@@ -16,13 +16,13 @@ from contextlib import closing
 
 from benchmarks.far import SlowWrites
 from benchmarks.measure import Result, median_ms, seconds
+from tests.harness.s3.servers import S3Server, storage_options
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.registry import open_store
 from txnstore.store import Store, create_on
-from txnstore.testing.servers import S3Server, storage_options
 
 RECORDS, VALUE = 100, b"v" * 200
 COMMITS, FAR_COMMITS = 20_000, 200

@@ -22,11 +22,11 @@ from pyspark.errors import StreamingQueryException
 import txnstore
 from benchmarks.measure import Result
 from benchmarks.session import DELTA, spark_session
+from tests.harness.s3.servers import S3Server, storage_options
+from tests.harness.s3.wire import RequestLog
 from tests.helpers.spark import storage
 from tests.helpers.spark_home import S3A
 from txnstore.storage.registry import open_store
-from txnstore.testing.servers import S3Server, storage_options
-from txnstore.testing.wire import RequestLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

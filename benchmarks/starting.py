@@ -21,8 +21,8 @@ from typing import Any
 
 import txnstore
 from benchmarks.measure import Result
+from tests.harness.s3.servers import S3Server
 from txnstore.chain.chain import CHECKPOINT_EVERY
-from txnstore.testing import S3Server
 
 #: Commits before the last checkpoint, and after it.
 COMMITS, TAIL = 1_000, 43

@@ -15,9 +15,9 @@ from functools import partial
 
 import txnstore
 from benchmarks.measure import Result, median_ms
+from tests.harness.s3.servers import S3Server
 from txnstore.producer import Producer
 from txnstore.storage.registry import open_store
-from txnstore.testing import S3Server
 
 NAMES = ("s3fs", "obstore")
 COMMITS, RECORDS, VALUE = 200, 100, b"v" * 200

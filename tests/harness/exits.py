@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from txnstore.testing import Break, RequestLog, S3Server, WireFault
-from txnstore.testing.servers import storage_options
+from tests.harness.s3.servers import S3Server, storage_options
+from tests.harness.s3.wire import Break, RequestLog, WireFault
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("no-store", "refused", "unreachable", "damaged")

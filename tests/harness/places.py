@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from tests.harness.s3.programs import PROGRAMS
+from tests.harness.s3.servers import Kind, S3Server
 from txnstore.runtime import Runtime
-from txnstore.testing.programs import PROGRAMS
-from txnstore.testing.servers import Kind, S3Server
 
-#: ``s3`` is the default server of :class:`~txnstore.testing.servers.S3Server`.
+#: ``s3`` is the default server of :class:`~tests.harness.s3.servers.S3Server`.
 PLACES = ("local", "s3", *(kind for kind in get_args(Kind) if kind != "given"))
 
 

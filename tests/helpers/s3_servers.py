@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.s3.servers import S3Server, storage_options
+from tests.harness.s3.wire import RequestLog
 from txnstore.runtime import Runtime
-from txnstore.testing.servers import S3Server, storage_options
-from txnstore.testing.wire import RequestLog
 
 _RUN = Runtime().new_id()
 _numbers = itertools.count()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.harness.s3.wire import WireFault, WireRequest
 from txnstore.storage.s3.loop import own_loop, run_on
 from txnstore.storage.s3.store import S3Store
-from txnstore.testing import WireFault, WireRequest
 
 
 def backend(url: str, options: dict[str, Any]) -> S3Store:

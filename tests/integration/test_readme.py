@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.s3.servers import S3Server
 from tests.helpers.s3_servers import fresh_bucket
 from tests.pages.session import README, ROOT, TUTORIAL, Page, Session, blocks, normalized, rewritten
-from txnstore.testing import S3Server
 
 BOTH = pytest.mark.parametrize("page", [README, TUTORIAL], ids=["readme", "tutorial"])
 

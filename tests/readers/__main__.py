@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.places import PLACES
+from tests.harness.s3.servers import S3Server
 from tests.readers.checks import Check, Increments, Result, plain_reader
 from tests.readers.engines import ENGINES, Worker, running
 from tests.readers.history import History
 from txnstore import BlockedReadWarning
-from txnstore.testing import S3Server
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,23 +17,16 @@ from txnstore.testing.faults import (
     script,
     seeded,
 )
-from txnstore.testing.servers import S3Server
-from txnstore.testing.wire import Break, RequestLog, WireFault, WireRequest
 
 __all__ = [
     "PASSING_FAULTS",
-    "Break",
     "Fault",
     "FaultStore",
     "ManualClock",
     "Plan",
     "Request",
-    "RequestLog",
-    "S3Server",
     "SimulatedCrash",
     "StorageContract",
-    "WireFault",
-    "WireRequest",
     "crash_at",
     "no_faults",
     "on",

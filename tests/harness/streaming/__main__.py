@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import get_args
 
 from tests.harness.places import PLACES
+from tests.harness.s3.programs import PROGRAMS
 from tests.harness.streaming.driver import Kind
 from tests.harness.streaming.run import TARGETS, Settings, torture
-from txnstore.testing.programs import PROGRAMS
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from tests.harness.places import PLACES
+from tests.harness.s3.programs import PROGRAMS
 from tests.harness.torture.run import Settings, torture
-from txnstore.testing.programs import PROGRAMS
 
 
 def main() -> int:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import txnstore.errors
+from tests.harness.s3.servers import S3Server
 from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, VACUUM_GRACE, Task
 from tests.harness.torture.worker import ENDED
-from txnstore.testing.servers import S3Server
 
 #: Seconds that a process runs before its first fault.
 _SHORTEST_LIFE = 2.0

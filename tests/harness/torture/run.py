@@ -34,7 +34,7 @@ class Settings:
     """What to run.
 
     ``folder``: an empty one, for the histories and the objects of ``local``, ``minio`` and ``versitygw``. ``store``:
-    ``local``, or a kind of :class:`~txnstore.testing.servers.S3Server`; ``s3`` is its default. ``server_kills``: kill
+    ``local``, or a kind of :class:`~tests.harness.s3.servers.S3Server`; ``s3`` is its default. ``server_kills``: kill
     and restart the server as well, which must be ``minio`` or ``versitygw``. ``least``: so many operations of each kind
     must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
     """

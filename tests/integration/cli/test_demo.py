@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.harness.s3.servers import S3Server
 from tests.helpers.cli import process
 from tests.helpers.s3_servers import fresh_bucket
 from tests.helpers.spark_home import environment, link_spark_home
 from txnstore.cli.context import App
 from txnstore.cli.demo.command import _demo_run
-from txnstore.testing.servers import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

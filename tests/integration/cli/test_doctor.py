@@ -9,10 +9,10 @@ import pytest
 from s3fs import S3FileSystem
 
 import txnstore
+from tests.harness.s3.servers import S3Server
 from tests.helpers.cli import Cli
 from tests.helpers.s3_servers import fresh_bucket
 from txnstore.compactor import Severity
-from txnstore.testing import S3Server
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.harness.s3.servers import S3Server
 from tests.helpers.cli import Cli
 from tests.helpers.s3_servers import fresh_bucket
 from txnstore.chain import codec
 from txnstore.cli.app import run
-from txnstore.testing import S3Server
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 import txnstore
 import txnstore.spark
+from tests.harness.s3.wire import Break, RequestLog, WireFault
 from tests.helpers.spark import append, load, load_stream, records, storage
 from txnstore.errors import StorageRefusedError, UnsafeStorageError
-from txnstore.testing import Break, RequestLog, WireFault
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

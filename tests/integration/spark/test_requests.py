@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txnstore
+from tests.harness.s3.wire import RequestLog
 from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, drain, load_stream, records, storage, stream_to, values
 from txnstore.store import Store
-from txnstore.testing.wire import RequestLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.harness.s3.wire import RequestLog
 from tests.helpers.spark import is_native, load, rows, storage
 from tests.integration.spark.test_requests import listed
 from txnstore.spark import read
 from txnstore.store import Store
-from txnstore.testing.wire import RequestLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

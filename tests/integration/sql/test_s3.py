@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.harness.s3.wire import Break, RequestLog, WireFault, WireRequest
 from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
 from txnstore.core.model import TopicPartition
 from txnstore.sql import emit_views, read_table
 from txnstore.store import Store, create
-from txnstore.testing import Break, RequestLog, WireFault, WireRequest
 
 pytestmark = pytest.mark.s3
 

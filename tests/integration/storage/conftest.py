@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import os
 
-from txnstore.testing.servers import GIVEN
+from tests.harness.s3.servers import GIVEN
 
 collect_ignore = [] if os.environ.get(GIVEN) == "minio" else ["test_policies_on_minio.py"]

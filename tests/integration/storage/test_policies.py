@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.harness.s3.wire import RequestLog
 from tests.helpers.cli import captured
 from tests.helpers.connections import connection_of
 from tests.helpers.policies import ADMIN, BILLING, RULES
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.testing import RequestLog
 
 pytestmark = pytest.mark.s3
 

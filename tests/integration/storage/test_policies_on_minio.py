@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.harness.s3.servers import S3Server
 from tests.helpers.policies import ADMIN, BILLING, REPORTS, PolicyCases, Teams, is_refused
 from txnstore.admin.policies import StoragePolicy
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.registry import open_store
 from txnstore.store import Store
-from txnstore.testing.servers import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.harness.s3.wire import RequestLog, WireRequest
 from tests.helpers.connections import connection_of
 from txnstore.chain.checkpoints.index import edge_numbers
 from txnstore.runtime import Runtime
 from txnstore.storage import probe
 from txnstore.store import Store
-from txnstore.testing.wire import RequestLog, WireRequest
 
 pytestmark = pytest.mark.s3
 

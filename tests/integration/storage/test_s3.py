@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.s3.servers import S3Server
+from tests.harness.s3.servers import storage_options as options_for
+from tests.harness.s3.wire import Break, RequestLog, WireFault
 from tests.helpers.s3_servers import fresh_bucket
 from tests.helpers.s3_wire import backend, every, s3fs_of
 from txnstore.errors import (
@@ -26,8 +29,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe, probe_once
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3.store import MULTIPART_FROM_BYTES, S3Store
-from txnstore.testing import Break, RequestLog, S3Server, StorageContract, WireFault
-from txnstore.testing.servers import storage_options as options_for
+from txnstore.testing import StorageContract
 
 pytestmark = pytest.mark.s3
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.harness.s3.servers import storage_options as options_for
+from tests.harness.s3.wire import Break, RequestLog, WireFault, WireRequest
 from tests.helpers.s3_wire import backend, every, s3fs_of
 from txnstore.chain.keys import latest
 from txnstore.errors import (
@@ -22,8 +24,6 @@ from txnstore.errors import (
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3.requests import MIB
 from txnstore.storage.s3.store import MULTIPART_FROM_BYTES, S3Store
-from txnstore.testing import Break, RequestLog, WireFault, WireRequest
-from txnstore.testing.servers import storage_options as options_for
 
 pytestmark = pytest.mark.s3
 

@@ -14,13 +14,14 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 
 import txnstore
+from tests.harness.s3.servers import S3Server
+from tests.harness.s3.servers import storage_options as options_for
+from tests.harness.s3.wire import Break, RequestLog, WireFault
 from tests.helpers.s3_servers import fresh_bucket
 from tests.helpers.s3_wire import backend, s3fs_of
 from txnstore.errors import UnknownOutcomeError
 from txnstore.storage.probe import probe
 from txnstore.storage.s3.obstore import SMALL_BYTES, is_usable
-from txnstore.testing import Break, RequestLog, S3Server, WireFault
-from txnstore.testing.servers import storage_options as options_for
 
 pytestmark = pytest.mark.s3
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from txnstore.testing import S3Server
-from txnstore.testing.programs import PROGRAMS
+from tests.harness.s3.programs import PROGRAMS
+from tests.harness.s3.servers import S3Server
 
 KINDS = sorted(PROGRAMS)
 
@@ -45,7 +45,7 @@ http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
 #: Starts a server, prints its URL, and waits to be killed.
 OWNER = """
 import signal, sys
-from txnstore.testing import S3Server
+from tests.harness.s3.servers import S3Server
 server = S3Server(sys.argv[1]).start()
 print(server.url, flush=True)
 signal.pause()

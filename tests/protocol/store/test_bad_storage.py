@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.harness.s3.servers import storage_options
+from tests.harness.s3.wire import Break, RequestLog, WireFault
 from txnstore.errors import StorageError, StorageFullError, StorageRefusedError, UnsafeStorageError
 from txnstore.storage import probe
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
-from txnstore.testing import Break, RequestLog, WireFault
-from txnstore.testing.servers import storage_options
 
 # S3 -------------------------------------------------------------------------------------------------------------------
 

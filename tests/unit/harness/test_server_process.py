@@ -19,7 +19,7 @@ import pytest
 )
 def test_wrong_arguments_end_it_with_a_sentence(arguments: list[str], status: int, says: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "txnstore.testing.server_process", *arguments],
+        [sys.executable, "-m", "tests.harness.s3.server_process", *arguments],
         check=False, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert (done.returncode, says in done.stdout + done.stderr) == (status, True)

@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args
 from urllib.parse import urlsplit
 
-import txnstore.errors
-from txnstore.testing.programs import ACCESS_KEY, PROGRAMS, SECRET_KEY
+from tests.harness.s3.programs import ACCESS_KEY, PROGRAMS, SECRET_KEY
 
 Kind = Literal["ministack", "moto", "minio", "versitygw", "given"]
 
@@ -86,11 +85,11 @@ class S3Server:
                 f"The program {self.kind!r} is not on the PATH. Install it, and add its folder to the PATH;"
                 f" in a checkout of txnstore, `make {self.kind}` builds it and runs the S3 tests on it."
             )
-        package_root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
+        package_root = str(Path(__file__).resolve().parents[3])
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "txnstore.testing.server_process", self.kind),
+                *(sys.executable, "-m", "tests.harness.s3.server_process", self.kind),
                 *(str((self.folder and urlsplit(self.url).port) or 0), str(self.folder or "")),
             ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -103,7 +102,7 @@ class S3Server:
         line = self._process.stdout.readline()
         if not line.strip().isdigit():
             self.stop()
-            raise RuntimeError(f"The S3 server {self.kind} did not start. Is the package installed?")
+            raise RuntimeError(f"The S3 server {self.kind} did not start. Are the extras of `make install` installed?")
         self.url = f"http://127.0.0.1:{int(line)}"
         self._wait()
         return self
@@ -180,7 +179,7 @@ class S3Server:
 
 
 def storage_options(endpoint_url: str) -> dict[str, Any]:
-    """The storage options for a test server, or a :class:`~txnstore.testing.wire.RequestLog`, at this endpoint."""
+    """The storage options for a test server, or a :class:`~tests.harness.s3.wire.RequestLog`, at this endpoint."""
     environment = os.environ if _default()[0] == "given" else {}  # Never send real keys to other servers.
     return {
         "key": environment.get("AWS_ACCESS_KEY_ID", ACCESS_KEY),

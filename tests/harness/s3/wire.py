@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from txnstore.testing.http import Message, body_of, read_head, read_response, status_of
+from tests.harness.s3.http import Message, body_of, read_head, read_response, status_of
 
 
 class Break(Enum):

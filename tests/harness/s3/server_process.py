@@ -1,6 +1,6 @@
-"""The process behind :class:`~txnstore.testing.servers.S3Server`.
+"""The process behind :class:`~tests.harness.s3.servers.S3Server`.
 
-``python -m txnstore.testing.server_process KIND [PORT] [FOLDER]`` prints its port on the first line, serves on
+``python -m tests.harness.s3.server_process KIND [PORT] [FOLDER]`` prints its port on the first line, serves on
 127.0.0.1, and ends when its standard input closes. PORT 0 is a free one; FOLDER is where a program keeps its objects.
 """
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from txnstore.testing.programs import PROGRAMS
+from tests.harness.s3.programs import PROGRAMS
 
 
 def main(kind: str, wanted_port: str = "0", folder: str = "") -> None:
@@ -130,7 +130,7 @@ class LockedApp:
 def _arguments() -> tuple[str, str, str]:
     """KIND, PORT and FOLDER of the command line; others end the process with a sentence."""
     parser = argparse.ArgumentParser(
-        prog="python -m txnstore.testing.server_process",
+        prog="python -m tests.harness.s3.server_process",
         description="Serve S3 on 127.0.0.1 until standard input closes. The first line of the output is the port.",
     )
     parser.add_argument("kind", metavar="KIND", choices=[*PROGRAMS, *_SERVED], help=", ".join([*PROGRAMS, *_SERVED]))

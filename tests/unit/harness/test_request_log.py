@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from txnstore.testing import RequestLog
+from tests.harness.s3.wire import RequestLog
 
 
 @pytest.mark.slow

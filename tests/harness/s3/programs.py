@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 ACCESS_KEY = "test-access-key"
-SECRET_KEY = "test-secret-key"  # noqa: S105 - of servers on 127.0.0.1 that end with the tests
+SECRET_KEY = "test-secret-key"
 
 Program = Callable[[int, str], tuple[list[str], dict[str, str]]]
 
