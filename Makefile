@@ -176,7 +176,7 @@ spark-versions: java $(SPARK_VERSIONS:%=build/spark/%/.installed) ## Run the sho
 		PYSPARK_PYTHON="$$python" PYSPARK_DRIVER_PYTHON="$$python" "$$python" -m pytest -q -n 0 \
 		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $(SPARK_SUITE); done  # Sockets that its py4j leaves open.
 
-# DURATION: seconds. STORE: local, moto, minio, versitygw, or s3 (moto, or the server in TXNSTORE_TEST_S3: docs/testing.md).
+# DURATION: seconds. STORE: local, moto, minio, versitygw, or s3 (moto, or the server in TXNSTORE_TEST_S3).
 # SERVER_KILLS=1 kills and restarts minio or versitygw too. A run is not replayed by its seed, but its faults are drawn by it.
 DURATION ?= 60
 STORE ?= local

@@ -1,7 +1,7 @@
 """The settings of topics, with Kafka's names, defaults, types and ranges.
 
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
-whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
+whose settings ask for it (``docs/internals/design/retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
 target size of a compaction. ``segment.format``, ``inline.bytes``, ``segment.own.bytes`` and
 ``table.format`` exist only in txnstore.

@@ -54,21 +54,21 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "docs/protocol",
             "docs/kafka-differences",
             "docs/glossary",
-            "docs/design/README",
+            "docs/internals/design/README",
         ],
         "Check": [
             "docs/format",
-            "docs/format-writing",
+            "docs/internals/format-writing",
             "docs/format/schemas/README",
             "docs/format/vectors/README",
-            "docs/testing",
+            "docs/internals/testing",
             "docs/defects",
-            "docs/conformance",
+            "docs/internals/conformance",
         ],
         "Project": ["CHANGELOG", "CONTRIBUTING"],
     },
     "docs/howto/README": {"": ["*"]},
-    "docs/design/README": {"": ["*"]},
+    "docs/internals/design/README": {"": ["*", "/docs/design/*"]},
 }
 html_theme = "furo"
 html_title = f"txnstore {release}"
@@ -181,7 +181,7 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Append its tables of contents to a page."""
     for caption, pages in CONTENTS.get(docname, {}).items():
         options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
-        names = [page if "*" in page else f"/{page}" for page in pages]
+        names = [page if page[0] in "*/" else f"/{page}" for page in pages]
         source[0] += "\n\n" + "\n".join(["```{toctree}", *options, "", *names, "```"]) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Executes a clean: keeps the newest committed record of each key of a partition, and removes old tombstones.
 
 The sources are read twice: their keys, to find the newest record of each key, and then whole, to copy the records that
-stay. See docs/design/0014-cleaner.md.
+stay. See docs/internals/design/compaction.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A lease is a small object that names the partitions. Compactors create leases with ascending numbers, each after a look
 at all others, so of two that want the same partition one reads the lease of the other. Its holder renews it; one that
 was not renewed for its duration, by the clock of the storage, has expired. It is advice: the revision of a partition
-makes a replacement safe, and where a lease is lost or ends early, work is done twice. See docs/design/0015-leases.md.
+makes a replacement safe, and where a lease is lost or ends early, work is done twice.
+See docs/internals/design/compaction.md.
 """
 
 from __future__ import annotations

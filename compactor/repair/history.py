@@ -1,6 +1,6 @@
 """Finds out which entries of the history are lost, and writes boundaries again.
 
-See docs/design/0023-history.md.
+See docs/internals/design/history.md.
 """
 
 from __future__ import annotations

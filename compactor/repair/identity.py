@@ -1,4 +1,4 @@
-"""Finds out which store is here, and rebuilds ``store.json`` from its chains. See docs/design/0025-identity.md."""
+"""Finds out which store is here, and rebuilds ``store.json`` from its chains. See docs/internals/design/identity.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Deletes old entries of chains: a boundary announces it, a later vacuum does it. See docs/design/0023-history.md."""
+"""Deletes old entries of chains, which a boundary announces and a later vacuum deletes.
+
+See docs/internals/design/history.md.
+"""
 
 from __future__ import annotations
 

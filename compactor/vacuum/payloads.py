@@ -1,4 +1,4 @@
-"""Entries with inlined segments: which of them readers need. See docs/design/0019-inlined-segments.md.
+"""Entries with inlined segments: which of them readers need. See docs/internals/design/segments.md.
 
 An entry goes as a whole, with the history of its chain. Where the history cannot end behind it, for lack of later
 checkpoints, its line stays, and the bytes before it go. All vacuums write the same bytes, however late a request

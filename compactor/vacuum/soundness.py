@@ -2,7 +2,7 @@
 
 A vacuum deletes what the newest known state does not name. Where that may not be the newest one, or may be that of
 another store, it would delete what is still needed. Where objects that it names are missing, they may be among those
-that it does not name: in a folder that was renamed. See docs/design/0025-identity.md.
+that it does not name: in a folder that was renamed. See docs/internals/design/identity.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletes unreferenced objects after a grace period. See docs/design/0003-vacuum-announces.md."""
+"""Deletes unreferenced objects after a grace period. See docs/internals/design/compaction.md."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def vacuum(
     Nothing is deleted from a store that is not sound, without ``force``: if a boundary or a checkpoint is damaged or an
     entry is missing, the newest known state may not be the newest one, and what it does not name may be needed; if an
     object with records in use is missing, it may be what no chain names, below another name. Nor is anything deleted
-    while there are chains of another store (docs/design/0025-identity.md).
+    while there are chains of another store (docs/internals/design/identity.md).
 
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's clock,
     and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So a
@@ -172,7 +172,7 @@ def vacuum(
     for longer. Inlined segments go with their entry; of the entries that stay for lack of later checkpoints, only these
     are deleted, by the same rules. Objects whose keys do not have the form of txnstore's are never deleted.
 
-    Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
+    Entries are deleted in two steps (docs/internals/design/history.md). A vacuum that finds a checkpoint of before
     ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
     those with inlined segments in use, and announces the next ones. Earlier snapshots cannot be read then.
 

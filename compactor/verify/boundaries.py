@@ -1,4 +1,4 @@
-"""Reads the boundaries of a chain, and finds those that are lost. See docs/design/0023-history.md."""
+"""Reads the boundaries of a chain, and finds those that are lost. See docs/internals/design/history.md."""
 
 from __future__ import annotations
 

@@ -9,5 +9,5 @@ file. ``model`` is a small Kafka in memory that shares no code with txnstore. ``
 against the model and txnstore and compares what both return: ``python -m tests.harness.differential replay
 tests/traces/*.json``. ``kafka`` drives a real Kafka broker, to record traces that the model must reproduce:
 ``python -m tests.harness.differential record OPS --kafka LIBS``. ``executors`` runs tasks without threads, in an order
-that a test controls. ``docs/testing.md`` describes all of them.
+that a test controls. ``docs/internals/testing.md`` describes all of them.
 """

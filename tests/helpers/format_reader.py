@@ -1,4 +1,4 @@
-"""A reader of stores, written from docs/format.md alone (for checkpoints also docs/format-writing.md).
+"""A reader of stores, written from docs/format.md alone (for checkpoints also docs/internals/format-writing.md).
 
 It imports nothing of txnstore. A store is its objects: a mapping of keys to bytes. :class:`Reader` folds the chains of
 a store from their beginnings, and answers for each closed cut what a reader shows. ``complete``: it also folds what

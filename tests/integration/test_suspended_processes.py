@@ -1,6 +1,7 @@
 """Real processes that are suspended (SIGSTOP) within a request while old entries are deleted (OBJ-06).
 
-Their lease is short, so that it is over when they continue, as it is after 12 hours. See docs/design/0023-history.md.
+Their lease is short, so that it is over when they continue, as it is after 12 hours.
+See docs/internals/design/history.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generates ``docs/conformance.md`` from ``docs/conformance/items.toml`` and the tests that cite its items.
+"""Generates ``docs/internals/conformance.md`` from ``conformance/items.toml`` and the tests that cite its items.
 
 A test cites an item with its id in the name (``test_seq_03_…``) or in the docstring (``SEQ-03``) of the function or
 class. Module docstrings, comments and ranges ("INIT-01…11") are no citations, because they do not name one test.
@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ITEMS = ROOT / "docs" / "conformance" / "items.toml"
-PAGE = ROOT / "docs" / "conformance.md"
+ITEMS = ROOT / "docs" / "internals" / "conformance" / "items.toml"
+PAGE = ROOT / "docs" / "internals" / "conformance.md"
 
 _RANGE = re.compile(r"\b[A-Z0-9]{3,5}-\d\d\s?(?:…|\.\.+|–)\s?(?:[A-Z0-9]{3,5}-)?\d\d\b")
 _CITED = re.compile(r"\b([A-Z][A-Z0-9]{2,4}-\d\d)\b")
@@ -26,7 +26,8 @@ _INTRO = """# Conformance
 The properties of Kafka's transactions, item by item, and the tests that show each of them for txnstore. **must**:
 atomicity, isolation, idempotence or fencing depend on it; should: visible behaviour of Kafka, or liveness; nice: parity
 in detail.
-Deliberate differences are listed in [kafka-differences.md](kafka-differences.md), terms in [glossary.md](glossary.md).
+Deliberate differences are listed in [kafka-differences.md](../kafka-differences.md), terms in the
+[glossary](../glossary.md).
 
 `make docs` generates this page from [conformance/items.toml](conformance/items.toml) and the tests; it is not in the
 repository. A unit test fails if a must item has neither a test nor a reason why it needs none.
@@ -127,7 +128,7 @@ def without_proven(items: str, cited: dict[str, list[Test]]) -> str:
 
 
 def page(wanted: list[Section], cited: dict[str, list[Test]]) -> str:
-    """The Markdown text of ``docs/conformance.md``."""
+    """The Markdown text of ``docs/internals/conformance.md``."""
     lines = [_INTRO, "| | area | must | with a test | all | with a test |", "|---|---|---|---|---|---|"]
     for section in wanted:
         counts = [_count(items, cited) for items in (_musts(section), section.items)]
@@ -152,7 +153,7 @@ def _count(items: tuple[Item, ...], cited: dict[str, list[Test]]) -> str:
 
 def _proof(section: Section, item: Item, cited: dict[str, list[Test]]) -> str:
     tests = cited.get(item.name, [])
-    links = [f"[{Path(test.path).stem}::{test.name}](../{test.path})" for test in tests]
+    links = [f"[{Path(test.path).stem}::{test.name}](../../{test.path})" for test in tests]
     if item.applies:
         links.insert(0, f"Does not apply: {item.applies}")
     elif not links:

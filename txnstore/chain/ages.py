@@ -1,4 +1,4 @@
-"""The age of entries, measured without the clocks of their writers (``docs/design/0009-time.md``).
+"""The age of entries, measured without the clocks of their writers (``docs/internals/design/fences.md``).
 
 The time of an entry comes from the clock of its writer, which may be wrong. It orders the entries of a chain and names
 one of them; it does not tell how old the entry is. Two clocks do: the monotonic clock of this process, for what has

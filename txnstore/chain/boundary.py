@@ -7,7 +7,7 @@ when the boundary is :data:`WAIT_MS` old. A process that does not find the next 
 which is half of that, that no entry after the last one is deleted.
 
 A boundary may be lost. So a process that asks again after that time also lists the boundaries, and the entries that
-exist: a gap between them shows what no boundary shows. See docs/design/0023-history.md.
+exist: a gap between them shows what no boundary shows. See docs/internals/design/history.md.
 """
 
 from __future__ import annotations

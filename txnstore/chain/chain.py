@@ -6,7 +6,7 @@ only after the entry is durable.
 
 An entry claims the slot after the last known entry (:class:`~txnstore.storage.base.Claim`). If another process has
 taken the slot, the loop folds that entry, decides the commands again, and claims the next slot. See
-docs/design/0002-commit.md.
+docs/internals/design/commit.md.
 
 The locks of a chain, in the order in which a thread takes them; it never takes one of them while it holds a later one:
 

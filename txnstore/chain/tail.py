@@ -1,7 +1,8 @@
 """Reads the entries of a chain: single ones, and those after a known state, which it folds.
 
 A name without an object is the end of the chain only if the names after it have no objects either: a missing entry
-would otherwise look like the end, and a commit would fill the gap and change history. See docs/design/0002-commit.md.
+would otherwise look like the end, and a commit would fill the gap and change history.
+See docs/internals/design/commit.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``store.json`` alone names the store, so a root without it, or with that of another store, looks like one without a
 store. No object shows which of two ids is the right one; but a second id can be seen, and then nothing is created,
-opened as empty, or deleted. See docs/design/0025-identity.md.
+opened as empty, or deleted. See docs/internals/design/identity.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A writer that loses a race for a slot has spent a PUT and a GET, and tries again
 under contention most PUTs are lost, and the winner wins again. The newest entries show which writers are active, so
 they need no other communication to go one after the other: the least recently served is next. A writer that is not
 among them joins where it sees an entry as early as the next writer does. Nothing depends on this but time and money: a
-conditional create decides each slot. See docs/design/0020-turns.md.
+conditional create decides each slot. See docs/internals/design/commit.md.
 
 All times are in milliseconds of one monotonic clock. If that clock jumps, a writer waits for too long or not long
 enough, within bounds.

@@ -2,7 +2,7 @@
 
 It has no state of its own: every step of a transaction is an entry of a chain, so any process can continue where
 another stopped. A transaction inside its coordinator's chain is one entry. Across chains it takes the steps of KIP-98
-(``docs/design/0005-many-chains.md``)::
+(``docs/internals/design/chains.md``)::
 
     coordinator's chain          other chains
     AddPartitions, AddOffsets

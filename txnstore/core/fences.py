@@ -1,7 +1,7 @@
 """The fence table of a chain: for each producer that another chain coordinates, the newest epoch seen in this chain.
 
 A fence applies to the whole chain: a batch, an offset or a marker of an older epoch is refused in every partition and
-group, also in a topic that was deleted and created again (``docs/design/0007-fences.md``).
+group, also in a topic that was deleted and created again (``docs/internals/design/fences.md``).
 """
 
 from __future__ import annotations

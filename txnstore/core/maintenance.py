@@ -64,7 +64,7 @@ class DropObjects:
     """Announce the deletion of objects with segments. Answered with the keys that may be deleted: no batch names them.
 
     The chain orders this command and the appends: an earlier append keeps its segment, a later one is refused
-    (``docs/design/0003-vacuum-announces.md``).
+    (``docs/internals/design/compaction.md``).
     """
 
     keys: tuple[str, ...]

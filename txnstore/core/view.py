@@ -3,7 +3,7 @@
 The states are a closed cut: each state includes the entries that the others follow from (``State.seen``). A reader
 therefore never sees a marker without its decision, nor a decision without its batches. A decided transaction counts as
 ended before its markers are written, so readers see a transaction as a whole or not at all, in all partitions of all
-chains (``docs/design/0005-many-chains.md``).
+chains (``docs/internals/design/chains.md``).
 """
 
 from __future__ import annotations

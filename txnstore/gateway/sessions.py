@@ -1,7 +1,7 @@
 """Clients of transactions v1: their one epoch, and the identities of their transactions.
 
 Such a client keeps its producer id and epoch for many transactions, and the chain gives each transaction its own
-(docs/design/0035-sessions.md). The gateway looks the identity up when a request arrives, so a request that waits
+(docs/internals/design/fences.md). The gateway looks the identity up when a request arrives, so a request that waits
 here cannot get into the next transaction.
 """
 

@@ -1,7 +1,7 @@
 """Reads whole records, to write them again in another segment: nothing of a record may be lost on the way.
 
 As each read it refuses a segment with a column or a type that its topic does not have; what is written in the place of
-its sources must also have all values that they have. See docs/design/0040-plans.md.
+its sources must also have all values that they have. See docs/internals/design/engines.md.
 """
 
 from __future__ import annotations

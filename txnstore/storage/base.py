@@ -189,7 +189,7 @@ class Claim:
     alone never decides the outcome, and neither does the sight of our own bytes: on a file system they are visible
     before the folder is flushed, and if that failed, the name may be lost in a power cut. An answer of put_if_absent,
     also that the name exists, says that the object is durable. The bytes of each claim must be unique; entries contain
-    a unique id for this purpose. See docs/design/0002-commit.md.
+    a unique id for this purpose. See docs/internals/design/commit.md.
     """
 
     __slots__ = ("data", "doubtful", "key", "unknown_outcomes")

@@ -1,6 +1,6 @@
 """Checks, when a store is opened, that its storage refuses a second create of the same name.
 
-The commit protocol depends on this property; see docs/design/0002-commit.md.
+The commit protocol depends on this property; see docs/internals/design/commit.md.
 """
 
 from __future__ import annotations

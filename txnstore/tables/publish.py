@@ -2,7 +2,7 @@
 
 A publication writes everything under new names, then creates ``tables/cuts/<n>.json``, as an entry decides a
 transaction. Then it copies the new versions to the names that engines look for, which any later publisher completes.
-See docs/design/0039-tables.md.
+See docs/internals/design/tables.md.
 """
 
 from __future__ import annotations

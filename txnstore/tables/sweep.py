@@ -1,7 +1,8 @@
 """What of the tables a vacuum keeps, and what it deletes.
 
 An engine reads a table as of the version that it loaded, which may be one of an older cut. So everything that a cut
-names is kept until a newer cut that does not name it is as old as the grace period. See docs/design/0039-tables.md.
+names is kept until a newer cut that does not name it is as old as the grace period.
+See docs/internals/design/tables.md.
 """
 
 from __future__ import annotations

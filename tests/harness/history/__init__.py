@@ -1,7 +1,7 @@
 """Histories of the requests and observations of clients, with a checker modelled on Jepsen's Kafka workload.
 
 Record each operation with a :class:`Recorder`, write and read them as JSON lines, and :func:`check` them: the result is
-a list of anomalies, which is empty for an exactly-once store. ``docs/testing.md`` has the list of anomalies.
+a list of anomalies, which is empty for an exactly-once store. ``docs/internals/testing.md`` has the list of anomalies.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Random histories of a store, read in every way, and compared with a plain model (docs/testing.md)."""
+"""Random histories of a store, read in every way, and compared with a plain model (docs/internals/testing.md)."""

@@ -61,7 +61,7 @@ def _first(store: Store, chain: int, states: list[State]) -> int:
     """The time from which the snapshots of a chain exist: that of its boundary, which has a checkpoint.
 
     A vacuum that has slept since it made its plan may have deleted that one: then the history begins with the next one
-    (docs/design/0023-history.md).
+    (docs/internals/design/history.md).
     """
     connection = connection_of(store)
     last = connection.chains[chain].boundaries.last()

@@ -1,7 +1,7 @@
 """What the entries say of groups and transactions, read without the rules under test, entry by entry as they appear.
 
 Clients compare with it what gateways tell them, at the time when they are told. It has rules of its own, which hold for
-any group, whatever gateways, members and the storage do (``docs/design/0036-groups-of-gateways.md``).
+any group, whatever gateways, members and the storage do (``docs/internals/design/groups.md``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark on a store whose old entries a vacuum has deleted (docs/design/0023-history.md)."""
+"""Spark on a store whose old entries a vacuum has deleted (docs/internals/design/history.md)."""
 
 from __future__ import annotations
 

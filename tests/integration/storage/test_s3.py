@@ -73,7 +73,7 @@ def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Stor
 
 
 def test_running_server_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/testing.md: its keys are taken from the environment, it gets buckets, and it stays."""
+    """docs/internals/testing.md: its keys are taken from the environment, it gets buckets, and it stays."""
     with S3Server("ministack") as running:
         monkeypatch.setenv("TXNSTORE_TEST_S3", f"{running.url}/")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "its-key")

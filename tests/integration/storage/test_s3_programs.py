@@ -115,7 +115,7 @@ def test_missing_program_is_named_with_what_builds_it(monkeypatch: pytest.Monkey
 
 
 def test_environment_names_the_default_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/testing.md: a kind or an endpoint; keys of the environment go to a server that was named by its endpoint."""
+    """A kind or an endpoint; keys of the environment go to a server that was named by its endpoint."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "real")
     monkeypatch.setenv("TXNSTORE_TEST_S3", "moto")
     server = S3Server()

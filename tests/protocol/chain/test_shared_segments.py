@@ -1,4 +1,4 @@
-"""Shared segments: the small batches of a flush are row ranges of one. See docs/design/0032-shared-segments.md."""
+"""Shared segments: the small batches of a flush are row ranges of one. See docs/internals/design/segments.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Several chains: rows follow from the version of the topic that they were written with. See docs/design/0040-plans.md.
+"""Several chains: rows follow from the version of the topic that they were written with.
+
+See docs/internals/design/engines.md.
 
 A process that alters a topic may die before it copies the topic to the chain of a partition. Rows with the new column
 may be there before the next look at the catalog.

@@ -1,7 +1,7 @@
 """Steps that replace or delete records, and a topic that is altered between any two of their requests.
 
 Another process alters the topic, and writes records by its new version, before the n-th request of a step, for every n
-until the step has no more. What it was acknowledged then stays as it is. See docs/design/0040-plans.md.
+until the step has no more. What it was acknowledged then stays as it is. See docs/internals/design/engines.md.
 """
 
 from __future__ import annotations

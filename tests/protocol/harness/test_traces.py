@@ -1,7 +1,7 @@
 """DIF-12, DIF-13: golden traces, replayed against the model and against stores of one and of several chains.
 
-``docs/testing.md`` says how they are written and recorded. Those in ``tests/traces/kafka`` were recorded with a Kafka
-broker and Kafka's own producer: what they say is what Kafka does. The others were recorded with the model.
+``docs/internals/testing.md`` says how they are written and recorded. Those in ``tests/traces/kafka`` were recorded with
+a Kafka broker and Kafka's own producer: what they say is what Kafka does. The others were recorded with the model.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A plan is made of the catalog and of the logs. A plan whose catalog is older than its rows would return rows without a
 column, or fail at a wider type; so every reader plans from one closed cut, in which the catalog is at least as new as
-the rows of each chain (docs/design/0040-plans.md).
+the rows of each chain (docs/internals/design/engines.md).
 """
 
 from __future__ import annotations

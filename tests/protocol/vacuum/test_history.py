@@ -1,4 +1,4 @@
-"""Old entries are deleted: which, when, and what can still be read (docs/design/0023-history.md)."""
+"""Old entries are deleted: which, when, and what can still be read (docs/internals/design/history.md)."""
 
 from __future__ import annotations
 

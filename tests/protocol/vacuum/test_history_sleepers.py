@@ -1,4 +1,7 @@
-"""Processes that sleep while old entries are deleted, and stores that are opened then (docs/design/0023-history.md)."""
+"""Processes that sleep while old entries are deleted, and stores that are opened then.
+
+See docs/internals/design/history.md.
+"""
 
 from __future__ import annotations
 

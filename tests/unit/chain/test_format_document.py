@@ -1,4 +1,4 @@
-"""docs/format.md and docs/format-writing.md name every event, field, column and hash as they are."""
+"""docs/format.md and docs/internals/format-writing.md name every event, field, column and hash as they are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txnstore.core.routing import (
 from txnstore.core.state import UnknownEvent
 
 DOCS = Path(__file__).parents[3] / "docs"
-READING, WRITING = ((DOCS / name).read_text(encoding="utf-8") for name in ("format.md", "format-writing.md"))
+READING, WRITING = ((DOCS / name).read_text(encoding="utf-8") for name in ("format.md", "internals/format-writing.md"))
 EVENTS = tuple(event for event in get_args(Event) if event is not UnknownEvent)
 NAMES = {event.__name__ for event in EVENTS}
 

@@ -171,7 +171,7 @@ def test_tested_items_are_no_longer_pending() -> None:
 
 
 def test_example_of_testing_page_runs() -> None:
-    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "testing.md").read_text(encoding="utf-8")
     example = re.search(r"^## Testing your own code\n.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert example is not None
     names: dict[str, Any] = {}

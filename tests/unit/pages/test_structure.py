@@ -19,7 +19,8 @@ from txnstore.core.transactions.model import Transaction
 
 ROOT = Path(__file__).parents[3]
 CODE, TESTS = ROOT / "txnstore", ROOT / "tests"
-STRUCTURE = ROOT / "docs" / "design" / "0008-house.md"
+INTERNALS = ROOT / "docs" / "internals"
+STRUCTURE = INTERNALS / "design" / "house.md"
 #: A file or a folder: `core/log/`, `upload.py`, `protocol/test_core_*.py`.
 PATH = re.compile(r"[\w.*/-]*(?:/|\.(?:py|md|rst|toml))")
 SYMBOL = re.compile(r"[A-Za-z_][\w.]*")
@@ -103,7 +104,8 @@ def test_structure_note_names_every_folder() -> None:
     assert here - {name.rstrip("/") for name in re.findall(r"\w+/", tree)} == set()
 
 
-PAGES = [*sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "docs" / "testing.md", ROOT / "docs" / "glossary.md"]
+NOTES = sorted([*(INTERNALS / "design").glob("*.md"), *(ROOT / "docs" / "design").glob("*.md")])
+PAGES = [*NOTES, INTERNALS / "testing.md", ROOT / "docs" / "glossary.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

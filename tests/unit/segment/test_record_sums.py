@@ -1,4 +1,4 @@
-"""The sums of records: what they do not depend on, and their definition in docs/format-writing.md."""
+"""The sums of records: what they do not depend on, and their definition in docs/internals/format-writing.md."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _value(value: Any, kind: pa.DataType, seed: int) -> int:
 
 
 def test_the_hash_of_a_record_is_as_defined() -> None:
-    """Section 5.1 of docs/format-writing.md, in plain Python."""
+    """Section 5.1 of docs/internals/format-writing.md, in plain Python."""
     expected = [
         _mix(sum(_value(row[field.name], field.type, _seed(field.name)) for field in SCHEMA) & _MASK) for row in ROWS
     ]

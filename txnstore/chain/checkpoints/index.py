@@ -2,7 +2,7 @@
 
 A checkpoint names the index files that together cover the entries up to its own. They are immutable and shared by
 checkpoints, so that a checkpoint costs what is new, and they are decoded only where a reader needs their batches. See
-docs/format.md and docs/design/0022-index.md.
+docs/format.md and docs/internals/design/history.md.
 
 The files of a checkpoint end at the *edges* of its number: the number without its last digits in base 8. So a file is
 merged into one of eight times as many entries as soon as these exist, and checkpoints of all processes share them.

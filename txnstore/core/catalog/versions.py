@@ -1,7 +1,7 @@
 """The version of a topic that rows were written with, or that a plan was made with, and the one that a chain has.
 
 A plan that replaces or deletes records rests on the columns and settings of its topic, and rows have the columns of
-theirs. See docs/design/0040-plans.md.
+theirs. See docs/internals/design/engines.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of classic groups, whose members a gateway keeps (``docs/design/0036-groups-of-gateways.md``).
+"""The rules of classic groups, whose members a gateway keeps (``docs/internals/design/groups.md``).
 
 The gateway runs Kafka's classic protocol in memory and stores each generation in one entry. A generation is stored only
 by a gateway that knows the one before it, so of two gateways that coordinate a group one loses. Offset commits are

@@ -10,7 +10,7 @@ from txnstore.core.groups.model import ClassicMember
 from txnstore.core.model import TopicPartition
 
 #: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
-#: caller knew. A command removes those that have not renewed their leases since (``docs/design/0009-time.md``).
+#: caller knew. A command removes those that have not renewed their leases since (``docs/internals/design/fences.md``).
 ExpiredMembers = tuple[tuple[str, int], ...]
 
 

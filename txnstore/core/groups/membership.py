@@ -5,7 +5,7 @@ computes new targets and raises the generation, which fences offset commits of m
 There is no barrier and no leader: a partition moves to its new owner when the old one has released it or has left; the
 other members continue to read. A lease has expired when another process has measured that it was not renewed for its
 whole length: a later command of the group names the newest renewal that this process knew, and has no effect on a
-member that has renewed its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
+member that has renewed its lease since (``groups.md``, ``fences.md`` in ``docs/internals/design``).
 """
 
 from __future__ import annotations

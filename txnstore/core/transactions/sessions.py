@@ -4,7 +4,7 @@ Before KIP-890 a client keeps its epoch from one transaction to the next, and nu
 transaction has an epoch of its own, which distinguishes late requests from new ones. The coordinator's record of such a
 client has both: ``epoch``, of the open or next transaction, and ``session_epoch``, which the client has. An end with
 ``session`` moves only the first one on; every other end and every init make an end of the session, and fence the client
-(``docs/design/0035-sessions.md``).
+(``docs/internals/design/fences.md``).
 
 Commands have the identity of the transaction. :func:`identity_in` looks it up when the request of a client arrives.
 """

@@ -1,6 +1,6 @@
 """Consumer groups of KIP-848: what a member asks, and what of it the gateway decides. No input or output.
 
-The chain assigns partitions and keeps members and their epochs (``docs/design/0036-groups-of-gateways.md``). A gateway
+The chain assigns partitions and keeps members and their epochs (``docs/internals/design/groups.md``). A gateway
 adds what it alone can know: when it heard of a member last, what it has sent it, and what the chain does not keep: its
 client, and its regular expression. All of this may be lost: a client sends it again when it changes its coordinator.
 The reference is Kafka's ``GroupMetadataManager``; where this differs, a comment says why.
