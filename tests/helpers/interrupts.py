@@ -6,7 +6,7 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 
@@ -30,13 +30,22 @@ def places(*functions: object) -> frozenset[CodeType]:
 class Interrupter:
     """Interrupts the calling thread before the ``n``-th line that it runs in ``functions`` (see :func:`places`).
 
+    Or in any function of ``modules``.
+
     Lines with ``with`` are no places: they are seen once more when the block has ended, where no signal can come. Nor
     are those with ``try``, and those with ``except`` with the first line after them: Python looks for signals after
     calls and jumps, and there is none before such a line.
     """
 
-    def __init__(self, functions: Iterable[CodeType], n: int, error: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        functions: Iterable[CodeType],
+        n: int,
+        error: BaseException | None = None,
+        modules: Iterable[ModuleType] = (),
+    ) -> None:
         self._functions = frozenset(functions)
+        self._files = {module.__file__ for module in modules}
         self._left, self._error = n, error or KeyboardInterrupt()
         self._handles: FrameType | None = None  # The frame that has just entered a handler.
         self.entered: set[CodeType] = set()
@@ -59,7 +68,7 @@ class Interrupter:
         return False
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code not in self._functions:
+        if frame.f_code not in self._functions and frame.f_code.co_filename not in self._files:
             return None if event == "call" else self._trace
         self.entered.add(frame.f_code)
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
@@ -75,22 +84,28 @@ class Interrupter:
 
 
 def everywhere(
-    functions: Iterable[CodeType], attempt: Callable[[Interrupter], bool], error: BaseException | None = None
+    functions: Iterable[CodeType],
+    attempt: Callable[[Interrupter], bool],
+    error: BaseException | None = None,
+    modules: Iterable[ModuleType] = (),
 ) -> Iterator[int]:
     """Run ``attempt`` with an interrupt at the first line, the second, … until it is not interrupted any more.
 
-    ``error`` is raised instead of a ``KeyboardInterrupt``.
+    The lines are those of ``functions``, and of all functions of ``modules``. ``error`` is raised instead of a
+    ``KeyboardInterrupt``.
 
     Raises:
-        AssertionError: The last attempt, which was not interrupted, did not run one of the functions: what the test
-            means to interrupt is elsewhere by now.
+        AssertionError: The last attempt, which was not interrupted, did not run one of the functions, or none of a
+            module: what the test means to interrupt is elsewhere by now.
     """
-    n, functions = 1, frozenset(functions)
+    n, functions, modules = 1, frozenset(functions), tuple(modules)
     while True:
-        interrupter = Interrupter(functions, n, error)
+        interrupter = Interrupter(functions, n, error, modules)
         if not attempt(interrupter):
             break
         yield n
         n += 1
+    files = {code.co_filename for code in interrupter.entered}
     missed = sorted(code.co_qualname for code in functions - interrupter.entered)
+    missed += [f"those of {module.__name__}" for module in modules if module.__file__ not in files]
     assert not missed, f"these functions were not run: {', '.join(missed)}"

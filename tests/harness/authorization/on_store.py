@@ -12,16 +12,16 @@ from tests.harness.differential.store_support import KAFKA_NAMES
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
+from tests.helpers.producers import state_name
 from txnstore import Consumer, Producer, Store, TopicPartition
 from txnstore.core.authorization.model import Acl
 from txnstore.core.groups.offsets import committed
 from txnstore.errors import AuthorizationError, TxnStoreError
-from txnstore.producer.transaction_state import ManagerState
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
 from txnstore.testing.clock import ManualClock
 
-_IN_ERROR = {ManagerState.ABORTABLE_ERROR, ManagerState.FATAL_ERROR}
+_IN_ERROR = {"ABORTABLE_ERROR", "FATAL_ERROR"}
 _MORE_NAMES = {
     "GroupNotFoundError": "GROUP_ID_NOT_FOUND",
     "GroupNotEmptyError": "NON_EMPTY_GROUP",
@@ -68,14 +68,14 @@ class OnStore:
         """The answer to an operation."""
         self.clock.advance(1)
         producer = self._producers.get(op.get("producer", ""))
-        failed = producer is not None and producer._manager.state in _IN_ERROR and op["op"] != "init"
+        failed = producer is not None and state_name(producer) in _IN_ERROR and op["op"] != "init"
         try:
             answer = {"error": None, "refused": []} | (getattr(self, f"op_{op['op']}")(op) or {})
         except TxnStoreError as error:
             answer = {"error": "IN_ERROR_STATE", "refused": []} if failed else _named(error)
         producer = self._producers.get(op.get("producer", ""))
         if producer is not None:
-            answer["state"] = producer._manager.state.name
+            answer["state"] = state_name(producer)
         return answer
 
     def op_acls(self, op: Op) -> None:

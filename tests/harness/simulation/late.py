@@ -8,6 +8,7 @@ from tests.harness.simulation.passing import PassingProducer
 from tests.harness.simulation.transacting import TIMEOUT_S, Known
 from tests.harness.simulation.world import SOURCE, Process, World
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import has_prepared, registration
 from txnstore.coordinator.copies import submit_copying_topics
 from txnstore.core.log.commands import Append
 from txnstore.core.model import TopicPartition
@@ -43,7 +44,7 @@ class Straggler(PassingProducer):
 
     def initialize(self, process: Process, transactional_id: str) -> Producer | None:
         producer = super().initialize(process, transactional_id)
-        if producer is not None and producer._manager.prepared is not None:
+        if producer is not None and has_prepared(producer):
             self._abort(process, producer, None)
         return producer
 
@@ -86,16 +87,12 @@ class Straggler(PassingProducer):
 
     def _registrations(self, process: Process, producer: Producer, *, named: bool) -> dict[int, Append]:
         """Upload all batches and add their partitions and groups; the commands that register them, by chain."""
-        sender, manager = producer._sender, producer._manager
-        sender.accumulator.seal_all()
-        sender.uploader.start(keep_last=True)
-        command = manager.append(sender._uploaded()).command
+        command = registration(producer)
         batches = tuple(batch if named else replace(batch, topic_id=None) for batch in command.batches)
         connection, identity = connection_of(process.store), command.producer
         parts = parts_of(replace(command, batches=batches), len(connection.chains))
         home = chain_of_producer(identity.producer_id)
         others = {chain: part for chain, part in parts.items() if chain != home}
-        manager.partitions_added()
         added, _ = connection.coordinator._add_and_append(identity, home, Part(), others)
         return {
             chain: Append(identity, part.batches, part.offsets, added=added if chain != home else None)

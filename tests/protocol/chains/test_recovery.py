@@ -14,6 +14,7 @@ import pytest
 from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import ids_of, partitions_of, process, shared_topic, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import upload_all
 from tests.helpers.recovering import CHAINS, PARTITIONS, T0, ended, name_and_group, outcome
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.invariants.check import check_view
@@ -247,10 +248,9 @@ def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore
     producer.begin_transaction()
     write_everywhere(producer, b"lost")
     partition = partitions_of(store, 0)[0]
-    producer._accumulator.seal_all()
-    for upload in producer._sender._uploaded():
-        if upload.batch.tp.partition == partition:
-            connection_of(process(bucket, clock)).submit(DropObjects((upload.registrable.segment.key,)))
+    for batch in upload_all(producer):
+        if batch.partition == partition:
+            connection_of(process(bucket, clock)).submit(DropObjects((batch.segment.key,)))
     with pytest.raises(UploadExpiredError):
         producer.commit_transaction()
     assert connection_of(process(bucket, clock)).view().transactions[ids_of(store, 1)].state is TxnState.ONGOING

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import set_epoch
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, sound, values
 from txnstore.chain.codec import Entry, content_hash, encode
@@ -110,4 +109,4 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
     )
     assert bench.inner.put_if_absent(keys.entry(chain.number, entry.sequence), encode(entry))
     assert chain.refresh().entry_hash == content_hash(encode(entry))
-    producer._manager._identity = replace(producer._manager.identity, epoch=epoch)
+    set_epoch(producer, epoch)

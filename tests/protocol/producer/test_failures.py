@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.producers import linger_loop, sender_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import GatedStore, new_store, values
 from txnstore import threads
@@ -279,9 +280,9 @@ def test_a_wrong_row_fails_alone(row: Any) -> None:
 def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
-    loop, done = producer._linger.loop, threading.Event()
+    loop, done = linger_loop(producer), threading.Event()
     producer.send("t", b"a", partition=0).add_done_callback(lambda _: done.set())
-    sender = weakref.ref(producer._sender)
+    sender = weakref.ref(sender_of(producer))
     del producer
     assert done.wait(240)
     while not loop.wait(0.01):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import txnstore
+from tests.helpers.producers import after_next_turn, locked, sender_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, another_process, entries, in_threads, new_store, rows, sound, values
 from txnstore.errors import (
@@ -24,7 +23,6 @@ from txnstore.errors import (
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
-from txnstore.threads import ForkLock
 
 #: These tests are about uploads, which small commits do without.
 pytestmark = pytest.mark.usefixtures("own_objects")
@@ -317,7 +315,7 @@ def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Sto
     producer = local.producer("id")
     producer.begin_transaction()
     future = producer.send("t", b"x", partition=0)
-    with producer._sender._turn.own, producer._manager.lock.own:
+    with locked(producer):
 
         def child() -> None:
             def use() -> None:
@@ -358,31 +356,15 @@ class _Refusing(GatedStore):
         super().put(key, data)
 
 
-class _Turn:
-    """A turn that says when it was given back."""
-
-    def __init__(self, inner: ForkLock, given_back: Callable[[], None]) -> None:
-        self._inner, self._given_back = inner, given_back
-
-    @property
-    @contextmanager
-    def own(self) -> Iterator[None]:
-        with self._inner.own:
-            yield
-        self._given_back()
-
-
 def test_flush_keeps_error_of_later_background_flush() -> None:
     """ERR-05: a flush raises the errors of its own batches; later failures are reported by later calls."""
     objects = _Refusing(MemoryStore())
     store = new_store(objects)
     producer = store.producer(linger=None)
-    sender, topic = producer._sender, "t"
-    turn = sender._turn
+    sender, topic = sender_of(producer), "t"
     with ThreadPoolExecutor(1) as pool:
 
         def another() -> None:
-            sender._turn = turn
             objects.refused = "topics/t/0/"
             producer.send(topic, b"lost", partition=0)
             producer.send(topic, b"good", partition=1)
@@ -390,7 +372,7 @@ def test_flush_keeps_error_of_later_background_flush() -> None:
             background[0][0].wait_for()
 
         background: list[Any] = []
-        sender._turn = _Turn(turn, another)  # type: ignore[assignment]
+        after_next_turn(producer, another)
         producer.flush()
         gate, flushing = background[0]
         gate.open()

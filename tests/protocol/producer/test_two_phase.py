@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, value_counts, write_everywhere
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import forget_end
 from tests.helpers.shell import GatedStore
 from txnstore import PreparedTxn
 from txnstore.core.groups.offsets import committed
@@ -24,7 +25,6 @@ from txnstore.errors import (
     TxnStoreError,
 )
 from txnstore.producer import Producer
-from txnstore.producer.transaction_state import ManagerState
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, no_faults, on
@@ -175,8 +175,7 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     store = process(bucket, clock)
     producer, name = prepared(store)
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
-    producer._manager._state = ManagerState.IN_TRANSACTION  # As if it had not heard of its own prepare.
-    producer._manager._set_takes_records()
+    forget_end(producer)
     write_everywhere(producer, b"zombie")
     with pytest.raises(TxnStoreError):
         producer.flush()

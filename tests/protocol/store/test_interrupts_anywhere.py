@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.keys import FixedRuntime
+from tests.helpers.producers import buffered
 from txnstore.chain.chain import Chain
 from txnstore.chain.group_commit import QueuedCommand
 from txnstore.chain.payload import Payload
@@ -17,46 +18,18 @@ from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
-from txnstore.producer import Producer
-from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import ProducerBatch
-from txnstore.producer.sender import Sender
-from txnstore.producer.sharing import grouped
-from txnstore.producer.transaction_manager import TransactionManager as Session
-from txnstore.producer.upload import Outcomes, Uploader
+from txnstore.producer import Producer, accumulator, batches, producer, sender, transaction_manager, upload
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.recent import RecentObjects
 from txnstore.store import Store, create_on
 from txnstore.threads import ForkLock
 
-SUBMITTING = places(
-    Sender._submit, Session.submitting, Session.acknowledged, Session.settled, Session.append, Session.numbered,
-    ProducerBatch.resolve, Outcomes.settled,
-    RecordAccumulator.forget, Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle,
-)  # fmt: skip
-ENDING = places(
-    Producer.commit_transaction, Sender.end, Sender._end, Sender._last_command, Outcomes.call_back,
-    Outcomes.failures_reported, Session.begin_end, Session.end, Session.ended, Session.end_reported, Session._move,
-)  # fmt: skip
-COMMITTING = SUBMITTING - places(Session.append) | ENDING | places(
-    Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, ProducerBatch.table,
-    RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
-    Uploader._take_unstarted, Uploader._deliver, Uploader._shared, grouped,
-)  # fmt: skip
-COMMITTING_INLINED = COMMITTING - places(Uploader._upload, Uploader._deliver, Uploader._shared) | places(
-    Uploader._inline, Uploader._encode_all, Uploader._encode, Payload.place, Payload.accepted, RecentObjects.keep,
-)  # fmt: skip
-ABORTING = ENDING - places(Producer.commit_transaction) | places(
-    Producer.abort_transaction, Sender._drop, Outcomes.fail_and_forget, Outcomes.fail, Session.drop_unsent,
-    RecordAccumulator.abandon, ProducerBatch.fail, Sender._submit, Chain.submit, Chain._commit, Claim.settle,
-)  # fmt: skip
-SENDING = SUBMITTING | places(
-    Producer.send, RecordAccumulator.send, RecordAccumulator._find, RecordAccumulator._batch, RecordAccumulator._seal,
-    RecordAccumulator.seal_all, RecordAccumulator.released, ProducerBatch.add_record, ProducerBatch._new_rows,
-    ProducerBatch.table, Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded,
-    Uploader.collect, Uploader.wait_for, Sender._register, Outcomes.call_back,
-)  # fmt: skip
+#: Where commands become entries.
+SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
+INLINED = places(Payload.place, Payload.accepted, RecentObjects.keep)
+#: The parts of a producer.
+MODULES = (producer, sender, transaction_manager, accumulator, batches, upload)
 
 
 def new_store() -> Store:
@@ -110,14 +83,14 @@ def test_commit_interrupted_anywhere_can_be_repeated(inlined: bool) -> None:
             producer = open_transaction(store)
             interrupted = interrupter.run(producer.commit_transaction)
             committed = repeat(producer.commit_transaction, producer) if interrupted else True
-            assert producer._sender.accumulator.buffered == 0
+            assert buffered(producer) == 0
             goes_on(store, producer)
             assert values(store) == ([b"a", b"b", b"c", b"z"] if committed else [b"z"])
             group = connection_of(store).view().groups.get("g")
             assert (group is not None and TopicPartition("t", 0) in group.offsets) == committed
             return interrupted
 
-    assert len(list(everywhere(COMMITTING_INLINED if inlined else COMMITTING, attempt))) > 100
+    assert len(list(everywhere(SUBMITTING | INLINED if inlined else SUBMITTING, attempt, modules=MODULES))) > 100
 
 
 @pytest.mark.slow
@@ -132,7 +105,7 @@ def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:
             assert values(store) == [b"z"]
             return interrupted
 
-    assert len(list(everywhere(ABORTING, attempt))) > 50
+    assert len(list(everywhere(places(Chain.submit, Chain._commit, Claim.settle), attempt, modules=MODULES))) > 50
 
 
 @pytest.mark.slow
@@ -159,7 +132,7 @@ def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or
             goes_on(store, producer)
             return interrupted
 
-    assert len(list(everywhere(SENDING, attempt))) > 100
+    assert len(list(everywhere(SUBMITTING, attempt, modules=MODULES))) > 100
 
 
 @pytest.mark.slow
@@ -205,7 +178,7 @@ def test_records_outside_a_transaction_that_were_interrupted_are_written_or_thei
             producer.close()
             return interrupted
 
-    assert len(list(everywhere(SENDING, attempt))) > 100
+    assert len(list(everywhere(SUBMITTING, attempt, modules=MODULES))) > 100
 
 
 @pytest.mark.slow
@@ -261,18 +234,7 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
             producer.close()
             return interrupted
 
-    assert (
-        len(
-            list(everywhere(places(Sender._submit, Session.submitting, Session.acknowledged, Session.settled), attempt))
-        )
-        > 5
-    )
-
-
-CLOSING = places(
-    Producer.close, Sender.close, Sender._abandon, Sender._drop, Session.close, RecordAccumulator.abandon,
-    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.call_back, ProducerBatch.fail, Sender._flush,
-)  # fmt: skip
+    assert len(list(everywhere((), attempt, modules=(sender, transaction_manager)))) > 5
 
 
 def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() -> None:
@@ -298,7 +260,7 @@ def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() ->
             assert interrupted or len(stored) == 4
             return interrupted
 
-    assert len(list(everywhere(CLOSING - places(Outcomes.fail, ProducerBatch.fail), attempt))) > 10
+    assert len(list(everywhere((), attempt, modules=MODULES))) > 10
 
 
 def test_an_unknown_place_is_refused() -> None:

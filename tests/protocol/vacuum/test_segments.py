@@ -23,6 +23,7 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import upload_all
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError, ReadOnlyError, UploadExpiredError
@@ -141,7 +142,7 @@ def test_recent_uploads_of_an_open_transaction_are_kept(store: Store, clock: Man
         producer.send("t", b"a", partition=0)
         producer.flush()
         producer.send("t", b"uploaded", partition=0)
-        producer._sender._uploaded()
+        upload_all(producer)
         assert len(segment_keys(store) - named_keys(store)) == 1
         clock.advance(HOUR_MS)
         report = store.vacuum()
@@ -304,7 +305,7 @@ def test_vacuumed_upload_is_refused_and_the_producer_can_retry(store: Store) -> 
     with store.producer("w", batch_bytes=1) as producer:
         producer.begin_transaction()
         producer.send("t", b"a", partition=0)
-        producer._sender._uploaded()
+        upload_all(producer)
         assert len(store.vacuum(0).deleted) == 1
         with pytest.raises(UploadExpiredError):
             producer.commit_transaction()

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from tests.helpers.producers import has_more, held, linger_loop, set_retry_pause, watch_tables
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, new_store, sound, values
 from txnstore.errors import (
@@ -18,7 +19,6 @@ from txnstore.errors import (
     StorageRefusedError,
     TransactionAbortedError,
 )
-from txnstore.producer import Producer
 from txnstore.producer.batches import RECORD_OVERHEAD
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
@@ -33,16 +33,6 @@ BATCH, BUFFER = 500, 2_000
 @pytest.fixture
 def gated() -> GatedStore:
     return GatedStore(MemoryStore())
-
-
-def held(producer: Producer) -> int:
-    """The bytes in open batches and in uploads that have not ended."""
-    accumulator = producer._accumulator
-    with producer._manager.lock.own:
-        open_bytes = sum(batch.bytes for batch in accumulator._open.values())
-        expected = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
-        assert expected == accumulator.buffered
-        return expected
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
@@ -100,15 +90,12 @@ def test_a_table_that_is_larger_than_the_buffer_goes_through_in_pieces() -> None
     producer = bench.store.producer("id", batch_bytes=4_000, buffer_bytes=20_000)
     producer.begin_transaction()
     most = 0
-    add = producer._accumulator.send_table
 
-    def watched(*args: object) -> object:
+    def watch() -> None:
         nonlocal most
-        parts = add(*args)  # type: ignore[arg-type]
         most = max(most, held(producer))
-        return parts
 
-    producer._accumulator.send_table = watched  # type: ignore[assignment,method-assign]
+    watch_tables(producer, watch)
     future = producer.send_table("t", table)
     producer.commit_transaction()
     assert most <= 1.6 * 20_000
@@ -212,7 +199,7 @@ def test_transaction_has_no_linger_by_default() -> None:
     producer = bench.store.producer("id")
     producer.begin_transaction()
     producer.send("t", b"x")
-    assert not producer._linger.loop.running()
+    assert not linger_loop(producer).running()
     producer.abort_transaction()
     done = threading.Event()
     with bench.store.producer("id", linger=0.001) as producer:
@@ -228,7 +215,7 @@ def test_lingering_record_is_written_after_storage_outage() -> None:
     """Without another send."""
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
-    producer._linger._again = 0.001
+    set_retry_pause(producer, 0.001)
     tried, done = threading.Semaphore(0), threading.Event()
     real = bench.inner.put_if_absent
 
@@ -260,7 +247,7 @@ def test_close_flushes_lingering_records_and_ends_thread() -> None:
     future = producer.send("t", b"x", partition=0)
     producer.close()
     assert future.result().offset == 0
-    assert producer._linger.loop.done()
+    assert linger_loop(producer).done()
 
 
 def test_close_of_transactional_producer_aborts_open_transaction() -> None:
@@ -293,15 +280,15 @@ def test_batch_abandoned_during_flush_of_another_thread_leaves_buffer(gated: Gat
         gate.open()
         assert isinstance(flushing.exception(timeout=240), InvalidTxnStateError)
     producer.abort_transaction()
-    assert held(producer) == producer._accumulator.buffered == 0
+    assert held(producer) == 0
 
 
 def test_records_wait_for_a_flush_in_open_batches_too() -> None:
     """The exit of the interpreter flushes until none is left."""
     producer = Bench().store.producer(linger=None)
-    waiting = [producer._sender.has_more]
+    waiting = [has_more(producer)]
     producer.send("t", b"x")
-    waiting.append(producer._sender.has_more)
+    waiting.append(has_more(producer))
     producer.flush()
-    waiting.append(producer._sender.has_more)
+    waiting.append(has_more(producer))
     assert waiting == [False, True, False]

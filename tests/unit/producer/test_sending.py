@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of
+from tests.helpers.producers import running_uploads
 from tests.helpers.producing import TYPED, Bench, read
 from tests.helpers.shell import (
     T0,
@@ -239,7 +240,7 @@ def test_uploads_that_end_in_another_order_are_registered_in_that_of_their_sends
     with store.producer(batch_bytes=1, linger=None) as producer:
         futures = [producer.send("t", b"%d" % number, partition=0) for number in range(5)]
         gate.wait_for()
-        uploads = [upload.task for upload in producer._accumulator.sealed if upload.task is not None]
+        uploads = running_uploads(producer)
         assert len(uploads) == 5
         ended = threading.Semaphore(0)
         for upload in uploads:

@@ -1,0 +1,139 @@
+"""What tests see and change of a producer beyond its public methods: the one place that names its private parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch
+from txnstore.producer import Producer
+from txnstore.producer.sender import Sender
+from txnstore.producer.transaction_state import ManagerState
+from txnstore.threads import ForkLock, Task
+
+
+def state_name(producer: Producer) -> str:
+    """The state, under Kafka's name."""
+    return repr(producer).rpartition(" ")[2].removesuffix(">")
+
+
+def sender_of(producer: Producer) -> Sender:
+    """The sender."""
+    return producer._sender
+
+
+def has_prepared(producer: Producer) -> bool:
+    """Whether it holds a prepared transaction."""
+    return producer._manager.prepared is not None
+
+
+def buffered(producer: Producer) -> int:
+    """The number of bytes by which a send decides whether the buffer is full."""
+    return producer._accumulator.buffered
+
+
+def held(producer: Producer) -> int:
+    """The bytes in open batches and in uploads that have not ended, counted one by one, as :func:`buffered` says."""
+    accumulator = producer._accumulator
+    with producer._manager.lock.own:
+        open_bytes = sum(batch.bytes for batch in accumulator._open.values())
+        expected = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
+        assert expected == accumulator.buffered
+        return expected
+
+
+def has_more(producer: Producer) -> bool:
+    """Whether records wait for a flush."""
+    return producer._sender.has_more
+
+
+def upload_all(producer: Producer) -> list[NewBatch]:
+    """Upload all batches, and register none."""
+    producer._accumulator.seal_all()
+    producer._uploader.start(keep_last=True)
+    return [upload.registrable for upload in producer._sender._uploaded()]
+
+
+def registration(producer: Producer) -> Append:
+    """Upload all batches; the command that registers them and the offsets, whose partitions the caller adds itself."""
+    producer._accumulator.seal_all()
+    producer._uploader.start(keep_last=True)
+    command = producer._manager.append(producer._sender._uploaded()).command
+    producer._manager.partitions_added()
+    return cast("Append", command)
+
+
+def running_uploads(producer: Producer) -> list[Task[Any]]:
+    """The uploads of batches that are not registered."""
+    tasks = [upload.task for upload in producer._accumulator.sealed if upload.task is not None]
+    return cast("list[Task[Any]]", tasks)
+
+
+def watch_tables(producer: Producer, watch: Callable[[], None]) -> None:
+    """Call ``watch`` after each piece of a sent table."""
+    add = producer._accumulator.send_table
+
+    def watched(*args: Any) -> Any:
+        parts = add(*args)
+        watch()
+        return parts
+
+    producer._accumulator.send_table = watched  # type: ignore[assignment,method-assign]
+
+
+def forget_end(producer: Producer) -> None:
+    """Continue with the open transaction, as if the producer did not know that it is prepared."""
+    producer._manager._state = ManagerState.IN_TRANSACTION
+    producer._manager._set_takes_records()
+
+
+def set_epoch(producer: Producer, epoch: int) -> None:
+    """Let the producer have another epoch."""
+    producer._manager._identity = replace(producer._manager.identity, epoch=epoch)
+
+
+def linger_loop(producer: Producer) -> Task[None]:
+    """The call that its thread runs."""
+    return producer._linger.loop
+
+
+def set_retry_pause(producer: Producer, seconds: float) -> None:
+    """The pause after a failed flush of the thread."""
+    producer._linger._again = seconds
+
+
+@contextmanager
+def locked(producer: Producer) -> Iterator[None]:
+    """Both locks of the producer are held."""
+    with ExitStack() as stack:
+        stack.enter_context(producer._sender._turn.own)
+        stack.enter_context(producer._manager.lock.own)
+        yield
+
+
+def after_next_turn(producer: Producer, call: Callable[[], None]) -> None:
+    """Call once after the next call that submits commands has released its lock, before it returns."""
+    turn = producer._sender._turn
+
+    def once() -> None:
+        producer._sender._turn = turn
+        call()
+
+    producer._sender._turn = _Turn(turn, once)  # type: ignore[assignment]
+
+
+class _Turn:
+    """A lock that says when it was released."""
+
+    def __init__(self, inner: ForkLock, released: Callable[[], None]) -> None:
+        self._inner, self._released = inner, released
+
+    @property
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        with self._inner.own:
+            yield
+        self._released()
