@@ -20,7 +20,7 @@ SEGMENTS, ROWS, KEYS = 100, 5_000, 150_000
 ROUNDS = 3
 #: The memory limit in bytes, and how many times as large the partition is.
 LIMIT, TIMES = 128 << 20, 4
-#: What a clean takes beyond its limit, in bytes, whatever the limit and the partition (docs/operations.md).
+#: What a clean takes beyond its limit, in bytes, whatever the limit and the partition (docs/howto/compaction.md).
 OVERHEAD = 64 << 20
 _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
