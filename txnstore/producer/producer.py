@@ -210,7 +210,7 @@ class Producer:
             manager.check_send()
         parts: list[TablePart] = []
         try:
-            for piece in accumulator.pieces(topic, data, partition):
+            for piece in accumulator.topics.pieces(topic, data, partition, max(1, accumulator.buffer_bytes // 2)):
                 if accumulator.buffered >= accumulator.buffer_bytes:
                     self._sender.make_room()
                 parts += accumulator.send_table(piece, partition)
@@ -261,7 +261,7 @@ class Producer:
             )
             for item in group_offsets.offsets:
                 check_offset(group_offsets.group, item)
-                self._accumulator.check_partition(item.topic, item.partition)
+                self._accumulator.topics.find(item.topic, write=False).check_number(item.partition)
             check_member(self._connection, group_offsets)
         except BaseException as error:
             self._sender.record_refused(error)

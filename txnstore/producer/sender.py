@@ -133,7 +133,7 @@ class Sender:
         if not until_room and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
-        accumulator.renew_catalog()
+        accumulator.topics.renew_catalog()
 
     def _check_timeout(self) -> None:
         """Fail a transaction that begins after its timeout: nothing of it is written."""
@@ -270,7 +270,7 @@ class Sender:
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
             self._register(uploads)  # The last batches go with the end, in one entry.
-        accumulator.renew_catalog()
+        accumulator.topics.renew_catalog()
         return manager.end(outcome, parts[-1] if parts else [])
 
     def prepare(self) -> PreparedTxn:

@@ -319,12 +319,12 @@ class Uploader:
     def _rows(self, upload: Upload) -> Rows:
         """The rows of a batch; raises what keeps one of them from being converted."""
         batch = upload.batch
-        table = batch.table(self._connection.runtime.clock(), self._accumulator.row_format(batch))
+        table = batch.table(self._connection.runtime.clock(), self._accumulator.topics.row_format(batch.writer))
         return batch.tp, table
 
     def _encode(self, uploads: Sequence[Upload], parts: Sequence[Rows], *, inlined: bool = False) -> EncodedRows:
         # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
-        chain_time = self._accumulator.catalog.now()
+        chain_time = self._accumulator.topics.catalog.now()
         return encode_rows(self._connection.runtime, uploads[0].batch.writer, parts, chain_time, inlined=inlined)
 
     def _upload(self, upload: Upload) -> None:
