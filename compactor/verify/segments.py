@@ -15,7 +15,7 @@ from txnstore.chain import keys
 from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.invariants.common import Violation
-from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.model import Segment
 from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
@@ -25,7 +25,7 @@ from txnstore.read.ranged import DAMAGE, HashedSegment, forget_footers, has_foot
 from txnstore.read.reader import PieceRows, Projection, Run, check_file, open_whole, pieces_of, unreadable
 from txnstore.runtime import Runtime
 from txnstore.segment.pieces import SegmentFile
-from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import forget
@@ -189,29 +189,9 @@ def _read_all(
 def _projection(topic: CatalogTopic) -> Projection | None:
     """All columns of a topic; None if they are not known: the check of the topics reports that."""
     try:
-        return _Verified(topic)
+        return Projection(topic)
     except CorruptionError:
         return None
-
-
-class _Verified(Projection):
-    """All columns of a topic; compares the partitions that merged segments store with those of the chain."""
-
-    def needs(self, batch: Batch) -> list[str]:
-        names = super().needs(batch)
-        return [*names, PARTITION_FIELD.name] if batch.segment.explicit_offsets else names
-
-    def fit(self, table: pa.Table, runs: Sequence[Run]) -> pa.Table:
-        if PARTITION_FIELD.name in table.column_names:
-            _check_partitions(table, runs[0].part)
-        return super().fit(table, runs)
-
-
-def _check_partitions(table: pa.Table, part: Slice) -> None:
-    stored = table.column(PARTITION_FIELD.name).to_numpy()
-    if (stored != part.tp.partition).any():
-        msg = f"segment {part.batch.segment.key} has rows of {part.tp} with another partition"
-        raise CorruptionError(msg)
 
 
 def _read(objects: ObjectStore, parts: Sequence[_Part], projection: Projection) -> list[Violation]:

@@ -98,7 +98,7 @@ class Projection:
             if column is not None and column not in names:
                 names.append(column)
         if explicit:
-            names.append(OFFSET_FIELD.name)
+            names += [PARTITION_FIELD.name, OFFSET_FIELD.name]
         return names
 
     def check_columns(self, segment: Segment, names: Collection[str]) -> None:
@@ -122,9 +122,9 @@ class Projection:
 
     def reads_ranges(self, part: Slice) -> bool:
         """Whether a slice is read by ranges of its segment, not whole."""
-        segment = part.batch.segment
-        own = 2 if segment.explicit_offsets else 0  # _offset and _timestamp
-        return reads_ranges(part, len(self.needs(part.batch)), len(self._everything) + own)
+        names = [name for name in self.needs(part.batch) if name != PARTITION_FIELD.name]  # Small, or not there.
+        own = 2 if part.batch.segment.explicit_offsets else 0  # _offset and _timestamp
+        return reads_ranges(part, len(names), len(self._everything) + own)
 
     def fetched_bytes(self, part: Slice) -> int:
         """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
@@ -145,7 +145,10 @@ class Projection:
 
         Raises:
             NewerSchemaError: A column has a wider type than in this version of the topic.
+            CorruptionError: The rows store another partition than the chain says.
         """
+        if PARTITION_FIELD.name in table.column_names:
+            _check_partitions(table.column(PARTITION_FIELD.name), runs)
         stored = table if table.schema.equals(self._target) else self._conform(table)
         arrays = [
             self._reserved(name, table, runs) if name in _RESERVED else stored.column(name) for name in self.columns
@@ -201,6 +204,16 @@ def _per_row(values: Sequence[int], runs: Sequence[Run]) -> int | np.ndarray:
 def _offsets(runs: Sequence[Run]) -> np.ndarray:
     """The offset of each row of runs without stored offsets."""
     return np.concatenate([np.arange(run.offset, run.offset + run.rows, dtype=np.int64) for run in runs])
+
+
+def _check_partitions(stored: pa.ChunkedArray, runs: Sequence[Run]) -> None:
+    """Compare the partitions that a merged segment stores with those of the chain."""
+    wrong = stored.to_numpy() != _per_row([run.part.tp.partition for run in runs], runs)
+    if wrong.any():
+        ends = np.cumsum([run.rows for run in runs])
+        part = runs[int(np.searchsorted(ends, wrong.argmax(), "right"))].part
+        msg = f"segment {part.batch.segment.key} has rows of {part.tp} with another partition"
+        raise CorruptionError(msg)
 
 
 def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> None:
@@ -432,14 +445,15 @@ def check_file(segment: Segment, file: SegmentFile) -> None:
     """Compare an open segment with its description in the chain.
 
     Raises:
-        CorruptionError: It has another number of rows, or no column of offsets.
+        CorruptionError: It has another number of rows, or no column of offsets or times.
     """
     if sum(file.rows) != segment.rows:
         msg = f"segment {segment.key} has {sum(file.rows)} rows; expected {segment.rows}"
         raise CorruptionError(msg)
-    if segment.explicit_offsets and OFFSET_FIELD.name not in file.columns:
-        msg = f"segment {segment.key} has no column {OFFSET_FIELD.name}, which every merged segment has"
-        raise CorruptionError(msg)
+    for field in (OFFSET_FIELD, TIMESTAMP_FIELD) if segment.explicit_offsets else ():
+        if field.name not in file.columns:
+            msg = f"segment {segment.key} has no column {field.name}, which every merged segment has"
+            raise CorruptionError(msg)
 
 
 def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.Table:

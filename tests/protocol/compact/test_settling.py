@@ -434,15 +434,17 @@ def test_a_segment_without_partitions_is_damage(store: Store, objects: MemorySto
     assert {each.subject for each in store.verify(deep=True).violations} == {key}
 
 
-def test_a_verification_compares_the_stored_partitions(store: Store, objects: MemoryStore) -> None:
+def test_a_scan_and_a_verification_compare_the_stored_partitions(store: Store, objects: MemoryStore) -> None:
     """SQL and Spark read them; other readers know them from the chain."""
     key = rewritten(
         store, objects, lambda table: table.set_column(0, "_partition", pa.nulls(len(table), pa.int32()).fill_null(1))
     )
-    assert len(rows(store)) == 4
+    message = f"segment {key} has rows of t-0 with another partition"
+    with pytest.raises(CorruptionError, match=message):
+        rows(store)
     (violation,) = store.verify(deep=True).violations
     assert violation.subject == key
-    assert violation.message == f"segment {key} has rows of t-0 with another partition"
+    assert violation.message == message
 
 
 # Races and failures ---------------------------------------------------------------------------------------------------

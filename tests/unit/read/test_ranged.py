@@ -27,7 +27,7 @@ from txnstore.read.shares import Share, read_share
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
 from txnstore.segment.codec import EncodedSegment, SegmentWriter, encode
-from txnstore.segment.schema import schema_to_text
+from txnstore.segment.schema import TIMESTAMP, schema_to_text
 from txnstore.sql.filesystem import segment_path
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -209,7 +209,10 @@ def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
 
 
 def test_offsets_of_another_type_are_damage(objects: CountingStore) -> None:
-    encoded = encode(pa.table({"_offset": ["a"] * ROWS, "c0": [b"x"] * ROWS}), row_group_rows=GROUP)
+    encoded = encode(
+        pa.table({"_offset": ["a"] * ROWS, "_timestamp": pa.nulls(ROWS, TIMESTAMP), "c0": [b"x"] * ROWS}),
+        row_group_rows=GROUP,
+    )
     part = stored(objects, encoded)
     merged = replace(part, batch=replace(part.batch, segment=replace(part.batch.segment, explicit_offsets=True)))
     for start in (100, 110):

@@ -21,6 +21,7 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection, open_slice, read_slice
 from txnstore.segment.codec import encode
 from txnstore.segment.pieces import open_segment
+from txnstore.segment.schema import TIMESTAMP
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
@@ -233,7 +234,8 @@ def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     """Gaps at both ends and over whole pieces; only the pieces that may hold an offset are decoded."""
     (part,) = _slices(store, 1)
     offsets = [3, 5, 9, 20, 21, 40]
-    table = pa.table({"_offset": offsets, "value": [b"%d" % offset for offset in offsets]})
+    columns = {"_offset": offsets, "_timestamp": pa.array(offsets, TIMESTAMP)}
+    table = pa.table({**columns, "value": [b"%d" % offset for offset in offsets]})
     merged = _with(store, encode(table, row_group_rows=2).data, part, rows=6, explicit_offsets=True)
     batch = replace(merged.batch, base_offset=0, limit=50, records=6)
     projection = Projection(stored_topic(store, "t"), ["_offset", "value"])

@@ -18,6 +18,7 @@ from txnstore.read.reader import Projection, read_slice
 from txnstore.read.shares import Share, read_share, share_count
 from txnstore.segment.blocks import BLOCK_BYTES
 from txnstore.segment.codec import encode
+from txnstore.segment.schema import TIMESTAMP
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 
@@ -35,7 +36,7 @@ def stored(
     numbers = np.random.default_rng(7)
     columns: dict[str, Any] = {"value": [b"%d:" % offset + numbers.bytes(width) for offset in offsets]}
     if merged:
-        columns["_offset"] = offsets
+        columns |= {"_offset": offsets, "_timestamp": pa.array(offsets, TIMESTAMP)}
     encoded = encode(pa.table(columns), row_group_rows=group)
     objects.put("segment", encoded.data)
     segment = encoded.segment("segment", explicit_offsets=merged)
