@@ -62,7 +62,6 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "docs/format/schemas/README",
             "docs/format/vectors/README",
             "docs/internals/testing",
-            "docs/defects",
             "docs/internals/conformance",
         ],
         "Project": ["CHANGELOG", "CONTRIBUTING"],
