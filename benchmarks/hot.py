@@ -103,7 +103,17 @@ def _committer(partitions: int, idle: int = 0) -> Callable[[], float]:
         decision = decide(begin_entry(state, state.timestamp + 1), command)
         events = [*decision.events]
         encode(
-            Entry.model_construct(sequence=number, entry_id="e", writer_id="w", timestamp=0, previous="", events=events)
+            Entry.model_construct(
+                sequence=number,
+                entry_id="e",
+                writer_id="w",
+                timestamp=0,
+                previous="",
+                payload=None,
+                requires=None,
+                principals=None,
+                events=events,
+            )
         )
         seconds = time.process_time() - begin
         state, producer = decision.state, decision.result.producer

@@ -220,8 +220,6 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _INERT_BY_NAME = {setting.name: setting for setting in INERT}
 #: The names of :data:`INERT`.
 INERT_NAMES = frozenset(_INERT_BY_NAME)
-#: Names of earlier releases, which topics may have.
-_BY_NAME["pack.bytes"] = _BY_NAME["segment.own.bytes"]
 
 
 @dataclass(frozen=True, slots=True)

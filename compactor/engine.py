@@ -52,7 +52,7 @@ class LocalEngine:
     def run(self, jobs: Iterable[tuple[K, Job[T]]]) -> Iterator[tuple[K, Callable[[], T]]]:
         """Yield the value of each job, and the call that executes it."""
         connection = self._connection
-        objects = connection.objects.with_read_cache()  # Other partitions have segments in the same entries and packs.
+        objects = connection.objects.with_read_cache()  # Other partitions have segments in the same entries.
         for value, job in jobs:
             yield value, partial(job, objects, connection.pool, connection.runtime)
 

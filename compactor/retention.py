@@ -161,8 +161,7 @@ def apply_retention(
     deletions: list[Deletion] = []
     for topic, config in limited:
         for tp, log in _logs(view, topic):
-            limits = config.retention_ms, config.retention_bytes
-            plan = plan_retention(log, *limits, now, append_time=config.append_time)
+            plan = plan_retention(log, config.retention_ms, config.retention_bytes, now)
             if plan.removed:
                 planned.append(_deleted(view, tp, plan.offset))
                 deletions.append(Deletion(tp, plan.offset, topic.topic_id, topic.version))

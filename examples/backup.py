@@ -33,7 +33,7 @@ def backup(
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
         store_id = store.store_id
-        # A segment is an object, or behind '#' a part of one: of an entry, or of a pack of format version 2.
+        # A segment is an object, or behind '#' a part of one: of an entry.
         objects = "select distinct split_part(key, '#', 1) from txn.segments where starts_with(key, 'topics/')"
         segments = [key for (key,) in store.sql(objects, snapshot=snapshot).fetchall()]
     stored = files.find(f"{root}/topics", detail=True) if segments else {}

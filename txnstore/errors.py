@@ -441,7 +441,7 @@ class UnsupportedFormatError(StoreError):
     """The store, or an object in it, has a format version that this release of txnstore does not support."""
 
     fatal = True
-    advice = "Upgrade txnstore."
+    advice = "Use a release of txnstore that supports it."
 
 
 class UnsafeStorageError(StoreError):

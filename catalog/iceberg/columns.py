@@ -75,13 +75,6 @@ class Columns:
         """The largest field id."""
         return max(number for _, number in self.ids())
 
-    @property
-    def has_current_ids(self) -> bool:
-        """Whether each field has the id that files have for it."""
-        return all(
-            number == (PARTITION_FIELD if path == (PARTITION_ID,) else field_id(path)) for path, number in self.ids()
-        )
-
     def ids(self) -> Iterator[tuple[_Path, int]]:
         """The id of each field by the names that lead to it, at all levels."""
         return _ids((), {"type": "struct", "fields": self.fields})

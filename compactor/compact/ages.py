@@ -1,4 +1,4 @@
-"""The times of batches, and which of them may become one batch without living longer than the retention allows."""
+"""Which batches may become one batch without living longer than the retention allows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,6 @@ from txnstore.core.log.visibility import Slice
 PERIODS = 8
 
 
-def newest(batch: Batch, config: TopicConfig) -> int:
-    """The time of the newest record in ms."""
-    return batch.time_range(append_time=config.append_time)[1]
-
-
-def oldest(batch: Batch, config: TopicConfig) -> int:
-    """The time of the oldest record in ms."""
-    return batch.time_range(append_time=config.append_time)[0]
-
-
 def period(batch: Batch, config: TopicConfig) -> int:
     """The number of the period with the newest record of a batch; the same for all without a retention by age.
 
@@ -31,7 +21,7 @@ def period(batch: Batch, config: TopicConfig) -> int:
     """
     if not config.deletes or config.retention_ms < 0:
         return 0
-    return newest(batch, config) // max(1, config.retention_ms // PERIODS)
+    return batch.max_timestamp // max(1, config.retention_ms // PERIODS)
 
 
 def by_period(sources: Iterable[Slice], config: TopicConfig) -> list[tuple[Slice, ...]]:

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.compactor.compact.ages import newest, oldest
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.visibility import Slice, aborted_batches, is_open
 from txnstore.core.model import TopicPartition
@@ -68,7 +67,7 @@ def first_uncleanable_offset(partition: Partition, config: TopicConfig, now: int
     """
     stable, lag = partition.last_stable_offset, config.min_compaction_lag_ms
     for batch in partition.batches.overlapping(partition.first_dirty_offset, stable):
-        if batch.limit > stable or (lag > 0 and newest(batch, config) > now - lag):
+        if batch.limit > stable or (lag > 0 and batch.max_timestamp > now - lag):
             return max(partition.first_dirty_offset, batch.base_offset)
     return stable
 
@@ -103,7 +102,7 @@ def plan_clean(
     ratio = dirty_bytes / total if total else 0.0
     plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
     plan = replace(plan, revision=partition.revision)
-    first = min((oldest(batch, config) for batch in dirty), default=now)
+    first = min((batch.min_timestamp for batch in dirty), default=now)
     overdue = first < now - config.max_compaction_lag_ms
     forced = force and bool(dirty or plan.has_expired_tombstones(now))
     return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
@@ -135,7 +134,7 @@ def plan_past_hw(
     is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
     for batch in partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark):
-        if lag > 0 and newest(batch, config) > now - lag:
+        if lag > 0 and batch.max_timestamp > now - lag:
             break
         if is_open(partition, batch):
             runs.append([])

@@ -199,10 +199,7 @@ def _transaction(
     if txn.started_at is None:
         return None
     age = f"is open since {duration(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
-    kept = (
-        f"the history from its entry {txn.first_entry:,} on" if txn.first_entry else "all that is left of the history"
-    )
-    held_back += f"; a vacuum keeps {kept}"
+    held_back += f"; a vacuum keeps the history from its entry {txn.first_entry:,} on"
     show = f"txnstore txn show {txn.transactional_id}"
     if txn.held != NO_PRODUCER:
         message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"

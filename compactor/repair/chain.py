@@ -40,7 +40,6 @@ class Survey:
         heads: The numbers of all checkpoints.
         index: The keys of all index files, with their last entries.
         boundaries: The last boundaries, and None for each one that is lost.
-        is_own: Whether the hint says that it is one of this store; those of older releases do not.
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
         begins: The entry of the last boundary, also of one that has lost its checkpoint: a vacuum may have deleted it
             and those before it.
@@ -55,7 +54,6 @@ class Survey:
     heads: frozenset[int]
     index: dict[str, int]
     boundaries: dict[int, BoundaryDocument | None]
-    is_own: bool = False
     conflict: str = ""
     begins: int = 0
     lost_head: int = 0
@@ -153,7 +151,6 @@ class ChainRepairs:
             heads=frozenset(heads),
             index={key: each[1] for key in sorted(listed) if (each := keys.index_range(key)) is not None},
             boundaries=boundaries,
-            is_own=bool(hint_document.store_id),
             conflict=conflict,
             begins=begins,
             lost_head=lost_head,
@@ -238,7 +235,7 @@ class ChainRepairs:
         data = read_if_there(self._objects, entry)
         if data is None:
             return "", f"it names {entry}, which does not exist"
-        if not hint.head_hash or entry_hash(data) == hint.head_hash:
+        if entry_hash(data) == hint.head_hash:
             return "", ""
         return f"it names {entry} with the hash {hint.head_hash}, and that has another one", ""
 
@@ -391,13 +388,12 @@ class ChainRepairs:
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
             yield Repair(key, damage, action, (*writes, hint(self.state)))
         elif survey.hinted:
-            # It is all that is left of the chain, or of another store: it is kept, as it may be what shows a loss.
+            # It is all that is left of the chain, and what shows the loss: it is kept.
             consequence = (
                 f"nothing is left of chain {self._chain}, so what was committed up to entry {survey.hinted} is lost: "
-                f"put {self._names.chain(self._chain)} back from a backup. If the chain was never used, because the "
-                f"hint is one of a store that was here before, delete {key}"
+                f"put {self._names.chain(self._chain)} back from a backup"
             )
-            yield Loss(key, damage, consequence, blocks=survey.is_own)
+            yield Loss(key, damage, consequence)
         else:
             yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
 

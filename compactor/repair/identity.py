@@ -89,7 +89,12 @@ def identify(connection: Connection, chains: int | None, chosen: str | None) -> 
         contents = contents or _contents(connection, ids)
         choices = tuple(item for item in contents if item.store_id == names.store_id)
         return Identified(None, None, Loss(keys.STORE, damage, consequence), contents, choices=choices)
-    document = StoreDocument(store_id=names.store_id, chains=count, created_at=_created_at(connection, names))
+    document = StoreDocument(
+        store_id=names.store_id,
+        chains=count,
+        created_at=_created_at(connection, names),
+        transaction_max_timeout_ms=MAX_TIMEOUT_MS,
+    )
     action = f"written again: store {names.store_id} with {counted(count, 'chain')}"
     # It is in no other object.
     action += f"; the largest timeout of transactions is {MAX_TIMEOUT_MS // 60_000} minutes, whatever it was before"

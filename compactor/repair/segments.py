@@ -18,7 +18,7 @@ _PAGE = 10_000
 
 
 def lost_segments(objects: ObjectStore, names: Keys, states: Sequence[State]) -> tuple[Loss, ...]:
-    """The lost segments, packs, and entries with inlined records that the states name, in order of their keys.
+    """The lost segments, and entries with inlined records that the states name, in order of their keys.
 
     A LIST for 1,000 objects, and for 1,000 entries from the first to the last with inlined records in use; no content
     is read. Only the sizes of objects in use are kept.

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TypeAlias
 
-from txnstore.chain import version2
 from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoints import checkpoint
 from txnstore.chain.checkpoints.index import Edge
-from txnstore.chain.codec import Entry, LatestDocument, reason
+from txnstore.chain.codec import Entry, reason
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
 from txnstore.compactor.verify.boundaries import read_boundaries, without_checkpoint
@@ -107,11 +106,9 @@ class ChainVerifier:
         self._edges: list[Edge] = []
         #: The entry of the last boundary: entries up to it may have been deleted.
         self._first = 0
-        self._hint = LatestDocument()
+        self._hint = checkpoint.NO_HINT
         #: The hashes of the entries that the hint names, by number, as far as they are not compared yet.
         self._hinted: dict[int, str] = {}
-        #: Whether an entry or a checkpoint of format version 2 was read.
-        self._older = False
         #: The checkpoints that name missing index files, with the message: damage only if no newer one is sound.
         self._incomplete: dict[int, str] = {}
 
@@ -198,10 +195,8 @@ class ChainVerifier:
         listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
         heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
         self._index = {key for key in listed if index_range(key) is not None}
-        indexed = {until for _, until in filter(None, map(index_range, self._index))}
-        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names; one that
-        # does not say which store it is of, from a store that was here before.
-        if hint > max(heads, default=0) and (self._hint.store_id or hint in indexed):
+        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names.
+        if hint > max(heads, default=0):
             message = f"it is missing, although {latest(self._chain)} names it"
             self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
         return heads
@@ -238,7 +233,7 @@ class ChainVerifier:
 
         Entries may have been deleted up to that of the last boundary only. What followed ``last`` is not known.
         """
-        newest = max(self._hint.sequence, self._hint.head) if self._hint.store_id else 0
+        newest = max(self._hint.sequence, self._hint.head)
         if newest > last:
             until = f" and all up to entry {newest}" if newest - 1 > last else ""
             message = f"the entry{until} is missing, although {latest(self._chain)} names entry {newest}"
@@ -290,7 +285,6 @@ class ChainVerifier:
             self._state = self._previous = None
             return
         self._compare_with_hint(sequence, digest)
-        self._older = self._older or entry.version <= version2.VERSION
         self._check_payload(key, entry, data)
         if entry.principals is not None:
             self._check_principals(key, entry, [events for _, events in entry.principals])
@@ -357,7 +351,6 @@ class ChainVerifier:
             return
         try:
             saved = checkpoint.read(self._keys, self._chain, sequence, requested)
-            self._older = self._older or saved.version <= version2.VERSION
             self._compare_with_hint(sequence, saved.state.entry_hash)  # Its entry may have been deleted.
             self._compare(key, saved.state)
         except (ObjectNotFoundError, CorruptionError) as error:
@@ -380,12 +373,10 @@ class ChainVerifier:
             checkpoint.decode_all(saved)
             self._state, self._previous = saved, saved.entry_hash
             return
-        folded = _with_first_entries_of(saved, self._state)
-        folded = _with_removals_of(saved, folded) if self._older else folded
-        if _equal(saved, folded):
+        if _equal(saved, self._state):
             self._state = saved
         else:
-            different = [item.name for item in fields(State) if _differs(saved, folded, item.name)]
+            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
             message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
 
@@ -398,26 +389,6 @@ class ChainVerifier:
         for sequence, message in self._incomplete.items():
             if sequence > self._newest_sound:
                 self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
-
-
-def _with_removals_of(saved: State, folded: State) -> State:
-    """The folded state with the removed and the announced objects of the saved one.
-
-    A head of version 2 has one list of both, so it and the fold of its entries know different ones to be announced, and
-    so do the states that follow from them. Either is right: no batch names any of these objects.
-    """
-    return replace(folded, released=saved.released, released_entries=saved.released_entries, dropped=saved.dropped)
-
-
-def _with_first_entries_of(saved: State, folded: State) -> State:
-    """The folded state without the first entries of open transactions that the saved one does not know.
-
-    A release that did not store them has written the checkpoint.
-    """
-    unknown = [name for name, txn in saved.transactions.items() if txn.started_at is not None and not txn.first_entry]
-    known = {name: txn for name in unknown if (txn := folded.transactions.get(name)) is not None}
-    changed = {name: replace(txn, first_entry=0) for name, txn in known.items()}
-    return replace(folded, transactions=folded.transactions.update(changed)) if changed else folded
 
 
 def _equal(saved: State, folded: State) -> bool:

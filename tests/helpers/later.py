@@ -35,7 +35,6 @@ def append_entry(
     last = list(objects.list(keys.entries(chain)))[-1].key
     before = objects.get(last)
     sequence = (keys.entry_sequence(last) or 0) + 1
-    requires = {"requires": {"read": list(read), "write": list(write)}} if read or write else {}
     document = {
         "version": FORMAT_VERSION,
         "sequence": sequence,
@@ -44,7 +43,8 @@ def append_entry(
         "timestamp": json.loads(line_of(before))["timestamp"] + 1,
         "previous": entry_hash(before),
         "payload": None,
-        **requires,
+        "requires": {"read": list(read), "write": list(write)} if read or write else None,
+        "principals": None,
         **members,
         "events": list(events),
     }

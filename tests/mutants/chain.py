@@ -200,7 +200,7 @@ CHAIN = (
     Mutant(
         "a process believes the hint of another store",
         hint_of_this_store,
-        '$document.store_id in ("", $keys.store_id)',
+        "$document.store_id == $keys.store_id",
         "True",
         mishaps=(),
         settings=_OPERATED,

@@ -31,6 +31,7 @@ from tests.helpers.keys import FixedRuntime
 from tests.helpers.later import append_entry, change
 from tests.helpers.later import text as later_text
 from tests.helpers.sessions import Gateway
+from txnstore.chain.codec import FORMAT_VERSION
 from txnstore.chain.keys import latest
 from txnstore.compactor.settle import settle
 from txnstore.core.authorization.model import Acl
@@ -868,7 +869,7 @@ def unusual(s: Story) -> None:
     s.step()
     # Who deletes a topic dies after the first step.
     by_hand.entry(there, {"type": "TopicClosed", "name": "open", "revision": 3})
-    lease = {"version": 3, "owner": "a-compactor", "duration_ms": 60_000, "partitions": [list(place)]}
+    lease = {"version": FORMAT_VERSION, "owner": "a-compactor", "duration_ms": 60_000, "partitions": [list(place)]}
     s.bucket.put(keys.KEYS.lease(1), later_text(lease))
     s.process().checkpoint()
     s.step(2 * _DAY_MS)

@@ -41,8 +41,7 @@ class TransactionDescription:
         epoch: The epoch of the current or next transaction.
         timeout_ms: Milliseconds after which any process may abort it (``transaction.timeout.ms``).
         started_at: When the open or decided transaction began; None if there is none.
-        first_entry: The entry of the chain in which that transaction began; None if there is none, or if it is not
-            known, because an older release has written the checkpoint.
+        first_entry: The entry of the chain in which that transaction began; None if there is none.
         updated_at: When its record last changed.
         prepared: Whether an external coordinator decides it, so that it has no timeout (KIP-939).
         partitions: The partitions that take part; once the outcome is decided, those that still lack the marker.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
-from txnstore.chain import version2
 from txnstore.chain.keys import CHAINS, entry_sequence, store_of
 from txnstore.core.authorization.changes import AUTHORIZATION
 from txnstore.core.commands import Command
@@ -35,12 +34,12 @@ from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import NO_FEATURES, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
-from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
+from txnstore.core.transactions.model import NO_TIMEOUT_MS
 from txnstore.core.transactions.sessions import SESSIONS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
-#: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
-FORMAT_VERSION = 3
+#: The only format version that this release writes and reads.
+FORMAT_VERSION = 4
 #: The features of the format that this release has. A chain may require others, of later releases.
 READ_FEATURES: frozenset[str] = frozenset()
 WRITE_FEATURES = frozenset((*AUTHORIZATION.write, *GROUPS.write, *SESSIONS.write))
@@ -55,8 +54,6 @@ _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-#: Names of members, or members with those of the objects in their lists, as pydantic takes them.
-Unwritten: TypeAlias = set[str] | dict[str, Any]
 #: Bytes that this library does not read are base64 in JSON, of the URL-safe alphabet, with its padding.
 OPAQUE = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -69,18 +66,9 @@ class Stored(BaseModel):
     version: int = FORMAT_VERSION
 
     @classmethod
-    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """The JSON of this version that a document of version 2 means."""
-        return document
-
-    @classmethod
     def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
         """The JSON without what only later releases know."""
         return document
-
-    def unwritten(self) -> Unwritten:
-        """The members that are not written, because they have their default: older documents lack them, too."""
-        return set()
 
 
 class StoreDocument(Stored):
@@ -90,12 +78,8 @@ class StoreDocument(Stored):
     store_id: str = Field(pattern="^[0-9a-f-]{36}$")
     chains: int = Field(ge=1, le=MAX_CHAINS)
     created_at: int
-    #: The largest timeout of a transaction. Written only where it is not the default, so that such a store is like one
-    #: of an earlier release, which refuses the member.
-    transaction_max_timeout_ms: int = Field(default=MAX_TIMEOUT_MS, ge=1, lt=NO_TIMEOUT_MS)
-
-    def unwritten(self) -> set[str]:
-        return {"transaction_max_timeout_ms"} if self.transaction_max_timeout_ms == MAX_TIMEOUT_MS else set()
+    #: The largest timeout of a transaction.
+    transaction_max_timeout_ms: int = Field(ge=1, lt=NO_TIMEOUT_MS)
 
 
 class LatestDocument(Stored):
@@ -104,18 +88,18 @@ class LatestDocument(Stored):
     Attributes:
         sequence: The entry of the checkpoint.
         boundary: The number of the last boundary that its writer knew, which is not after the checkpoint.
-        store_id: The store that it is of; empty in a hint of an older release, of which that is not known.
-        entry_hash: The hash of that entry's line; empty in a hint of an older release.
-        head: The newest entry that its writer knew, and knew to be durable; 0 in a hint of an older release.
-        head_hash: The hash of that entry's line; empty in a hint of an older release.
+        store_id: The store that it is of.
+        entry_hash: The hash of that entry's line.
+        head: The newest entry that its writer knew, and knew to be durable.
+        head_hash: The hash of that entry's line.
     """
 
-    sequence: Int64 = 0
-    boundary: Int64 = 0
-    store_id: str = ""
-    entry_hash: str = ""
-    head: Int64 = 0
-    head_hash: str = ""
+    sequence: Int64
+    boundary: Int64
+    store_id: str
+    entry_hash: str
+    head: Int64
+    head_hash: str
 
 
 class PayloadInfo(BaseModel):
@@ -142,7 +126,7 @@ class Entry(Stored):
         payload: The inlined segments before it; None without one.
         requires: The features of the format that the chain uses from this entry on; None: no others than before.
         principals: Who asked for the events, in a store that checks rights: each principal with its number of
-            consecutive events. Not written if it is None.
+            consecutive events; None: it does not check rights.
     """
 
     sequence: Int64
@@ -150,14 +134,10 @@ class Entry(Stored):
     writer_id: str
     timestamp: Int64
     previous: str
-    payload: PayloadInfo | None = None
-    requires: Features | None = None
-    principals: list[tuple[str, int]] | None = None
+    payload: PayloadInfo | None
+    requires: Features | None
+    principals: list[tuple[str, int]] | None
     events: list[AnyEvent]
-
-    @classmethod
-    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
-        return version2.entry(document)
 
     @classmethod
     def readable(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -169,9 +149,6 @@ class Entry(Stored):
                 for event in events
             ]
         return {**document, "events": events}
-
-    def unwritten(self) -> set[str]:
-        return {"principals"} if self.principals is None else set()
 
 
 M = TypeVar("M", bound=Stored)
@@ -240,7 +217,7 @@ def encode(document: Stored) -> bytes:
         if isinstance(document, Entry) and len(document.events) >= LONG:
             body = written_in_parts(document)
         else:
-            body = document.model_dump_json(exclude=document.unwritten(), warnings="error").encode()
+            body = document.model_dump_json(warnings="error").encode()
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         if "KeyboardInterrupt" in str(error):  # Pydantic reports an interrupt of a serializer as an error of its own.
             raise KeyboardInterrupt from error
@@ -251,7 +228,7 @@ def encode(document: Stored) -> bytes:
 
 def written_in_parts(entry: Entry) -> bytes:
     """The JSON of an entry; consecutive events of one class are written together."""
-    head = entry.model_dump_json(exclude={"events", *entry.unwritten()}, warnings="error").encode()
+    head = entry.model_dump_json(exclude={"events"}, warnings="error").encode()
     runs = [_writer_of(kind).to_json([*run], warnings="error") for kind, run in groupby(entry.events, type)]
     events = b",".join(memoryview(run)[1:-1] for run in runs)
     return b'%b,"events":[%b]}' % (head[:-1], events)
@@ -278,25 +255,23 @@ def decode(model: type[M], key: str, data: bytes) -> M:
 
     Raises:
         CorruptionError: The checksum does not match, or the document is invalid. All versions of the format have the
-            same checksum, so a damaged digit does not look like a newer version.
-        UnsupportedFormatError: A newer version of the format.
+            same checksum, so a damaged digit does not look like another version.
+        UnsupportedFormatError: Another version of the format.
     """
     body = data[:-_SUFFIX] + b"}"
     begin = _VERSION.match(data)
     version = int(begin[1]) if begin is not None else None
     if data != _sealed(body):
         damage = "altered" if data[-_SUFFIX:].startswith(_MARK) else "truncated or altered"
-        newer = f", or of format version {version}" if version is not None and version > FORMAT_VERSION else ""
-        msg = f"{key} is {damage}{newer}: its bytes do not match the checksum in it ({len(data)} bytes)"
+        other = f", or of format version {version}" if version not in (None, FORMAT_VERSION) else ""
+        msg = f"{key} is {damage}{other}: its bytes do not match the checksum in it ({len(data)} bytes)"
         raise CorruptionError(msg)
-    if version is not None and version > FORMAT_VERSION:
-        msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"
-        raise UnsupportedFormatError(msg)
     if version is None:
         raise CorruptionError(f"{key} is not a valid {model.__name__}: it does not begin with its version")
+    if version != FORMAT_VERSION:
+        msg = f"{key} has format version {version}; this txnstore reads version {FORMAT_VERSION}"
+        raise UnsupportedFormatError(msg)
     try:
-        if version < FORMAT_VERSION:  # Nothing in it is of a later release: all of it must be understood.
-            return model.model_validate_json(json.dumps(model.of_version_2(json.loads(body))))
         return _validated(model, key, body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
@@ -357,9 +332,7 @@ def check_features(name: str, required: Iterable[str], supported: Collection[str
     unknown = sorted(set(required).difference(supported))
     if unknown:
         features = f"the feature {unknown[0]}" if len(unknown) == 1 else f"the features {', '.join(unknown)}"
-        msg = (
-            f"to {verb} this store, a release of txnstore needs {features}, which {name} requires: use a newer release"
-        )
+        msg = f"to {verb} this store, a release of txnstore needs {features}, which {name} requires"
         raise UnsupportedFormatError(msg)
 
 

@@ -19,8 +19,8 @@ LATEST_CUT = f"{CUTS}latest.json"
 _DIGITS = 20
 #: The id of a store.
 _ID = re.compile("[0-9a-f-]{36}")
-#: The endings of the keys of objects with segments; format version 2 had ``pack``.
-_ENDINGS = ("parquet", "arrow", "pack")
+#: The endings of the keys of objects with segments.
+_ENDINGS = ("parquet", "arrow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Start(NamedTuple):
         window: The entries after it that were read, by number; None if those that were read are others.
         first_due: Without a hint, the answer to a request for the entry that the first checkpoint of a small state is
             of: if it exists, there should be a hint. None with a hint.
-        hint: The document of the hint; an empty one if it is of another store.
+        hint: The document of the hint; ``NO_HINT`` without one of this store.
     """
 
     saved: Saved | None
@@ -137,7 +137,7 @@ class Loader:
             return False
         hinted = start.hint
         newest = max(hinted.sequence, hinted.head)
-        if hinted.store_id and newest > state.sequence:
+        if newest > state.sequence:
             raise self._ends_before(state, f"{latest(self._number)} names entry {newest}")
         for sequence, digest in checkpoint.hinted_entries(hinted).items():
             if start.saved is None or start.saved.state.sequence < sequence:

@@ -78,7 +78,7 @@ def hints_of_others(objects: ObjectStore, store_id: str) -> dict[str, str]:
             document = decode(LatestDocument, item.key, objects.get(item.key))
         except (CorruptionError, UnsupportedFormatError, ObjectNotFoundError):
             continue  # Nothing is known of it.
-        if document.store_id not in ("", store_id):
+        if document.store_id != store_id:
             hints[item.key] = document.store_id
     return hints
 

@@ -105,8 +105,8 @@ class State:
     def journal_watermark(self) -> int:
         """The entry in which the earliest transaction began that is open or not completed; else the next entry.
 
-        As the last stable offset of a partition, it advances when the earliest transaction is completed. 0: an entry
-        that is not known. A look at each transactional id.
+        As the last stable offset of a partition, it advances when the earliest transaction is completed. A look at
+        each transactional id.
         """
         open_from = (txn.first_entry for txn in self.transactions.values() if txn.started_at is not None)
         return min(open_from, default=self.sequence + 1)

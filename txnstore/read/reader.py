@@ -84,7 +84,6 @@ class Projection:
         self.schema = pa.schema([everything.field(name) for name in self.columns])
         self._stored = [name for name in self.columns if name not in _RESERVED]
         self._target = pa.schema([self._everything.field(name) for name in self._stored])
-        self._append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
         self.time_column = "timestamp" if topic.schema is None else topic.timestamp
         self._constants: dict[str | int, Any] = {}
 
@@ -117,8 +116,7 @@ class Projection:
 
         None: they are all the same, because the topic has no such column, or took the time of the append.
         """
-        at_append = self._append_time if batch.timestamp_type is None else batch.timestamp_type == "LogAppendTime"
-        return None if at_append else self.time_column
+        return None if batch.timestamp_type == "LogAppendTime" else self.time_column
 
     def reads_ranges(self, part: Slice) -> bool:
         """Whether a slice is read by ranges of its segment, not whole."""
@@ -191,7 +189,7 @@ class Projection:
 
     def timestamp_range(self, part: Slice) -> tuple[int, int]:
         """The range of ``_timestamp`` in a slice, in milliseconds, both ends included, without reading it."""
-        return part.batch.time_range(append_time=self._append_time)
+        return part.batch.min_timestamp, part.batch.max_timestamp
 
 
 def _per_row(values: Sequence[int], runs: Sequence[Run]) -> int | np.ndarray:

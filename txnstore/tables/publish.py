@@ -356,8 +356,6 @@ class Publisher:
                 state = published.table(table)
                 if state.metadata.location != self._location.of(keys.table(topic.name).rstrip("/")):
                     return None  # The store was at another place, and this table has no rows whose location tells it.
-                if not state.metadata.columns.has_current_ids:
-                    return None  # An earlier release made the field ids otherwise.
                 self._states[topic.name] = state
             except CorruptionError as error:
                 extra = {"topic": topic.name, "error": str(error)}

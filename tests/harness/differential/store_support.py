@@ -127,6 +127,9 @@ def write_epoch(store: Store, objects: ObjectStore, transactional_id: str, epoch
         writer_id="differential",
         timestamp=max(now_ms, state.timestamp),
         previous=state.entry_hash,
+        payload=None,
+        requires=None,
+        principals=None,
         events=[event],
     )
     objects.put_if_absent(keys.entry(number, entry.sequence), encode(entry))

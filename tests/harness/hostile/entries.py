@@ -11,6 +11,7 @@ from tests.harness.corruption.worlds import world
 from tests.harness.hostile.schemas import schema_text
 from tests.harness.hostile.texts import value
 from tests.helpers import keys
+from txnstore.chain.codec import FORMAT_VERSION
 from txnstore.chain.payload import entry_hash, line_of
 
 
@@ -58,7 +59,18 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
     documents = [json.loads(line_of(objects[name])) for name in names]
     events = [event for document in documents for event in document["events"]]
     last: dict[str, Any] = (
-        documents[-1] if documents else {"sequence": 0, "timestamp": 1_700_000_000_000, "version": 1, "writer_id": "w"}
+        documents[-1]
+        if documents
+        else {
+            "version": FORMAT_VERSION,
+            "sequence": 0,
+            "entry_id": "e",
+            "writer_id": "w",
+            "timestamp": 1_700_000_000_000,
+            "payload": None,
+            "requires": None,
+            "principals": None,
+        }
     )
     entry = {
         **last,

@@ -256,7 +256,7 @@ def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:
     path = Path(cli.url.removeprefix("file://")) / "store.json"
     body = path.read_bytes()[: -codec._SUFFIX] + b"}"
     path.write_bytes(codec._sealed(re.sub(rb'"version":\d+', b'"version":99', body)))
-    assert "Upgrade txnstore" in _refused(cli, 1, "info")
+    assert "Use a release of txnstore that supports it." in _refused(cli, 1, "info")
 
 
 def test_a_damaged_entry_is_named(cli: Cli) -> None:

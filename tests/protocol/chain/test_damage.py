@@ -107,8 +107,8 @@ def test_invalid_event_is_reported(bucket: MemoryStore) -> None:
 
 def test_an_entry_of_a_newer_format_is_refused_and_named(bucket: MemoryStore) -> None:
     """COORD-07."""
-    change(bucket, ENTRIES, version=4, weather="fine")
-    with pytest.raises(UnsupportedFormatError, match=r"00006\.json has format version 4"), a_chain(bucket):
+    change(bucket, ENTRIES, version=5, weather="fine")
+    with pytest.raises(UnsupportedFormatError, match=r"00006\.json has format version 5"), a_chain(bucket):
         pass
 
 

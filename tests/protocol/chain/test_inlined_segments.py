@@ -326,21 +326,6 @@ def test_the_line_describes_the_payload(store: Store, objects: MemoryStore) -> N
     assert pa.ipc.open_stream(payload_of(data)).read_all()["value"].to_pylist() == [b"zero", b"one"]
 
 
-def test_an_entry_of_format_1_is_read(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
-    """A store that an older release has begun continues: its entries have no payload, and no member for it."""
-    first = keys.entry(0, 1)
-    old = json.loads(objects.get(first))
-    del old["payload"], old["checksum"]
-    from tests.helpers.damage import sealed
-
-    data = sealed(json.dumps({**old, "version": 1}, separators=(",", ":")).encode())
-    objects.put(first, data)
-    fresh = reopen(store, clock)
-    assert [topic.name for topic in fresh.topics()] == ["t"]
-    commit(fresh, [b"new"])
-    assert values(reopen(store, clock)) == [b"new"]
-
-
 @pytest.mark.parametrize("config", [{}, {"segment.format": "arrow"}])
 def test_sql_reads_inlined_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
     store.alter_topic("t", config=config)

@@ -12,7 +12,6 @@ from tests.harness.rounds import Rounds
 from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS
 from tests.helpers.connections import connection_of
-from tests.helpers.damage import sealed
 from tests.helpers.repairs import planned
 from tests.helpers.shell import a_chain, new_store, runtime, topic
 from txnstore.chain import tail
@@ -191,20 +190,15 @@ def test_a_hint_of_another_store_is_no_evidence_and_no_request() -> None:
     objects.delete([keys.latest(0)])
     state, without, rounds = _opened(objects)
     _store_hint = LatestDocument(
-        sequence=40, head=1_000_000, head_hash="1" * 64, entry_hash="2" * 64, store_id="0" * 8 + keys.STORE_ID[8:]
+        sequence=40,
+        boundary=0,
+        head=1_000_000,
+        head_hash="1" * 64,
+        entry_hash="2" * 64,
+        store_id="0" * 8 + keys.STORE_ID[8:],
     )
     objects.put(keys.latest(0), encode(_store_hint))
     assert _opened(objects) == (state, replace(without, bytes_in=ANY), rounds)
-
-
-@pytest.mark.parametrize("members", [{"head", "head_hash"}, {"head", "head_hash", "store_id", "entry_hash"}])
-def test_hints_of_older_releases_are_read(members: set[str]) -> None:
-    objects = _store(4, 40, 43)
-    body = _hint(objects).model_dump_json(exclude=members).encode()
-    objects.put(keys.latest(0), sealed(body))
-    state, counts, rounds = _opened(objects)
-    assert (state.sequence, rounds) == (47, 3)
-    assert counts.get <= 43 + 12
 
 
 def test_the_newest_entry_of_an_old_hint_is_deleted_by_now() -> None:

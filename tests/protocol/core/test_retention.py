@@ -257,16 +257,6 @@ def test_records_go_when_their_newest_is_too_old() -> None:
     assert planned(log, age=-1) == (0, 0)
 
 
-def test_the_time_of_an_append_counts_where_it_is_the_time_of_its_records() -> None:
-    """RET-03: ``LogAppendTime``, in a store of format version 2; a merged segment stores it for each record."""
-    log = log_of((1, 10, 100), (1, 10, 100))
-    first, second = (replace(batch, appended_at=900, timestamp_type=None) for batch in log.batches)
-    merged = replace(second, segment=replace(second.segment, explicit_offsets=True))
-    assert plan_retention(replace(log, batches=BatchList([first, merged])), 500, -1, 1_000).offset == 2
-    assert plan_retention(replace(log, batches=BatchList([first])), 500, -1, 1_000, append_time=True).offset == 0
-    assert plan_retention(replace(log, batches=BatchList([merged])), 500, -1, 1_000, append_time=True).offset == 2
-
-
 def test_the_first_young_batch_ends_the_deletion() -> None:
     """RET-03: a log is deleted from its head only."""
     assert planned(log_of((1, 10, 100), (1, 10, 900), (1, 10, 100)), age=500) == (1, 1)

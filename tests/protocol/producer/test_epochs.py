@@ -105,6 +105,9 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
         writer_id="by hand",
         timestamp=state.timestamp,
         previous=state.entry_hash,
+        payload=None,
+        requires=None,
+        principals=None,
         events=[granted],
     )
     assert bench.inner.put_if_absent(keys.entry(chain.number, entry.sequence), encode(entry))

@@ -14,8 +14,10 @@ from tests.helpers.chains import partitions_of
 from tests.helpers.compaction import DAY_MS, abort, begin, commit, new_store, reopen, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.damage import sealed
+from tests.helpers.documents import hint, store_document
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.chain.codec import LatestDocument, StoreDocument, encode
+from txnstore.chain.codec import encode
+from txnstore.chain.payload import entry_hash
 from txnstore.compactor import DoctorReport, Finding, Severity, doctor
 from txnstore.compactor.doctor.backlog import _MANY_SEGMENTS
 from txnstore.connection import Connection
@@ -253,7 +255,7 @@ def test_lost_or_damaged_identity_is_named_once(store: Store, objects: MemorySto
     """With the command that writes it again, which must be given the number of chains without a checkpoint."""
     objects.delete([keys.STORE]) if damage is None else objects.put(keys.STORE, damage)
     assert _bad(objects) == [("read", f"txnstore recover --identity {store.store_id} --chains N")]
-    objects.put(keys.STORE, encode(StoreDocument(store_id=store.store_id, chains=1, created_at=0)))
+    objects.put(keys.STORE, encode(store_document(store.store_id)))
     store.checkpoint()
     objects.delete([keys.STORE]) if damage is None else objects.put(keys.STORE, damage)
     assert _bad(objects) == [("read", "txnstore recover")]
@@ -263,7 +265,7 @@ def test_lost_or_damaged_identity_is_named_once(store: Store, objects: MemorySto
 def test_identity_of_another_store_has_the_command_that_chooses(store: Store, objects: MemoryStore) -> None:
     other, third = "018bcfe5-6800-7259-8652-237b4f65d4d9", "018bcfe5-6800-7259-8652-237b4f65d4da"
     store.checkpoint()
-    objects.put(keys.STORE, encode(StoreDocument(store_id=other, chains=1, created_at=0)))
+    objects.put(keys.STORE, encode(store_document(other)))
     assert _bad(objects) == [("opens", f"txnstore recover --identity {store.store_id}")]
     objects.put(f"chains/{third}/0000/entries/00000000000000000001.json", b"x")
     assert _bad(objects) == [("opens", "txnstore recover --dry-run")]
@@ -292,7 +294,7 @@ def test_hints_and_checkpoints_are_judged(store: Store, objects: MemoryStore, cl
     for damage, words in (
         (None, "is missing"),
         (b"garbage", "truncated or altered"),
-        (encode(LatestDocument(sequence=10**6)), "does not exist"),
+        (encode(hint(7, entry_hash(objects.get(keys.entry(0, 7))))), "does not exist"),
     ):
         objects.delete([keys.latest(0)]) if damage is None else objects.put(keys.latest(0), damage)
         finding = _finding(reopen(store, clock).doctor(), "hint")

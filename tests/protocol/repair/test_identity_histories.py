@@ -17,8 +17,9 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, commit, values
 from tests.helpers.connections import connection_of
+from tests.helpers.documents import store_document
 from tests.helpers.repairs import bytes_of
-from txnstore.chain.codec import LatestDocument, StoreDocument, decode, encode
+from txnstore.chain.codec import LatestDocument, decode, encode
 from txnstore.chain.keys import Keys
 from txnstore.chain.traces import first_segment, stores
 from txnstore.compactor import plan_repairs, repair, vacuum
@@ -112,10 +113,11 @@ class World:
 
     def named(self, store_id: str) -> set[str]:
         """The segments that a store names whose chains are here, whatever ``store.json`` says."""
-        document = StoreDocument(store_id=store_id, chains=1, created_at=0)
         try:
             with open_on(
-                PlannedObjects(self.root, [(keys.STORE, encode(document))]), read_only=True, runtime=self.runtime()
+                PlannedObjects(self.root, [(keys.STORE, encode(store_document(store_id)))]),
+                read_only=True,
+                runtime=self.runtime(),
             ) as store:
                 return named_keys(connection_of(store).view())
         except CorruptionError:

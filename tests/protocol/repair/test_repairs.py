@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers import keys
+from tests.helpers import keys, later
 from tests.helpers.compaction import commit, new_store, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.damage import sealed
+from tests.helpers.documents import hint
 from tests.helpers.repairs import RECORDS, bytes_of, checkpoints, planned, repaired, sample_objects
 from txnstore.chain.checkpoints import checkpoint
-from txnstore.chain.codec import LatestDocument, encode
+from txnstore.chain.codec import encode
 from txnstore.compactor import RepairPlan, plan_repairs, repair
 from txnstore.connection import Connection
 from txnstore.core.state import State
@@ -56,13 +57,13 @@ def test_sound_store_needs_no_repair_and_nothing_is_written(objects: MemoryStore
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [None, b"", b"garbage", encode(LatestDocument(sequence=3))])
+@pytest.mark.parametrize("damage", [None, b"", b"garbage", encode(hint(3))])
 def test_hint_is_rebuilt(objects: MemoryStore, clock: ManualClock, damage: bytes | None) -> None:
     """Lost, emptied, garbage, and the name of a checkpoint that never was."""
-    sound, hint = bytes_of(objects), keys.latest(0)
-    objects.delete([hint]) if damage is None else objects.put(hint, damage)
+    sound, key = bytes_of(objects), keys.latest(0)
+    objects.delete([key]) if damage is None else objects.put(key, damage)
     plan = repaired(objects, clock)
-    assert hint in {item.key for item in plan.repairs}
+    assert key in {item.key for item in plan.repairs}
     assert plan.lost == ()
     if damage is None or not damage.startswith(b"{"):
         assert bytes_of(objects) == sound
@@ -71,7 +72,7 @@ def test_hint_is_rebuilt(objects: MemoryStore, clock: ManualClock, damage: bytes
 def test_hint_of_the_future_shows_entries_that_may_be_lost(objects: MemoryStore, clock: ManualClock) -> None:
     """It was written after the entry that it names: the bucket was rolled back, or the entries are lost."""
     sound = bytes_of(objects)
-    objects.put(keys.latest(0), encode(LatestDocument(sequence=10**6)))
+    objects.put(keys.latest(0), encode(hint(10**6)))
     plan = planned(objects, clock)
     (loss,) = plan.lost
     assert plan.opens
@@ -356,8 +357,8 @@ def test_a_hint_to_an_older_checkpoint_than_one_that_is_written_again_is_written
 @pytest.mark.parametrize("boundary", [2, 5_000, 2**63 - 1, 2**70])
 def test_a_hint_to_a_boundary_that_cannot_be_is_wrong(objects: MemoryStore, clock: ManualClock, boundary: int) -> None:
     """And costs no request for each number before it."""
-    body = b'{"version":2,"sequence":128,"boundary":%d}' % boundary
-    objects.put(keys.latest(0), sealed(body))
+    members = json.loads(objects.get(keys.latest(0))) | {"boundary": boundary}
+    objects.put(keys.latest(0), later.text(members))
     counting = CountingStore(objects, log=True)
     plan = plan_repairs(Connection(counting, read_only=True, runtime=runtime(clock)))
     assert len(counting.log) < 200

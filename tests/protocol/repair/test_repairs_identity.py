@@ -10,6 +10,7 @@ from tests.helpers import keys
 from tests.helpers.compaction import commit, new_store, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.damage import sealed
+from tests.helpers.documents import store_document
 from tests.helpers.repairs import planned, repaired, sample_objects
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.codec import StoreDocument, decode, encode
@@ -110,7 +111,7 @@ def test_document_of_another_store_is_not_said_to_be_missing(clock: ManualClock)
     objects = MemoryStore(clock=clock)
     store = new_store(clock, objects, chains=1)
     store.create_topic("t")
-    objects.put(keys.STORE, encode(StoreDocument(store_id=ANOTHER, chains=1, created_at=0)))
+    objects.put(keys.STORE, encode(store_document(ANOTHER)))
     (loss,) = planned(objects, clock, identity=store.store_id).lost
     assert loss.damage == f"it names the store {ANOTHER}"
     assert "--chains" in loss.consequence

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.helpers.connections import connection_of
+from tests.helpers.documents import hint
 from tests.helpers.keys import CHAINS, KEYS, STORE, STORE_ID, latest
 from tests.helpers.shell import ONE_CHAIN, runtime
-from txnstore.chain.codec import LatestDocument, encode
+from txnstore.chain.codec import encode
 from txnstore.chain.identity import CONFIRM_MS
 from txnstore.compactor.foreign import foreign_pages
 from txnstore.errors import StorageError, StoreNotFoundError, UnsoundStoreError
@@ -266,7 +267,7 @@ def test_hint_of_the_old_store_costs_a_list_at_most(
     new = replaced(bucket, clock)
     new.create_topic("kept")
     new.checkpoint()
-    bucket.put(latest(0), encode(LatestDocument(sequence=6400)))
+    bucket.put(latest(0), encode(hint(6400, store_id=old.store_id)))
     with open_on(bucket, runtime=runtime(clock)) as again:
         assert names(again) == ["kept"]
         assert again.verify(deep=True).ok

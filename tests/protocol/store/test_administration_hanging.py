@@ -55,6 +55,9 @@ def write(store: Store, number: int, state: State, event: Event) -> None:
         writer_id="forged",
         timestamp=connection_of(store).runtime.clock(),
         previous=state.entry_hash,
+        payload=None,
+        requires=None,
+        principals=None,
         events=[event],
     )
     assert connection_of(store).objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))

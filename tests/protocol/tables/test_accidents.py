@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.compaction import HOUR_MS, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.tables import EngineObjects, another, newest, published, scanned, state_of, table_rows
-from txnstore.catalog.iceberg.columns import Columns, check_columns, table_columns
+from txnstore.catalog.iceberg.columns import check_columns, table_columns
 from txnstore.catalog.iceberg.location import location_of
 from txnstore.chain import keys
 from txnstore.chain.codec import encode
@@ -291,16 +291,6 @@ def test_a_publisher_that_lives_through_a_restore_publishes_nothing_lost(
     with pytest.raises(CorruptionError, match="is missing, but this process has read entry"):
         store.tables.sync()
     assert newest(later).number == cut
-
-
-def test_tables_with_the_field_ids_of_an_earlier_release_are_rebuilt(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Columns, "has_current_ids", False)
-    later = another(store, clock)
-    assert {change.topic for change in later.tables.sync().changes if change.rebuilt} == {"t", "u"}
-    monkeypatch.undo()
-    assert another(store, clock).tables.sync().changes == ()
 
 
 def test_all_tables_and_one_that_does_not_exist_are_refused(store: Store) -> None:

@@ -113,7 +113,7 @@ def test_store_with_an_unknown_read_feature_does_not_open(
         key = [each.key for each in bucket.list(keys.checkpoints(chains - 1)) if each.key.endswith("head.json")][-1]
         change(bucket, key, requires={"read": [FEATURE], "write": []})
         says = f"{SAYS}{key} requires"
-    with refused(bucket, UnsupportedFormatError, says, "use a newer release"):
+    with refused(bucket, UnsupportedFormatError, says):
         reopened(bucket, clock)
     with refused(bucket, UnsupportedFormatError, says):
         reopened(bucket, clock, read_only=True)

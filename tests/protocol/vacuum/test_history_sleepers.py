@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import keys
+from tests.helpers import documents, keys
 from tests.helpers.compaction import DAY_MS, HOUR_MS, commit, new_store, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.history import DAYS, Suspending, boundaries, numbers, pass_days
 from tests.helpers.repairs import checkpoints
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain.boundary import LEASE_MS
-from txnstore.chain.codec import LatestDocument, encode
+from txnstore.chain.codec import encode
 from txnstore.compactor import plan_repairs, repair
 from txnstore.connection import Connection
 from txnstore.errors import (
@@ -275,12 +275,13 @@ def test_a_store_without_a_checkpoint_is_damaged_and_not_empty(
     """Also if a checkpoint of before the boundary is left, or comes back."""
     old = store.checkpoint()
     saved = {item.key: objects.get(item.key) for item in objects.list(keys.checkpoints(0))}
+    digest = connection_of(store).chain.state.entry_hash
     pass_days(store, clock)
     objects.delete([item.key for item in objects.list(keys.checkpoints(0))])
     if hint == "none":
         objects.delete([keys.latest(0)])
     elif hint == "newest":
-        objects.put(keys.latest(0), encode(LatestDocument(sequence=old, boundary=len(boundaries(objects)))))
+        objects.put(keys.latest(0), encode(documents.hint(old, digest, boundary=len(boundaries(objects)))))
         for key, data in saved.items():
             objects.put(key, data)
     before = numbers(objects)

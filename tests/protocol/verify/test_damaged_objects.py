@@ -15,6 +15,12 @@ from tests.helpers.connections import connection_of
 from tests.helpers.later import append_entry
 from tests.helpers.refusals import refused, sample_bucket
 from tests.helpers.shell import T0, another_process, runtime, sound
+from txnstore.chain.boundary import BoundaryDocument
+from txnstore.chain.codec import FORMAT_VERSION, encode
+from txnstore.compactor.doctor.doctor import doctor
+from txnstore.compactor.repair.repair import plan_repairs
+from txnstore.compactor.verify.verify import verify
+from txnstore.connection import Connection
 from txnstore.errors import (
     CorruptionError,
     UnsupportedFormatError,
@@ -45,28 +51,66 @@ def resealed(document: dict[str, Any]) -> bytes:
     return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-# Newer formats --------------------------------------------------------------------------------------------------------
+# Other formats --------------------------------------------------------------------------------------------------------
 
 
-def newer(bucket: MemoryStore, key: str) -> None:
-    bucket.put(key, resealed({**json.loads(bucket.get(key)), "version": 4, "colour": "red"}))
+VERSIONS = pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+
+
+def of_version(version: int, bucket: MemoryStore, key: str) -> None:
+    payload, _, line = bucket.get(key).rpartition(b"\n")
+    line = resealed({**json.loads(line), "version": version, "colour": "red"})
+    bucket.put(key, payload + b"\n" + line if payload else line)
 
 
 def last_entry(bucket: MemoryStore) -> str:
     return [item.key for item in bucket.list(keys.entries(0))][-1]
 
 
-@pytest.mark.parametrize("which", ["store.json", "hint", "entry", "checkpoint"])
-def test_a_newer_format_version(bucket: MemoryStore, which: str) -> None:
+@VERSIONS
+@pytest.mark.parametrize("which", ["store.json", "hint", "entry", "boundary", "index", "checkpoint"])
+def test_an_object_of_another_format_version_is_refused(bucket: MemoryStore, which: str, version: int) -> None:
+    """Also by what examines or repairs a store: it names the object, and writes nothing."""
     key = {
         "store.json": keys.STORE,
         "hint": keys.latest(0),
         "entry": last_entry(bucket),
+        "boundary": keys.boundary(0, 1),
+        "index": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith(".index")),
         "checkpoint": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")),
     }[which]
-    newer(bucket, key)
-    with refused(bucket, UnsupportedFormatError, f"{key} has format version 4; this txnstore reads up to 3"):
-        open_on(bucket)
+    if which == "boundary":
+        boundary = BoundaryDocument(sequence=1, timestamp=0, modified_ms=0)
+        bucket.put(key, encode(boundary))
+    of_version(version, bucket, key)
+    says = f"{key} has format version {version}; this txnstore reads version {FORMAT_VERSION}"
+    for call in (
+        lambda: open_on(bucket),
+        lambda: plan_repairs(Connection(bucket)),
+        lambda: verify(Connection(bucket, read_only=True)),
+    ):
+        with refused(bucket, UnsupportedFormatError, says):
+            call()
+    before = {item.key: bucket.get(item.key) for item in bucket.list("")}
+    assert says in " ".join(item.message for item in doctor(Connection(bucket, read_only=True)).findings)
+    assert {item.key: bucket.get(item.key) for item in bucket.list("")} == before
+
+
+@VERSIONS
+def test_a_store_of_another_format_version_without_its_identity_is_not_repaired(
+    bucket: MemoryStore, version: int
+) -> None:
+    """``recover`` would write a ``store.json`` of this version beside it."""
+    for item in bucket.list("chains/"):
+        if not item.key.startswith("chains/latest/"):
+            of_version(version, bucket, item.key)
+    bucket.delete([keys.STORE])
+    for chains in (None, 1):
+        with refused(bucket, UnsupportedFormatError, f"has format version {version}"):
+            plan_repairs(Connection(bucket), chains)
+    bucket.delete([item.key for item in bucket.list(keys.checkpoints(0))])
+    with refused(bucket, UnsupportedFormatError, f"has format version {version}"):
+        plan_repairs(Connection(bucket), 1)
 
 
 def test_entry_of_a_newer_format_while_the_store_is_open(bucket: MemoryStore, store: Store) -> None:
@@ -74,7 +118,7 @@ def test_entry_of_a_newer_format_while_the_store_is_open(bucket: MemoryStore, st
     with another_process(store, bucket) as other:
         other.create_topic("u")
     key = last_entry(bucket)
-    newer(bucket, key)
+    of_version(FORMAT_VERSION + 1, bucket, key)
     for call in (store.topics, lambda: store.create_topic("v"), lambda: store.producer("id")):
         with refused(bucket, UnsupportedFormatError, key):
             call()

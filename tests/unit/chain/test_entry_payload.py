@@ -108,7 +108,17 @@ def _naming(kind: str, segments: list[Segment]) -> bytes:
         else [SegmentsReplaced(topic="t", partition=0, removed=[0], added=batches)]
     )
     return encode_entry(
-        Entry(sequence=7, entry_id="e", writer_id="w", timestamp=1, previous="", payload=None, events=events)
+        Entry(
+            sequence=7,
+            entry_id="e",
+            writer_id="w",
+            timestamp=1,
+            previous="",
+            payload=None,
+            requires=None,
+            principals=None,
+            events=events,
+        )
     )
 
 

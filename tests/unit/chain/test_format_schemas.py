@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.damage import sealed
 from tests.pages import schemas, vectors
-from txnstore.chain.codec import decode, encode
+from txnstore.chain.codec import FORMAT_VERSION, decode, encode
 from txnstore.chain.payload import line_of
 from txnstore.compactor.compact.lease import LeaseDocument
 from txnstore.core.model import TopicPartition
@@ -77,7 +77,7 @@ def test_schemas_refuse_what_the_codec_refuses(name: str) -> None:
         for changed in (*_changes(document), {**document, "another": {"member": 1}}):
             valid = check.is_valid({**changed, "checksum": "0" * 64})
             try:
-                decode(model, "key", sealed(json.dumps({"version": 3, **changed}).encode()))
+                decode(model, "key", sealed(json.dumps({"version": FORMAT_VERSION, **changed}).encode()))
             except CorruptionError:
                 assert not valid, changed
                 refused += 1

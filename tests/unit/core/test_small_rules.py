@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import keys as names
-from txnstore.chain.checkpoints.document import PartitionDocument
 from txnstore.consumer import GroupMetadata
 from txnstore.core.log.model import Segment
-from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError, StorageError, StorageRefusedError
 from txnstore.sql.local import is_intact
 from txnstore.storage.os_errors import map_os_error
@@ -23,14 +21,9 @@ def test_metadata_of_a_consumer_that_is_no_member_has_kafkas_values() -> None:
     assert (metadata.generation, metadata.member_id, metadata.instance_id) == (-1, "", None)
 
 
-def test_partition_of_an_older_checkpoint_was_never_cleaned() -> None:
-    document = PartitionDocument(TopicPartition("t", 0), 0, 0, {}, {}, [])
-    assert (document.clean_until, document.revision) == (0, 0)
-
-
 def test_only_a_range_of_an_entry_is_an_inlined_segment() -> None:
-    entry, pack = names.entry(0, 7), "topics/t/0/018bcfe5-8311-7417-8ac5-c9472b1defda.pack"
-    ranges = [Segment(key, "arrow_stream", 1, "", 1, first_byte=0) for key in (entry, pack)]
+    entry, shared = names.entry(0, 7), "topics/t/0/018bcfe5-8311-7417-8ac5-c9472b1defda.parquet"
+    ranges = [Segment(key, "arrow_stream", 1, "", 1, first_byte=0) for key in (entry, shared)]
     assert [(segment.is_range, segment.inlined) for segment in ranges] == [(True, True), (True, False)]
     whole = Segment("topics/t/0/a.parquet", "parquet", 1, "", 1)
     assert (whole.is_range, whole.inlined, whole.key) == (False, False, whole.object)

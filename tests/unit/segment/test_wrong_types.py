@@ -86,7 +86,15 @@ def broken(of: Any, path: str = "") -> Iterator[tuple[str, object, Any]]:
 
 def entry(event: Any, count: int = 1) -> Entry:
     return Entry.model_construct(
-        sequence=1, entry_id="id", writer_id="writer", timestamp=1, previous="", events=[event] * count
+        sequence=1,
+        entry_id="id",
+        writer_id="writer",
+        timestamp=1,
+        previous="",
+        payload=None,
+        requires=None,
+        principals=None,
+        events=[event] * count,
     )
 
 

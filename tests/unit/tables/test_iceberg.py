@@ -178,8 +178,6 @@ def test_columns_keep_their_ids_whatever_comes_and_goes_around_them() -> None:
     assert len({number for _, number in second.ids()}) == 3 + 2 + 3 + 1
     assert [field["name"] for field in second.fields][:3] == ["_partition_id", "_offset", "_timestamp"]
     assert second.last_id == max(number for _, number in second.ids()) < 2**30 + 11
-    assert second.has_current_ids
-    assert not Columns((*leading_columns().fields, {"id": 11, "name": "a", "type": "int"})).has_current_ids
 
 
 def test_columns_with_the_same_id_are_refused() -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
 from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, edge_numbers, encode_file
-from txnstore.chain.codec import FORMAT_VERSION, LatestDocument, decode, encode, reason
+from txnstore.chain.codec import LatestDocument, decode, encode, reason
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, index_range, latest
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.model import sorted_items
@@ -33,14 +33,15 @@ _MAX_INTERVAL_SHIFT = 4
 #: The number of complete checkpoints that a vacuum keeps regardless of their age; a repair reads as many, and the
 #: history of a chain begins at one of them or before.
 KEPT_CHECKPOINTS = 2
+#: Stands for a hint that is missing, or of no use: it names nothing.
+NO_HINT = LatestDocument(sequence=0, boundary=0, store_id="", entry_hash="", head=0, head_hash="")
 
 
 class Saved(NamedTuple):
-    """A checkpoint that was read: its state, its edges, from that before entry 1 to its own, and its format version."""
+    """A checkpoint that was read: its state, and its edges, from that before entry 1 to its own."""
 
     state: State
     edges: list[Edge]
-    version: int = FORMAT_VERSION
 
 
 def interval(state: State, every: int) -> int:
@@ -116,32 +117,24 @@ def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
 
 
 def decode_hint(keys: Keys, chain: int, hint: bytes | None) -> LatestDocument:
-    """The document of a hint; an empty one, of sequence number 0, if there is no readable hint of this store."""
+    """The document of a hint; :data:`NO_HINT` if there is no readable hint of this store."""
     if hint is None:
-        return LatestDocument()
+        return NO_HINT
     try:
         return hint_of_this_store(keys, decode(LatestDocument, latest(chain), hint))
     except CorruptionError as error:
         _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
-        return LatestDocument()
+        return NO_HINT
 
 
 def hint_of_this_store(keys: Keys, document: LatestDocument) -> LatestDocument:
-    """The hint, or an empty one if it is of another store, which had this root before or whose files were copied here.
-
-    A hint of an older release does not say which store it is of, and is used: what it names is looked for among the
-    objects of this store.
-    """
-    return document if document.store_id in ("", keys.store_id) else LatestDocument()
+    """The hint; :data:`NO_HINT` for one of another store, which had this root before or whose files were copied."""
+    return document if document.store_id == keys.store_id else NO_HINT
 
 
 def hinted_entries(hint: LatestDocument) -> dict[int, str]:
-    """The entries that were there when the hint was written, each with the hash of its line.
-
-    None in a hint of an older release, which does not say which store it is of.
-    """
-    named = {hint.sequence: hint.entry_hash, hint.head: hint.head_hash}
-    return {number: digest for number, digest in named.items() if digest} if hint.store_id else {}
+    """The entries that were there when the hint was written, each with the hash of its line."""
+    return {hint.sequence: hint.entry_hash, hint.head: hint.head_hash} if hint is not NO_HINT else {}
 
 
 def hint_mismatch(keys: Keys, hint: LatestDocument, state: State) -> str:
@@ -243,7 +236,7 @@ def _saved(document: HeadDocument, edges: list[Edge], key: str) -> Saved:
         raise CorruptionError(f"{key} does not hold a state: {reason(error)}") from error
     if missing is not None:
         raise CorruptionError(f"{key} does not hold a state: {missing}")
-    return Saved(state, edges, document.version)
+    return Saved(state, edges)
 
 
 def decode_all(state: State) -> None:

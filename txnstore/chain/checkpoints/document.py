@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import Field
-
-from txnstore.chain import version2
-from txnstore.chain.codec import Int64, Stored, Unwritten
+from txnstore.chain.codec import Int64, Stored
 from txnstore.core.authorization.model import Acl, Mode
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
 from txnstore.core.catalog.model import CatalogTopic, alike
@@ -16,8 +13,6 @@ from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState, SessionWindow
 from txnstore.core.model import (
-    NO_FEATURES,
-    NO_PRODUCER,
     EntrySpan,
     Features,
     Fence,
@@ -42,9 +37,9 @@ class PartitionDocument:
     producers: dict[int, ProducerState]
     open_txns: dict[int, int]
     aborted: list[AbortedTxn]
-    clean_until: int = 0
-    revision: int = 0
-    session_windows: dict[int, SessionWindow] = field(default_factory=dict)
+    clean_until: int
+    revision: int
+    session_windows: dict[int, SessionWindow]
 
 
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
@@ -70,8 +65,8 @@ class TransactionDocument:
     started_at: int | None
     updated_at: int
     versions: dict[str, int]
-    session_epoch: int = NO_PRODUCER
-    first_entry: int = 0
+    session_epoch: int
+    first_entry: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,34 +121,13 @@ class HeadDocument(Stored):
     seen: dict[int, int]
     deleted: dict[str, int]
     fences: dict[int, Fence]
-    requires: Features = NO_FEATURES
-    authorization: AuthorizationDocument | None = None
+    requires: Features
+    authorization: AuthorizationDocument | None
     #: What gateways have stored of classic groups, by name of the group.
-    generations: dict[str, ClassicGeneration] = Field(default_factory=dict)
+    generations: dict[str, ClassicGeneration]
     #: The epochs of the members of groups of the kind ``consumer``, by name of the group.
-    epochs: dict[str, dict[str, int]] = Field(default_factory=dict)
+    epochs: dict[str, dict[str, int]]
     index: list[Int64]
-
-    def unwritten(self) -> Unwritten:
-        """Nor what no feature of the store has made."""
-        members: dict[str, Any] = {}
-        for name in ("authorization", "generations", "epochs"):
-            if not getattr(self, name):
-                members[name] = True
-        if not any(item.session_windows for item in self.partitions):
-            members["partitions"] = {"__all__": {"session_windows"}}
-        unused = set[str]()
-        if all(item.session_epoch == NO_PRODUCER for item in self.transactions):
-            unused.add("session_epoch")
-        if not any(item.first_entry for item in self.transactions):
-            unused.add("first_entry")
-        if unused:
-            members["transactions"] = {"__all__": unused}
-        return members
-
-    @classmethod
-    def of_version_2(cls, document: dict[str, Any]) -> dict[str, Any]:
-        return version2.head(document)
 
 
 D = TypeVar(

@@ -18,7 +18,6 @@ from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from txnstore.chain import version2
 from txnstore.chain.codec import Int64, Stored, check_places, content_hash, decode, encode, reason
 from txnstore.chain.payload import line_of, with_payload
 from txnstore.core.log.batches import BatchList
@@ -231,11 +230,10 @@ class _Rows:
         key: The key of the file.
         data: The bytes of its Parquet file.
         number: The number of rows.
-        version: The version of the format that the file has.
     """
 
-    def __init__(self, key: str, data: memoryview, number: int, version: int) -> None:
-        self._key, self._data, self._number, self._version = key, data, number, version
+    def __init__(self, key: str, data: memoryview, number: int) -> None:
+        self._key, self._data, self._number = key, data, number
         self._metadata: pq.FileMetaData | None = None
 
     def decode(self, group: int) -> list[Batch]:
@@ -248,8 +246,7 @@ class _Rows:
             table = file.read_row_group(group, use_threads=False)
             if table.num_rows != min(_ROW_GROUP, self._number - group * _ROW_GROUP):
                 raise ValueError(f"row group {group} has {table.num_rows} rows")
-            of_version_2 = self._version <= version2.VERSION
-            columns = _of_version_2(table) if of_version_2 else table.select(_COLUMNS).to_pydict()
+            columns = table.select(_COLUMNS).to_pydict()
             segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
             check_places(self._key, segments)
             rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
@@ -261,16 +258,6 @@ class _Rows:
             raise CorruptionError(msg) from error
 
 
-def _of_version_2(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns of a row group of an index file of format version 2."""
-    columns: dict[str, list[Any]] = table.to_pydict()
-    places = [version2.place_of(key) for key in columns.pop("key")]
-    columns["object"] = [object_key for object_key, _ in places]
-    columns["first_byte"] = [first_byte for _, first_byte in places]
-    columns["timestamp_type"] = [None] * len(places)
-    return columns
-
-
 class IndexFile:
     """An index file that was read; its batches are decoded when they are needed.
 
@@ -280,7 +267,7 @@ class IndexFile:
 
     Raises:
         CorruptionError: The bytes are altered.
-        UnsupportedFormatError: A newer version of the format.
+        UnsupportedFormatError: Another version of the format.
     """
 
     def __init__(self, key: str, data: bytes) -> None:
@@ -294,7 +281,7 @@ class IndexFile:
         self._data = data
         #: The batches of a row group. It holds no reference to this object: a cycle would keep the bytes for long.
         number = sum(item.rows for item in self.document.partitions)
-        self.group = lru_cache(_CACHED_GROUPS)(_Rows(key, rows, number, self.document.version).decode)
+        self.group = lru_cache(_CACHED_GROUPS)(_Rows(key, rows, number).decode)
 
     def __reduce__(self) -> tuple[type[IndexFile], tuple[str, bytes]]:
         return IndexFile, (self.key, self._data)

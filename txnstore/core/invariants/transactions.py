@@ -18,8 +18,8 @@ def transactions_well_formed(state: State) -> Iterator[str]:
     for txn in transactions_of(state):
         where = f"transactional id {txn.transactional_id!r}"
         if txn.state is TxnState.ONGOING:
-            if txn.started_at is None:
-                yield f"{where} is ONGOING, but has no start time"
+            if txn.started_at is None or not txn.first_entry:
+                yield f"{where} is ONGOING, but has no start"
         elif txn.state in DECIDED:
             if chains_of(txn, state.chains) <= {state.chain}:
                 yield f"{where} is {txn.state.name}, but no other chain takes part"

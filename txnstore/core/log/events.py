@@ -39,7 +39,7 @@ class BatchesAppended:
     producer_id: int
     epoch: int
     transactional: bool
-    timestamp_type: TimestampType | None
+    timestamp_type: TimestampType
     batches: list[AppendedRows]
 
     def placed(self, appended_at: int) -> Iterator[tuple[TopicPartition, Batch]]:

@@ -82,7 +82,7 @@ class Batch:
     Covers the offsets ``[base_offset, limit)`` with ``records`` records: fewer than offsets only after a compaction.
     Timestamps are in ms. A merged batch has no producer. ``delete_horizon``: the earliest time at which a clean may
     remove a tombstone of it; None if it has no tombstone that a clean has read. ``timestamp_type``: where the event
-    times of its rows come from, decided when it was appended; None in format version 2, which left that to the topic.
+    times of its rows come from, decided when it was appended.
     """
 
     base_offset: int
@@ -98,7 +98,7 @@ class Batch:
     transactional: bool = False
     appended_at: int = 0
     delete_horizon: int | None = None
-    timestamp_type: TimestampType | None = "CreateTime"
+    timestamp_type: TimestampType = "CreateTime"
 
     @property
     def alone(self) -> bool:
@@ -109,16 +109,6 @@ class Batch:
     def shared(self) -> bool:
         """Whether its object may have other batches, also of other partitions."""
         return self.segment.is_range or not (self.alone or self.segment.explicit_offsets)
-
-    def time_range(self, *, append_time: bool) -> tuple[int, int]:
-        """The smallest and the largest event time of its rows, in ms.
-
-        ``append_time``: whether the topic has ``message.timestamp.type=LogAppendTime`` now, which counts for a batch of
-        format version 2 that no compaction has written.
-        """
-        if self.timestamp_type is None and append_time and not self.segment.explicit_offsets:
-            return self.appended_at, self.appended_at
-        return self.min_timestamp, self.max_timestamp
 
     @property
     def size(self) -> int:

@@ -141,9 +141,7 @@ class RetentionPlan:
     removed: tuple[Batch, ...] = ()
 
 
-def plan_retention(
-    partition: Partition, retention_ms: int, retention_bytes: int, now: int, *, append_time: bool = False
-) -> RetentionPlan:
+def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int, now: int) -> RetentionPlan:
     """Plan what the retention of a topic deletes: whole batches from the head of the log, below the LSO (RET-03).
 
     Kafka's rules, for batches in the place of its segments: a batch is too old if its newest record is more than
@@ -155,12 +153,11 @@ def plan_retention(
         retention_ms: The age of records in ms; -1: no limit.
         retention_bytes: The size of the partition in bytes; -1: no limit.
         now: The present time in ms.
-        append_time: The time of a record is that of its append (``message.timestamp.type=LogAppendTime``).
     """
     removed: list[Batch] = []
     surplus = sum(batch.size for batch in partition.batches) - retention_bytes if retention_bytes >= 0 else -1
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
-        old = 0 <= retention_ms < now - batch.time_range(append_time=append_time)[1]
+        old = 0 <= retention_ms < now - batch.max_timestamp
         if not (old or batch.size <= surplus):
             break
         removed.append(batch)

@@ -62,8 +62,7 @@ class Transaction:
         topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
             under its name has another id.
         started_at: The time at which the open transaction began.
-        first_entry: The entry in which the open or decided transaction began; 0 if there is none, or if it is not
-            known: a release that did not store it has written the checkpoint.
+        first_entry: The entry in which the open or decided transaction began; 0 if there is none.
         updated_at: The time of the last change.
         versions: The last committed version of each scope of an idempotent job.
         session_epoch: The epoch that the client has, if it is not ``epoch``: a client of transactions v1 keeps one for
