@@ -251,7 +251,7 @@ class ChainRepairs:
         base = newest.state if newest is not None else first_state(self._chain, self._chains)
         self._edges.begin_with(newest.edges if newest is not None else ())
         if (base.chain, base.chains) != (self._chain, self._chains):
-            head = self._names.checkpoint_head(self._chain, base.sequence)
+            head = self._names.checkpoint_state(self._chain, base.sequence)
             is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
             yield Loss(head, is_of, f"{keys.STORE} belongs to another store: put the right one back")
             return
@@ -331,13 +331,13 @@ class ChainRepairs:
             "head.json and the index files that it names, from an older version in the bucket or from a backup"
         )
         damage = f"no checkpoint of entry {begins} or a later one can be read"
-        return Loss(self._names.checkpoint_head(self._chain, begins), damage, consequence)
+        return Loss(self._names.checkpoint_state(self._chain, begins), damage, consequence)
 
     def _checkpoints(
         self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
         for number in sorted(damaged):
-            head, exists = self._names.checkpoint_head(self._chain, number), number in survey.heads
+            head, exists = self._names.checkpoint_state(self._chain, number), number in survey.heads
             damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
             if number in rebuilt:
                 action = f"written again from the entries up to {number}"

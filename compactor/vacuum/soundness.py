@@ -91,7 +91,7 @@ def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Un
             yield Unsound(names.boundary(chain, number), "it is missing or damaged")
     for number, saved in survey.saved.items():
         if saved is None and number in survey.heads and not (survey.leftover and number == survey.hinted):
-            yield Unsound(names.checkpoint_head(chain, number), "it cannot be read: it or its index is damaged")
+            yield Unsound(names.checkpoint_state(chain, number), "it cannot be read: it or its index is damaged")
     if survey.conflict:
         yield Unsound(keys.latest(chain), survey.conflict)
     first = max((each.sequence for each in survey.boundaries.values() if each is not None), default=0)

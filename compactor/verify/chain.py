@@ -198,7 +198,7 @@ class ChainVerifier:
         # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names.
         if hint > max(heads, default=0):
             message = f"it is missing, although {latest(self._chain)} names it"
-            self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
+            self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, hint), message)
         return heads
 
     def _entries(self) -> set[int]:
@@ -343,7 +343,7 @@ class ChainVerifier:
 
     def _check_checkpoint(self, sequence: int) -> None:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
-        key = self._keys.checkpoint_head(self._chain, sequence)
+        key = self._keys.checkpoint_state(self._chain, sequence)
         self._findings.checkpoints += 1
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence, self._edges)
         if requested is None:
@@ -388,7 +388,7 @@ class ChainVerifier:
         """
         for sequence, message in self._incomplete.items():
             if sequence > self._newest_sound:
-                self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
+                self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, sequence), message)
 
 
 def _equal(saved: State, folded: State) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
-from txnstore.chain.checkpoints.document import HeadDocument
+from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.keys import Keys
 from txnstore.chain.traces import no_document, other_store
@@ -214,7 +214,7 @@ def _existing_chains(connection: Connection) -> tuple[Keys, int]:
         if keys.checkpoint_sequence(key) is None:
             continue
         try:
-            return names, decode(HeadDocument, key, connection.objects.get(key)).chains
+            return names, decode(StateDocument, key, connection.objects.get(key)).chains
         except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
             continue
     return names, max((number for key in chain_keys if (number := keys.chain_number(key)) is not None), default=0) + 1

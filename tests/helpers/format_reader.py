@@ -90,7 +90,7 @@ class State:
     entry_hash: str = ""
     timestamp: int = 0
     next_producer_id: int = 0
-    next_offset_position: int = 0
+    next_commit_position: int = 0
     topics: dict[str, Json] = field(default_factory=dict)
     partitions: dict[Tp, Json] = field(default_factory=dict)
     transactions: dict[str, Json] = field(default_factory=dict)
@@ -140,8 +140,7 @@ def new_group() -> Json:
 def batch_of(document: Json) -> Json:
     """A batch with all its members: those that may be missing have their defaults."""
     segment = {"explicit_offsets": False, "footer_size": None, "footer_sha256": None, "first_byte": None}
-    optional = {"delete_horizon": None, "timestamp_type": "CreateTime"}
-    return {**optional, **document, "segment": {**segment, **document["segment"]}}
+    return {"delete_horizon": None, **document, "segment": {**segment, **document["segment"]}}
 
 
 # Section 3: events that readers need ----------------------------------------------------------------------------------
@@ -241,17 +240,17 @@ def _offsets_committed(state: State, event: Json) -> None:
     for item in event["offsets"]:
         offsets[item["topic"], item["partition"]] = {
             "value": {name: item[name] for name in ("offset", "metadata", "leader_epoch")},
-            "position": state.next_offset_position,
+            "position": state.next_commit_position,
             "committed_at": state.timestamp,
             "topic_id": item["topic_id"],
         }
-        state.next_offset_position += 1
+        state.next_commit_position += 1
     if event["member_id"] in group["members"]:
         group["members"][event["member_id"]]["seen_at"] = state.timestamp
 
 
-@needed(READERS, "TxnPrepared")
-def _txn_prepared(state: State, event: Json) -> None:
+@needed(READERS, "TxnDecided")
+def _txn_decided(state: State, event: Json) -> None:
     state.decided[event["producer_id"]] = event["outcome"]
     txn = state.transactions.get(event["transactional_id"])
     if txn is not None:  # A reader that folds only what readers need has no transactions.
@@ -422,8 +421,8 @@ def _joined(state: State, event: Json) -> None:
         txn["topic_ids"][name] = sorted({*txn["topic_ids"].get(name, []), topic_id})
 
 
-@needed(WRITERS, "TxnHeld")
-def _txn_held(state: State, event: Json) -> None:
+@needed(WRITERS, "TxnPrepared")
+def _txn_prepared(state: State, event: Json) -> None:
     if state.is_foreign(event["producer_id"]):
         raise_fence(state, event["producer_id"], event["epoch"], held=True)
     else:
@@ -634,10 +633,7 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 
 def head_of(state: State) -> Json:
     """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
-    named = {"topics", "partitions", "transactions", "groups", "decided", "authorization"}
-    named |= {name for name in ("generations", "epochs") if not getattr(state, name)}
-    if state.authorization != State(0, 1).authorization:
-        named.remove("authorization")
+    named = {"topics", "partitions", "transactions", "groups", "decided"}
     same = {name: value for name, value in vars(state).items() if name not in named}
     return {
         **{name: _texts(value) if isinstance(value, dict) else value for name, value in same.items()},
@@ -645,6 +641,7 @@ def head_of(state: State) -> Json:
         "partitions": [_partition_head(tp, log) for tp, log in sorted(state.partitions.items())],
         "transactions": [txn for _, txn in sorted(state.transactions.items())],
         "groups": [_group_head(name, group) for name, group in sorted(state.groups.items())],
+        "authorization": state.authorization if state.authorization != State(0, 1).authorization else None,
     }
 
 
@@ -675,20 +672,19 @@ def _offset_list(offsets: dict[Tp, Json]) -> list[Json]:
 
 def state_of(head: Json, batches: dict[Tp, dict[int, Json]]) -> State:
     """The inverse of :func:`head_of`."""
-    state = State(**{name: head[name] for name in vars(State(0, 1)) if name in head})
+    state = State(**{name: head[name] for name in vars(State(0, 1)) if head.get(name) is not None})
     state.topics = {topic["name"]: topic for topic in head["topics"]}
     state.partitions = {
         tuple(log["tp"]): {
             **{name: value for name, value in log.items() if name != "tp"},
             "producers": _numbers(log["producers"]),
             "open_txns": _numbers(log["open_txns"]),
-            "session_windows": _numbers(log.get("session_windows", {})),
+            "session_windows": _numbers(log["session_windows"]),
             "batches": batches.get(tuple(log["tp"]), {}),
         }
         for log in head["partitions"]
     }
-    missing = {"session_epoch": -1, "first_entry": 0}
-    state.transactions = {txn["transactional_id"]: {**missing, **txn} for txn in head["transactions"]}
+    state.transactions = {txn["transactional_id"]: txn for txn in head["transactions"]}
     state.decided = decided_in(state.transactions)
     state.groups = {
         group["name"]: {
@@ -866,7 +862,7 @@ class Chain:
         if entry["sequence"] != state.sequence + 1 or entry["previous"] != state.entry_hash:
             raise RefusedError(f"entry {state.sequence + 1} of chain {self.number} does not follow the one before it")
         state.sequence, state.timestamp = entry["sequence"], max(entry["timestamp"], state.timestamp)
-        for kind, names in (entry.get("requires") or {}).items():
+        for kind, names in (entry["requires"] or {}).items():
             state.requires[kind] = sorted({*state.requires[kind], *names})
         for event in entry["events"]:
             fold = READERS.get(event["type"]) or (WRITERS.get(event["type"]) if self.complete else None)
@@ -884,12 +880,6 @@ class Chain:
         for name in ("version", "checksum", "index"):
             folded[name] = head[name]
         # As JSON: a list and a tuple, a text and a number as a name are the same there.
-        # A writer may leave out members of sessions that have their defaults.
-        for log in head["partitions"]:
-            log.setdefault("session_windows", {})
-        for txn in head["transactions"]:
-            txn.setdefault("session_epoch", -1)
-            txn.setdefault("first_entry", state.transactions[txn["transactional_id"]]["first_entry"])  # Not known.
         for name in {*folded, *head}:
             assert _same(folded.get(name)) == _same(head.get(name)), f"{key}: {name}"
         batches = {tp: log["batches"] for tp, log in state.partitions.items() if log["batches"]}

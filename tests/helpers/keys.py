@@ -26,7 +26,7 @@ STORE_ID = "0000aaaa-0000-7000-8000-00000000cafe"
 KEYS = Keys(STORE_ID)
 
 entries, entry = KEYS.entries, KEYS.entry
-checkpoints, checkpoint_head = KEYS.checkpoints, KEYS.checkpoint_head
+checkpoints, checkpoint_state = KEYS.checkpoints, KEYS.checkpoint_state
 index_file = KEYS.index_file
 boundaries, boundary = KEYS.boundaries, KEYS.boundary
 
@@ -42,9 +42,9 @@ __all__ = [
     "boundary",
     "boundary_number",
     "chain_number",
-    "checkpoint_head",
     "checkpoint_index",
     "checkpoint_sequence",
+    "checkpoint_state",
     "checkpoints",
     "entries",
     "entry",

@@ -221,7 +221,7 @@ class PolicyCases:
         with teams.open(BILLING, as_=ADMIN, read_only=True) as liar, pytest.raises(StorageRefusedError):
             liar.scan("secret").to_table()
         unwritable = [
-            *(keys.STORE, keys.latest(0), names.checkpoint_head(0, 64), names.index_file(0, 0, 64)),
+            *(keys.STORE, keys.latest(0), names.checkpoint_state(0, 64), names.index_file(0, 0, 64)),
             *(names.boundary(0, 1), names.lease(1), others, teams.segment("orders")),
             keys.segment("secret", 0, "new", "parquet"),
             keys.Keys("0" * 36).entry(0, 1),

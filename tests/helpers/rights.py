@@ -45,7 +45,7 @@ from txnstore.core.transactions.events import (
     ProducerInitialized,
     SessionContinued,
     TxnCompleted,
-    TxnHeld,
+    TxnDecided,
     TxnPrepared,
     VersionRecorded,
 )
@@ -116,11 +116,11 @@ def needs(state: State, event: Event, names: Mapping[int, str]) -> list[Need]:  
             ]
         case VersionRecorded():
             return [_write_id(event.transactional_id)]
-        case TxnHeld():
-            return [_write_id(event.transactional_id)] if event.transactional_id else []
-        case TxnPrepared(outcome=Outcome.COMMIT):
-            return [_write_id(event.transactional_id)]
         case TxnPrepared():
+            return [_write_id(event.transactional_id)] if event.transactional_id else []
+        case TxnDecided(outcome=Outcome.COMMIT):
+            return [_write_id(event.transactional_id)]
+        case TxnDecided():
             if state.transactions[event.transactional_id].timed_from is not None:
                 return []  # Perhaps its timeout has passed.
             return [(*_write_id(event.transactional_id), ACTION)]
@@ -168,7 +168,7 @@ def named(names: dict[int, str], event: Event) -> None:
     match event:
         case ProducerInitialized(transactional_id=str(name)):
             names[event.producer_id] = name
-        case TxnPrepared():
+        case TxnDecided():
             names[event.next_producer_id] = event.transactional_id
         case _:
             pass

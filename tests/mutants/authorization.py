@@ -62,7 +62,7 @@ AUTHORIZATION = (
     Mutant(
         "a repetition of what is committed is refused",
         deciding._repetition,
-        "if not isinstance($command, Append | EndTxn | HoldTxn):",
+        "if not isinstance($command, Append | EndTxn | PrepareTxn):",
         "if True:",
         mishaps=(Mishap.OUTAGE, Mishap.LOST),
         settings={**_UNDER_RULES, "actors": _WRITERS, "operations": 12, "rate": 0.1, "interrupts": 0.2},

@@ -54,7 +54,7 @@ FENCES = (
     ),
     Mutant(
         "a prepare is not written to the other chains",
-        Coordinator._hold,
+        Coordinator._prepare,
         "$others = chains_of($txn, len(self._chains)) - {$home}",
         "$others = set()",
         chains=3,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.checkpoints.document import HeadDocument
+from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.checkpoints.index import IndexDocument
 from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, Stored, StoreDocument
 from txnstore.compactor.compact.lease import LeaseDocument
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "format" / "schemas"
 MODELS: dict[str, type[Stored]] = {
     "store": StoreDocument,
     "entry": Entry,
-    "head": HeadDocument,
+    "head": StateDocument,
     "index": IndexDocument,
     "hint": LatestDocument,
     "boundary": BoundaryDocument,

@@ -809,7 +809,7 @@ def unusual(s: Story) -> None:
 
     # Fences: an older epoch changes the time alone, the same one also `held`.
     def held(producer_id: int, epoch: int) -> dict[str, Any]:
-        return {"type": "TxnHeld", "transactional_id": "x", "producer_id": producer_id, "epoch": epoch}
+        return {"type": "TxnPrepared", "transactional_id": "x", "producer_id": producer_id, "epoch": epoch}
 
     def fenced(producer_id: int, epoch: int, *partitions: tuple[str, int]) -> dict[str, Any]:
         names = {"partitions": [list(tp) for tp in partitions], "groups": []}
@@ -838,7 +838,14 @@ def unusual(s: Story) -> None:
     table = by_hand.rows("x", "y", "z", _offset=pa.array([3, 4, 5], pa.int64()), _timestamp=times)
     (segment,) = by_hand.segments("t", table, explicit_offsets=True)
     batch = {"base_offset": 3, "limit": 6, "records": 3, "segment": segment, "min_timestamp": 7, "max_timestamp": 99}
-    batch |= {"first_row": 0, "producer_id": -1, "epoch": -1, "base_sequence": -1, "transactional": False}
+    batch |= {
+        "first_row": 0,
+        "producer_id": -1,
+        "epoch": -1,
+        "base_sequence": -1,
+        "transactional": False,
+        "timestamp_type": "CreateTime",
+    }
     compacted = {"type": "SegmentsReplaced", "topic": place[0], "partition": place[1], "removed": [3, 4, 5]}
     by_hand.entry(there, {**compacted, "added": [{**batch, "appended_at": BEGIN_MS}]})
 

@@ -19,7 +19,7 @@ from tests.harness.simulation.world import World
 from tests.helpers import keys
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, TxnStoreError, UnsoundStoreError
 
-SAVED = keys.checkpoint_head(0, 8)
+SAVED = keys.checkpoint_state(0, 8)
 
 
 @pytest.fixture
@@ -151,18 +151,18 @@ def test_a_lost_object_is_put_back_as_it_was(scheduler: Scheduler, bucket: Bucke
 @pytest.mark.parametrize(
     ("lost", "named", "explained"),
     [
-        (keys.index_file(0, 0, 8), keys.checkpoint_head(0, 8), True),
+        (keys.index_file(0, 0, 8), keys.checkpoint_state(0, 8), True),
         (keys.index_file(0, 0, 8), keys.checkpoints(0), True),
-        (keys.index_file(0, 0, 8), keys.checkpoint_head(1, 8), False),
+        (keys.index_file(0, 0, 8), keys.checkpoint_state(1, 8), False),
         (keys.index_file(0, 0, 8), keys.entry(0, 8), False),
         (keys.boundary(0, 1), keys.entry(0, 8), True),
         (keys.boundary(0, 1), keys.entry(1, 8), False),
         (keys.boundary(0, 1), keys.boundary(0, 1), True),
         (keys.boundary(0, 1), keys.boundary(0, 2), False),
-        (keys.boundary(0, 1), keys.checkpoint_head(0, 8), False),
-        (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 8), True),
-        (keys.checkpoint_head(0, 8), keys.checkpoint_head(0, 9), False),
-        (keys.checkpoint_head(0, 8), keys.checkpoints(0), False),
+        (keys.boundary(0, 1), keys.checkpoint_state(0, 8), False),
+        (keys.checkpoint_state(0, 8), keys.checkpoint_state(0, 8), True),
+        (keys.checkpoint_state(0, 8), keys.checkpoint_state(0, 9), False),
+        (keys.checkpoint_state(0, 8), keys.checkpoints(0), False),
     ],
 )
 def test_a_lost_object_explains_what_needs_it(lost: str, named: str, explained: bool) -> None:

@@ -54,7 +54,7 @@ class Keys:
         """The prefix of a chain's checkpoints and index files."""
         return f"{self.chain(chain)}checkpoints/"
 
-    def checkpoint_head(self, chain: int, sequence: int) -> str:
+    def checkpoint_state(self, chain: int, sequence: int) -> str:
         """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
         return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
 

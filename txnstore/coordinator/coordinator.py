@@ -42,9 +42,9 @@ from txnstore.core.transactions.commands import (
     Ended,
     EndTxn,
     FenceProducer,
-    HoldTxn,
     InitProducer,
     KeptTransaction,
+    PrepareTxn,
 )
 from txnstore.core.transactions.lookups import repeated_batches, was_decided
 from txnstore.core.transactions.model import Transaction, TxnState
@@ -94,8 +94,8 @@ class Coordinator:
                 return self._end(command)
             case AbortTxn():
                 return self._abort(command)
-            case HoldTxn():
-                return self._hold(command)
+            case PrepareTxn():
+                return self._prepare(command)
             case CreateTopic() | AlterTopic():
                 return self._change_catalog(command)
             case DeleteTopic():
@@ -168,7 +168,7 @@ class Coordinator:
         self._fence_in_all_chains(command)
         return answer.producer
 
-    def _hold(self, command: HoldTxn) -> None:
+    def _prepare(self, command: PrepareTxn) -> None:
         """Prepare in the coordinator's chain, then in the other chains of the transaction (TPC-03).
 
         The call returns after that: a prepared transaction takes no more batches or offsets in any chain.

@@ -22,8 +22,8 @@ from txnstore.core.transactions.commands import (
     CompleteTxn,
     EndTxn,
     FenceProducer,
-    HoldTxn,
     InitProducer,
+    PrepareTxn,
     WriteMarkers,
 )
 
@@ -35,7 +35,7 @@ Command = (
     | Append
     | DeleteRecords
     | EndTxn
-    | HoldTxn
+    | PrepareTxn
     | FenceProducer
     | AbortTxn
     | WriteMarkers

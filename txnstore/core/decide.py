@@ -56,8 +56,8 @@ from txnstore.core.transactions.commands import (
     CompleteTxn,
     EndTxn,
     FenceProducer,
-    HoldTxn,
     InitProducer,
+    PrepareTxn,
     WriteMarkers,
 )
 from txnstore.core.transactions.rules import complete_transaction, fence, write_markers
@@ -122,7 +122,7 @@ def _repetition(state: State, command: Command, principal: str) -> Decision | No
     The answer to that attempt was lost, and the producer has lost its right since. A refusal would mean that nothing
     was written.
     """
-    if not isinstance(command, Append | EndTxn | HoldTxn):
+    if not isinstance(command, Append | EndTxn | PrepareTxn):
         return None
     try:
         decision = _by_rule(state, command, principal)
@@ -139,7 +139,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     InitProducer: transactions_init.init_producer,
     Append: transactions_rules.append,
     EndTxn: transactions_rules.end,
-    HoldTxn: transactions_rules.hold,
+    PrepareTxn: transactions_rules.prepare,
     FenceProducer: fence,
     AbortTxn: transactions_rules.abort,
     WriteMarkers: write_markers,

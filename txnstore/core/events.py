@@ -28,7 +28,7 @@ from txnstore.core.transactions.events import (
     ProducerInitialized,
     SessionContinued,
     TxnCompleted,
-    TxnHeld,
+    TxnDecided,
     TxnPrepared,
     VersionRecorded,
 )
@@ -44,9 +44,9 @@ Event = (
     | BatchesAppended
     | OffsetsAdded
     | OffsetsCommitted
-    | TxnHeld
-    | ProducerFenced
     | TxnPrepared
+    | ProducerFenced
+    | TxnDecided
     | SessionContinued
     | MarkerWritten
     | GroupMarkerWritten

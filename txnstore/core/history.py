@@ -18,7 +18,7 @@ from txnstore.core.transactions.events import (
     PartitionsAdded,
     ProducerInitialized,
     TxnCompleted,
-    TxnHeld,
+    TxnDecided,
     TxnPrepared,
 )
 
@@ -176,9 +176,9 @@ class _StepBuilder:
             case OffsetsAdded():
                 yield from self._begun(entry, (event.producer_id, event.epoch))
                 yield _step("ADD_OFFSETS", entry, (event.producer_id, event.epoch), (), (event.group,))
-            case TxnHeld():
-                yield _step("PREPARED", entry, (event.producer_id, event.epoch))
             case TxnPrepared():
+                yield _step("PREPARED", entry, (event.producer_id, event.epoch))
+            case TxnDecided():
                 yield _step(f"PREPARE_{event.outcome.value}", entry, (event.producer_id, event.epoch))
             case TxnCompleted():
                 name = "COMMITTED" if event.outcome is Outcome.COMMIT else "ABORTED"

@@ -43,9 +43,9 @@ from txnstore.core.transactions.commands import (
     DecidedTransaction,
     EndTxn,
     FenceProducer,
-    HoldTxn,
     InitProducer,
     KeptTransaction,
+    PrepareTxn,
     WriteMarkers,
 )
 from txnstore.core.transactions.model import Transaction
@@ -178,7 +178,7 @@ _ROUTES: dict[type, _Route] = {
     ),
     Append: _of_append,
     EndTxn: _of_append,
-    HoldTxn: lambda command, _: (chain_of_producer(command.producer.producer_id),),
+    PrepareTxn: lambda command, _: (chain_of_producer(command.producer.producer_id),),
     AbortTxn: lambda command, chains: (chain_of_transactional_id(command.transactional_id, chains),),
     FenceProducer: lambda command, chains: (
         chains_of(command, chains) - {chain_of_producer(command.producer.producer_id)}

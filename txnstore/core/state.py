@@ -59,7 +59,7 @@ class State:
         entry_hash: The SHA-256 of the last folded entry.
         timestamp: The time of the last folded entry, in ms; it never decreases.
         next_producer_id: The next producer id that the chain grants.
-        next_offset_position: The commit position of the next committed offset (OFF-11).
+        next_commit_position: The commit position of the next committed offset (OFF-11).
         topics: The catalog; outside of chain 0 copies of the topics that the chain needs.
         alike: The names of these topics by what SQL, file systems and Kafka's metrics see of them (:func:`folded`):
             an index of ``topics``, by which a new name is compared with all others.
@@ -85,7 +85,7 @@ class State:
     entry_hash: str = ""
     timestamp: int = 0
     next_producer_id: int = 0
-    next_offset_position: int = 0
+    next_commit_position: int = 0
     topics: Map[str, CatalogTopic] = field(default_factory=Map)
     alike: Map[str, tuple[str, ...]] = field(default_factory=Map)
     partitions: Map[TopicPartition, Partition] = field(default_factory=Map)

@@ -26,7 +26,7 @@ from contextlib import suppress
 from txnstore.connection import Connection
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
-from txnstore.core.transactions.commands import Ended, HoldTxn
+from txnstore.core.transactions.commands import Ended, PrepareTxn
 from txnstore.core.transactions.lookups import outcome_of
 from txnstore.errors import (
     InvalidPidMappingError,
@@ -284,16 +284,16 @@ class Sender:
                     self._flush()
                     manager.check_flush()
                     if manager.started:
-                        self._hold()
+                        self._submit_prepare()
                     return manager.prepare()
                 finally:
                     manager.end_prepare()
         finally:
             self.outcomes.call_back()
 
-    def _hold(self) -> None:
+    def _submit_prepare(self) -> None:
         try:
-            self._connection.submit(HoldTxn(self._manager.identity))
+            self._connection.submit(PrepareTxn(self._manager.identity))
         except UnknownOutcomeError:
             self._manager.prepare_unknown()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.helpers.keys import HINTS, checkpoint_sequence, index_range
-from txnstore.chain.checkpoints.document import HeadDocument
+from txnstore.chain.checkpoints.document import StateDocument
 from txnstore.chain.codec import LatestDocument, decode
 
 
@@ -25,7 +25,7 @@ class Written:
                 yield f"hint-before-checkpoint: {key} names {number}"
         elif checkpoint_sequence(key) is not None:
             folder = key.rpartition("checkpoints/")[0]
-            for after, until in pairwise([0, *decode(HeadDocument, key, data).index]):
+            for after, until in pairwise([0, *decode(StateDocument, key, data).index]):
                 if f"{folder}checkpoints/{until:020d}-{after:020d}.index" not in self._parts:
                     yield f"head-before-index: {key} names the entries {after + 1} to {until}"
             self._parts.add(key)

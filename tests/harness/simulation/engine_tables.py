@@ -21,7 +21,7 @@ from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
 from txnstore.core.model import Outcome
-from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, TxnDecided
 from txnstore.tables import publish, published, sweep, version
 
 #: The rows of a table: the key and the value of each, by partition and offset.
@@ -204,7 +204,7 @@ class Truth:
         match event:
             case TopicCreated(topic=topic) if topic.name == PASSING:
                 lives[PASSING] = topic.topic_id
-            case TxnPrepared():
+            case TxnDecided():
                 self._decisions[event.producer_id, event.epoch] = chain, sequence
             case ProducerInitialized(keeps=True):
                 self._kept[event.producer_id, event.epoch - 1] = event.producer_id, event.epoch

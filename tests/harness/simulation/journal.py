@@ -18,7 +18,7 @@ from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritten
 from txnstore.core.model import NO_PRODUCER, Outcome
 from txnstore.core.routing import CATALOG, chain_of_producer
-from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnDecided
 from txnstore.segment import codec
 
 #: (producer id, epoch): one transaction, as KIP-890 gives each its own epoch.
@@ -98,7 +98,7 @@ def read_journal(archive: Mapping[str, bytes], chains: int) -> Journal:
                     named.add(event.topic_ids[PASSING])
                 case ProducerInitialized(transactional_id=str(name)):
                     _initialized(journal, newest, name, event)
-                case TxnPrepared():
+                case TxnDecided():
                     _decided(journal, newest, event)
                     decided.add((event.producer_id, event.epoch))
                 case _:
@@ -199,7 +199,7 @@ def _initialized(journal: Journal, newest: dict[str, TxnId], name: str, event: P
         _newer(journal, newest, name, granted, "init")
 
 
-def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> None:
+def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnDecided) -> None:
     txn = (event.producer_id, event.epoch)
     if txn in journal.outcomes:
         journal.anomalies.append(f"decided-twice: {event.transactional_id} {txn}")

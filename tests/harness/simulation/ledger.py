@@ -21,7 +21,7 @@ from txnstore.core.groups.events import (
     OffsetsCommitted,
 )
 from txnstore.core.model import NO_PRODUCER, TopicPartition
-from txnstore.core.transactions.events import ProducerInitialized, SessionContinued, TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, SessionContinued, TxnDecided
 
 Kind = Literal["native", "classic", "consumer"]
 
@@ -126,7 +126,7 @@ class Ledger:
         match event:
             case ProducerInitialized(transactional_id=str(name)):
                 self.identities[name] = self.clients[name] = event.producer_id, event.epoch
-            case TxnPrepared():
+            case TxnDecided():
                 self._decided = event.transactional_id, event.producer_id, event.epoch
                 self.identities[event.transactional_id] = event.next_producer_id, event.next_epoch
                 self.clients.pop(event.transactional_id, None)

@@ -13,7 +13,7 @@ from tests.helpers.connections import connection_of
 from txnstore.chain.keys import entry_sequence
 from txnstore.chain.payload import decode_entry
 from txnstore.core.events import Event
-from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, TxnDecided
 from txnstore.errors import ObjectNotFoundError, StorageError
 
 #: Seconds between two looks; far less than entries live.
@@ -99,6 +99,6 @@ def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision]:
         position = sequence * 100_000 + number
         if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
             yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
-        elif isinstance(event, TxnPrepared):
+        elif isinstance(event, TxnDecided):
             outcome = event.outcome.name.lower()
             yield Decision(outcome, event.transactional_id, event.producer_id, event.epoch, position)

@@ -100,7 +100,7 @@ def test_entry_number_needs_a_chain(cli: Cli) -> None:
         for number in range(1, info["entries_per_chain"][home] + 1)
     ]
     assert {entry["chain"] for entry in entries} == {home}
-    assert "TxnPrepared" in {event["type"] for entry in entries for event in entry["events"]}
+    assert "TxnDecided" in {event["type"] for entry in entries for event in entry["events"]}
     for arguments, words in [
         (("log", "entry", "1"), "Add --chain 0 to --chain 2"),
         (("log", "show", "--before", "2"), "Add --chain 0 to --chain 2"),

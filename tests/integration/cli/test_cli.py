@@ -377,7 +377,7 @@ def test_the_chain_is_shown_entry_by_entry(orders: Cli) -> None:
     assert [entry["entry"] for entry in orders.ok("log", "show", "--max", "1", "--before", "3", "--json").lines] == [2]
     (entry,) = orders.ok("log", "entry", "3", "--json").lines
     assert entry["sequence"] == 3
-    assert {event["type"] for event in entry["events"]} >= {"BatchesAppended", "TxnPrepared", "MarkerWritten"}
+    assert {event["type"] for event in entry["events"]} >= {"BatchesAppended", "TxnDecided", "MarkerWritten"}
     assert "BatchesAppended  {" in orders.ok("log", "entry", "3").out
     (saved,) = orders.ok("checkpoint", "--json").lines
     assert saved == {"sequence": 3}

@@ -49,7 +49,7 @@ from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
 from txnstore.core.model import NO_PRODUCER, EntrySpan, Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry, first_state
-from txnstore.core.transactions.commands import AbortTxn, EndTxn, HoldTxn, InitProducer
+from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
 from txnstore.errors import AuthorizationError, TxnStoreError
 
 ALICE = "User:alice"
@@ -100,7 +100,7 @@ class History:
     def command(self) -> Command:
         makers: list[Callable[[], Command]] = [
             self._init, self._init, self._append, self._append, self._append, self._append, self._end, self._end,
-            self._end, self._hold, self._abort, self._commit_offsets, self._join, self._join, self._heartbeat,
+            self._end, self._prepare, self._abort, self._commit_offsets, self._join, self._join, self._heartbeat,
             self._leave, self._delete_group, self._reset, self._create, self._create, self._alter, self._delete_topic,
             self._delete_records, self._drop, self._forget, self._expire, self._rules, self._replace, self._copy,
             self._generation, self._member, self._delete_offsets,
@@ -161,8 +161,8 @@ class History:
         # Some clients continue with their epoch.
         return EndTxn(producer, outcome, batches, offsets, versions, session=producer.epoch % 3 == 1)
 
-    def _hold(self) -> Command:
-        return HoldTxn(self.rng.choice(self.identities))
+    def _prepare(self) -> Command:
+        return PrepareTxn(self.rng.choice(self.identities))
 
     def _abort(self) -> Command:
         name = self.rng.choice(IDS)
@@ -305,7 +305,7 @@ def test_with_its_rights_a_command_does_the_same_and_without_one_of_them_nothing
         for missing in dict.fromkeys(rights):
             before = inside, begin_entry(inside, 0)
             rest = holding([right for right in rights if right != missing])
-            if isinstance(command, Append | EndTxn | HoldTxn) and not decision.events:
+            if isinstance(command, Append | EndTxn | PrepareTxn) and not decision.events:
                 assert decide(inside, command, ALICE, rest) == decision  # What is committed already is answered.
                 continue
             with pytest.raises(AuthorizationError) as raised:

@@ -39,7 +39,7 @@ from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
 from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry
-from txnstore.core.transactions.commands import AbortTxn, EndTxn, HoldTxn, InitProducer
+from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
 from txnstore.errors import AuthorizationError
 
 ALICE = "User:alice"
@@ -75,8 +75,8 @@ TABLE: list[tuple[Command, dict[Named, Named | None]]] = [
     (EndTxn(ID, Outcome.COMMIT), {WRITE_ID: None}),
     (EndTxn(ID, Outcome.ABORT), {WRITE_ID: None}),
     (EndTxn(ID, Outcome.COMMIT, (batch(),), (OFFSETS,)), {WRITE_ID: None, READ_G: None, WRITE_T: None, READ_IN: None}),
-    (HoldTxn(ID), {WRITE_ID: None}),
-    (HoldTxn(ID, after=(1, 1)), {}),
+    (PrepareTxn(ID), {WRITE_ID: None}),
+    (PrepareTxn(ID, after=(1, 1)), {}),
     (AbortTxn("id"), {WRITE_ID: ACTION}),
     (CommitOffsets(OFFSETS), {READ_G: None, READ_IN: None}),
     (ResetOffsets(OFFSETS), {READ_G: None, READ_IN: None}),
@@ -217,7 +217,7 @@ def test_a_repetition_of_a_preparation_is_answered_also_without_the_right() -> N
     world = World()
     client = world.client("id")
     client.send()
-    hold = HoldTxn(ProducerIdentity(client.producer_id, client.epoch, "id"))
+    hold = PrepareTxn(ProducerIdentity(client.producer_id, client.epoch, "id"))
     world.do(hold)
     state = begin_entry(replace(world.state, authorization=holding()), world.now)
     assert decide(state, hold, ALICE).events == ()

@@ -23,7 +23,7 @@ from txnstore.testing import ManualClock
 
 #: The entries of the two checkpoints.
 OLD, NEW = 6, 12
-HEAD, INDEX, SHARED = keys.checkpoint_head(0, NEW), keys.index_file(0, 8, NEW), keys.index_file(0, 0, 8)
+HEAD, INDEX, SHARED = keys.checkpoint_state(0, NEW), keys.index_file(0, 8, NEW), keys.index_file(0, 0, 8)
 
 
 @cache

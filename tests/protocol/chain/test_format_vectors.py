@@ -267,8 +267,8 @@ def test_a_head_under_another_name_is_damaged() -> None:
     """The checkpoint before it is used."""
     bucket = bucket_of("groups")
     (number,) = [number for item in bucket.list("") if (number := keys.checkpoint_sequence(item.key))]
-    head = bucket.get(keys.checkpoint_head(0, number))
-    bucket.put(keys.checkpoint_head(0, number + 1), head)
+    head = bucket.get(keys.checkpoint_state(0, number))
+    bucket.put(keys.checkpoint_state(0, number + 1), head)
     answered = read_answers(Reader(objects_of(bucket), hints=True))
     assert {part: answered[part] for part in NOW} == {part: expected("groups")[part] for part in NOW}
     store = open_on(bucket, read_only=True, runtime=runtime(ManualClock(vectors.BEGIN_MS)))
@@ -278,7 +278,7 @@ def test_a_head_under_another_name_is_damaged() -> None:
 def test_a_head_of_another_store_is_not_used() -> None:
     bucket = bucket_of("groups")
     (number,) = [number for item in bucket.list("") if (number := keys.checkpoint_sequence(item.key))]
-    change(bucket, keys.checkpoint_head(0, number), chains=2)
+    change(bucket, keys.checkpoint_state(0, number), chains=2)
     with pytest.raises(RefusedError, match="another chain or store"):
         Reader(objects_of(bucket), hints=True)
     store = open_on(bucket, read_only=True, runtime=runtime(ManualClock(vectors.BEGIN_MS)))

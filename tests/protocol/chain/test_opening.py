@@ -43,7 +43,7 @@ def _store(checkpoint_at: int, head: int, length: int) -> MemoryStore:
         states[state.sequence] = state
         if state.sequence == checkpoint_at:
             store.checkpoint()
-    later = {item.key for item in objects.list(keys.checkpoints(0), keys.checkpoint_head(0, checkpoint_at))}
+    later = {item.key for item in objects.list(keys.checkpoints(0), keys.checkpoint_state(0, checkpoint_at))}
     objects.delete([*later])
     objects.put(*checkpoint.hint_to(keys.KEYS, states[checkpoint_at], 0, states[head]))
     return objects

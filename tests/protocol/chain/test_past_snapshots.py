@@ -292,7 +292,7 @@ def test_entries_of_several_chains(clock: ManualClock) -> None:
     assert store.snapshot(entry=[*heads]).heads == heads
 
 
-@pytest.mark.parametrize("lost", [keys.checkpoint_head, keys.checkpoint_index], ids=["head", "index"])
+@pytest.mark.parametrize("lost", [keys.checkpoint_state, keys.checkpoint_index], ids=["head", "index"])
 def test_a_damaged_checkpoint_costs_requests_only(
     one: Store, clock: ManualClock, lost: Callable[[int, int], str], caplog: pytest.LogCaptureFixture
 ) -> None:

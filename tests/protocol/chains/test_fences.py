@@ -18,7 +18,7 @@ from txnstore.core.log.commands import Added, Append
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import Map, Outcome, TopicPartition
 from txnstore.core.routing import chain_of_group
-from txnstore.core.transactions.commands import EndTxn, FenceProducer, HoldTxn, InitProducer, WriteMarkers
+from txnstore.core.transactions.commands import EndTxn, FenceProducer, InitProducer, PrepareTxn, WriteMarkers
 from txnstore.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
@@ -75,7 +75,7 @@ def test_fen_02_takeover_fences_topics_unknown_to_chain(cluster: Cluster) -> Non
     """TPC-05: the fence of KIP-939 survives that the topic is deleted and created again."""
     tp = cluster.led_by(1)[0]
     evidence = added(cluster, tp)
-    cluster.do(0, HoldTxn(cluster.identity))
+    cluster.do(0, PrepareTxn(cluster.identity))
     grant = cluster.do(0, InitProducer(cluster.name, keep_prepared=True))
     cluster.do(1, FenceProducer(grant.producer, grant.partitions, grant.groups, (0, cluster.states[0].sequence)))
     cluster.delete("t")
@@ -137,7 +137,7 @@ def test_tpc_03_prepared_transaction_refuses_batches_in_all_chains() -> None:
     store.create_topic("t", partitions=4)
     identity = connection_of(store).submit(InitProducer(ids_of(store, 0)))
     connection_of(store).submit(Append(identity, (batch_for(store, 1),)))
-    connection_of(store).submit(HoldTxn(identity))
+    connection_of(store).submit(PrepareTxn(identity))
     for append in (
         Append(identity, (batch_for(store, 1, 1),)),
         Append(identity, offsets=(positions(groups_of(store, 1)),)),
@@ -159,7 +159,7 @@ def test_tpc_03_batch_added_before_prepare_is_refused_after_it() -> None:
     connection_of(store).submit(Append(identity, (batch_for(store, 1),)))
     state = connection_of(store).chains[0].state
     evidence = Added(0, state.sequence, state.timestamp)
-    connection_of(process(bucket, clock)).submit(HoldTxn(identity))
+    connection_of(process(bucket, clock)).submit(PrepareTxn(identity))
     for append in (
         Append(identity, (batch_for(store, 1, 1),), added=evidence),
         Append(identity, (), (positions(groups_of(store, 1)),), added=evidence),

@@ -20,7 +20,7 @@ from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn
-from txnstore.core.transactions.events import TxnPrepared
+from txnstore.core.transactions.events import TxnDecided
 from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.store import Store, open_on
@@ -280,7 +280,7 @@ def test_missing_entry_that_another_chain_depends_on_is_found(full: Store) -> No
     """OBJ-13: missing last entries leave no gap in a chain, but a marker of another chain depends on them."""
     home = chain_of_transactional_id("everywhere", CHAINS)
     full.recover()
-    decision = _last(full, home, TxnPrepared, transactional_id="everywhere")
+    decision = _last(full, home, TxnDecided, transactional_id="everywhere")
     last = connection_of(full).view().states[home].sequence
     connection_of(full).objects.delete([keys.entry(home, number) for number in range(decision, last + 1)])
     report = Store(Connection(connection_of(full).counts.inner, read_only=True)).verify()

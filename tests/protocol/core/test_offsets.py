@@ -39,7 +39,7 @@ def test_a_group_joins_a_transaction_once(world: World) -> None:
     client.send_offsets({T0: 2})
     assert world.last_events() == ["OffsetsCommitted"]
     client.commit()
-    assert world.last_events() == ["TxnPrepared", "GroupMarkerWritten", "TxnCompleted"]
+    assert world.last_events() == ["TxnDecided", "GroupMarkerWritten", "TxnCompleted"]
     assert world.txn("a").groups == frozenset()
     assert world.offset() == 2
 

@@ -13,7 +13,7 @@ from txnstore.core.expiration import Expire
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import MAX_SEQUENCE, WINDOW
 from txnstore.core.model import NO_FEATURES, Outcome, ProducerIdentity, TopicPartition
-from txnstore.core.transactions.commands import AbortTxn, EndTxn, HoldTxn, InitProducer
+from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
 from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.core.transactions.sessions import SESSIONS, client_identity, identity_in
 from txnstore.errors import (
@@ -508,11 +508,11 @@ def test_two_phase_commit_needs_transactions_v2(world: World, client: SessionCli
     """TPC-01: KIP-939 is for clients of transactions v2."""
     client.transact()
     client.send()
-    world.refuse(InvalidTxnStateError, HoldTxn(client.identity))
+    world.refuse(InvalidTxnStateError, PrepareTxn(client.identity))
     other = SessionClient(world, world.do(InitProducer("b", two_phase=True)))
     other.send()
     world.refuse(InvalidTxnStateError, other.end())
     third = session(world, "c")
     third.send()
-    world.do(HoldTxn(third.identity))
+    world.do(PrepareTxn(third.identity))
     world.refuse(InvalidTxnStateError, third.end())

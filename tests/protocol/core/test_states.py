@@ -111,7 +111,7 @@ def test_the_next_transaction_has_its_own_partitions(world: World) -> None:
     client.send(tp=t2)
     client.commit()
     assert [world.ends(tp)[1] for tp in (T0, T1, t2)] == [2, 2, 2]
-    assert world.last_events() == ["TxnPrepared", "MarkerWritten", "TxnCompleted"]
+    assert world.last_events() == ["TxnDecided", "MarkerWritten", "TxnCompleted"]
 
 
 # ADD ------------------------------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def test_damaged_newest_checkpoint_is_found(
 ) -> None:
     """An open continues with an older one, or folds all entries; the doctor says why it is slow."""
     number = store.checkpoint()
-    damaged = keys.checkpoint_head(0, number) if part == "head" else keys.checkpoint_index(0, number)
+    damaged = keys.checkpoint_state(0, number) if part == "head" else keys.checkpoint_index(0, number)
     objects.put(damaged, objects.get(damaged)[:-9]) if altered else objects.delete([damaged])
     finding = _finding(reopen(store, clock).doctor(), "hint")
     assert (finding.severity, finding.command) == (Severity.WARN, "txnstore recover")

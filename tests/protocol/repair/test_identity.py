@@ -387,7 +387,7 @@ def test_vacuum_refuses_a_store_that_is_not_sound(objects: MemoryStore, clock: M
     objects.put(orphan, b"x")
     clock.advance(2 * DAY_MS)
     lost = {
-        "checkpoint": names.checkpoint_head(0, head),
+        "checkpoint": names.checkpoint_state(0, head),
         "index": objects.list(names.checkpoints(0))[-1].key,
         "entry": names.entry(0, head + 1),
         "newest entry": names.entry(0, connection_of(store).view().sequence),

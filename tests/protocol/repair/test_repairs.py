@@ -84,7 +84,7 @@ def test_hint_of_the_future_shows_entries_that_may_be_lost(objects: MemoryStore,
 
 
 def _lose(objects: MemoryStore, number: int) -> None:
-    objects.delete([item.key for item in objects.list(keys.checkpoint_head(0, number).rpartition("/")[0])])
+    objects.delete([item.key for item in objects.list(keys.checkpoint_state(0, number).rpartition("/")[0])])
 
 
 def _tear(objects: MemoryStore, number: int) -> None:
@@ -92,7 +92,7 @@ def _tear(objects: MemoryStore, number: int) -> None:
 
 
 def _alter_head(objects: MemoryStore, number: int) -> None:
-    _flip(objects, keys.checkpoint_head(0, number))
+    _flip(objects, keys.checkpoint_state(0, number))
 
 
 def _alter_index(objects: MemoryStore, number: int) -> None:
@@ -137,7 +137,7 @@ def test_older_damaged_checkpoint_is_deleted_below_a_sound_one(
     """It would be written again only by folding the chain from its first entry; no process will ever read it."""
     damage(objects, 64)
     (item,) = repaired(objects, clock).repairs
-    assert (item.key, item.action.startswith("deleted: ")) == (keys.checkpoint_head(0, 64), True)
+    assert (item.key, item.action.startswith("deleted: ")) == (keys.checkpoint_state(0, 64), True)
     assert checkpoints(objects) == [128]
 
 
@@ -156,7 +156,7 @@ def test_each_damaged_checkpoint_of_the_history_is_deleted(
         damage(objects, number)
     plan = planned(objects, clock)
     assert [item.key for item in plan.repairs] == [
-        keys.checkpoint_head(0, number) for number in (sequences[0], sequences[2])
+        keys.checkpoint_state(0, number) for number in (sequences[0], sequences[2])
     ]
     repair(Connection(objects, runtime=runtime(clock)), plan)
     assert checkpoints(objects) == [sequences[1], *sequences[3:]], "no sound one is deleted"
@@ -246,7 +246,7 @@ def test_checkpoint_cannot_be_rebuilt_over_a_missing_entry(objects: MemoryStore,
     _alter_head(objects, 128)
     plan = planned(objects, clock)
     assert (plan.opens, [loss.key for loss in plan.lost]) == (False, [keys.entry(0, 70)])
-    assert keys.checkpoint_head(0, 128) not in {item.key for item in plan.repairs}, "what is left of it stays"
+    assert keys.checkpoint_state(0, 128) not in {item.key for item in plan.repairs}, "what is left of it stays"
 
 
 def test_only_the_damaged_chain_is_reported(clock: ManualClock) -> None:
@@ -337,7 +337,7 @@ def test_a_deep_plan_of_a_damaged_store_judges_it_as_it_will_be(objects: MemoryS
     sound = bytes_of(objects)
     _alter_head(objects, 128)
     plan = plan_repairs(Connection(objects, read_only=True, runtime=runtime(clock)), deep=True)
-    assert (plan.lost, plan.past, [item.key for item in plan.repairs]) == ((), (), [keys.checkpoint_head(0, 128)])
+    assert (plan.lost, plan.past, [item.key for item in plan.repairs]) == ((), (), [keys.checkpoint_state(0, 128)])
     repair(Connection(objects, runtime=runtime(clock)), plan)
     assert bytes_of(objects) == sound
 
@@ -349,7 +349,7 @@ def test_a_hint_to_an_older_checkpoint_than_one_that_is_written_again_is_written
     objects.put(*checkpoint.hint_to(keys.KEYS, _state_at(objects, clock, 64)))
     _alter_head(objects, 128)
     plan = planned(objects, clock)
-    assert sorted(item.key for item in plan.repairs) == [keys.checkpoint_head(0, 128), keys.latest(0)]
+    assert sorted(item.key for item in plan.repairs) == [keys.checkpoint_state(0, 128), keys.latest(0)]
     repair(Connection(objects, runtime=runtime(clock)), plan)
     assert planned(objects, clock) == RepairPlan()
 

@@ -60,7 +60,7 @@ def test_history_shows_the_entries_of_each_step(store: Store) -> None:
     """STM-09: Each step is in the entry that it names."""
     name = name_of(store)
     open_everywhere(store, name).commit_transaction()
-    types = {"INIT": "ProducerInitialized", "PREPARE_COMMIT": "TxnPrepared", "COMMIT(PID)": "MarkerWritten"}
+    types = {"INIT": "ProducerInitialized", "PREPARE_COMMIT": "TxnDecided", "COMMIT(PID)": "MarkerWritten"}
     for step in store.transaction_history(name).steps:
         data = connection_of(store).objects.get(keys.entry(step.chain, step.entry))
         assert types.get(step.step, "").encode() in data

@@ -325,7 +325,7 @@ def test_a_later_checkpoint_that_is_damaged_does_not_prevent_opening(
     store.checkpoint()
     hint = objects.get(keys.latest(0))
     commit(store, [b"2"])
-    objects.put(keys.checkpoint_head(0, store.checkpoint()), b"{}")
+    objects.put(keys.checkpoint_state(0, store.checkpoint()), b"{}")
     objects.put(keys.latest(0), hint)
     assert values(reopen(store, clock)) == [b"1", b"2"]
 

@@ -171,7 +171,7 @@ def test_a_process_that_has_slept_does_not_go_back_before_a_damaged_checkpoint(
         commit(store, [b"%d" % number])
     last = store.checkpoint()
     older = checkpoints(objects)[-2]
-    head = keys.checkpoint_head(0, last)
+    head = keys.checkpoint_state(0, last)
     objects.put(head, objects.get(head)[:-9])
     objects.delete([keys.entry(0, number) for number in range(older + 1, last + 1)])
     with pytest.raises(CorruptionError, match=f"{keys.entry(0, older + 1)} is missing, but {head} .*recover"):

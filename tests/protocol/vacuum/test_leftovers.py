@@ -89,20 +89,20 @@ def test_hinted_checkpoint_is_kept(store: Store, clock: ManualClock) -> None:
 def test_checkpoint_is_deleted_as_a_whole(store: Store, clock: ManualClock) -> None:
     """Its writer slept between its two objects: the grace period of both begins with the head."""
     made = [_checkpoint(store, clock) for _ in range(3)]
-    head = connection_of(store).objects.get(keys.checkpoint_head(0, made[0]))
+    head = connection_of(store).objects.get(keys.checkpoint_state(0, made[0]))
     clock.advance(DAY_MS)
-    connection_of(store).objects.put(keys.checkpoint_head(0, made[0]), head)
+    connection_of(store).objects.put(keys.checkpoint_state(0, made[0]), head)
     assert store.vacuum().deleted == ()
     assert store.verify(deep=True).ok
     clock.advance(DAY_MS)
-    assert store.vacuum().deleted == (keys.checkpoint_head(0, made[0]), keys.checkpoint_index(0, made[0]))
+    assert store.vacuum().deleted == (keys.checkpoint_state(0, made[0]), keys.checkpoint_index(0, made[0]))
 
 
 @ONE_CHAIN
 def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, clock: ManualClock) -> None:
     """Its writer slept for longer than the grace period; by then there are newer checkpoints."""
     made = [_checkpoint(store, clock) for _ in range(3)]
-    key = keys.checkpoint_head(0, made[0])
+    key = keys.checkpoint_state(0, made[0])
     head = connection_of(store).objects.get(key)
     clock.advance(DAY_MS)
     store.vacuum()
@@ -117,7 +117,7 @@ def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, 
 def test_late_checkpoint_head_with_its_hint_is_no_damage(store: Store, clock: ManualClock) -> None:
     """Its writer slept before the head, and then writes the hint, too: the next checkpoint replaces both."""
     made = [_checkpoint(store, clock) for _ in range(3)]
-    head, hint = keys.checkpoint_head(0, made[0]), keys.latest(0)
+    head, hint = keys.checkpoint_state(0, made[0]), keys.latest(0)
     objects = connection_of(store).objects
     state = stored_state(objects, made[0])
     assert state is not None

@@ -81,7 +81,7 @@ def test_a_chain_that_was_rolled_back_without_its_hint_is_named(objects: MemoryS
     objects.delete([item.key for item in objects.list(keys.checkpoints(0))])
     _lose(objects, 3)
     assert _violations(_verified(objects)) == [
-        ("checkpoint_intact", keys.checkpoint_head(0, CHECKPOINT)),
+        ("checkpoint_intact", keys.checkpoint_state(0, CHECKPOINT)),
         ("entry_present", keys.entry(0, 3)),
         ("state_at_head", keys.entries(0)),
     ]
@@ -112,7 +112,7 @@ def test_a_hint_of_another_store_is_no_evidence(objects: MemoryStore) -> None:
 def test_the_checkpoint_that_a_hint_names_is_lost_with_its_index(objects: MemoryStore, clock: ManualClock) -> None:
     """No entry is, and `recover` writes it again."""
     objects.delete([item.key for item in objects.list(keys.checkpoints(0))])
-    assert _violations(_verified(objects)) == [("checkpoint_intact", keys.checkpoint_head(0, CHECKPOINT))]
+    assert _violations(_verified(objects)) == [("checkpoint_intact", keys.checkpoint_state(0, CHECKPOINT))]
     _repair(objects, clock)
     assert _verified(objects).ok
 
@@ -160,7 +160,7 @@ def test_the_entry_of_the_last_boundary_is_compared_by_its_checkpoint(objects: M
         store.vacuum()
     boundary = min(keys.entry_sequence(item.key) or 0 for item in objects.list(keys.entries(0))) - 1
     assert boundary > 10
-    assert objects.list(keys.checkpoint_head(0, boundary))
+    assert objects.list(keys.checkpoint_state(0, boundary))
     digest = {"entry_hash": "0" * 64, "head_hash": "0" * 64}
     _rewrite(objects, sequence=boundary, head=boundary, **digest)
     assert _violations(_verified(objects)) == [("history_unchanged", keys.latest(0))]

@@ -26,7 +26,7 @@ from txnstore.core.log.events import BatchesAppended, LogStartMoved, MarkerWritt
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import Outcome
 from txnstore.core.state import State
-from txnstore.core.transactions.events import TxnPrepared
+from txnstore.core.transactions.events import TxnDecided
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError, UnsoundStoreError
 from txnstore.segment.schema import schema_to_text
 from txnstore.storage.base import ObjectInfo
@@ -177,7 +177,7 @@ def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> 
         checkpoint.decode_hint(keys.KEYS, 0, connection_of(store).objects.get(keys.latest(0))).sequence,
     )
     _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
-    shown = [("history_unchanged", keys.latest(0)), ("checkpoint_equals_fold", keys.checkpoint_head(0, saved))]
+    shown = [("history_unchanged", keys.latest(0)), ("checkpoint_equals_fold", keys.checkpoint_state(0, saved))]
     assert _violations(store.verify()) == [*shown, ("history_unchanged", keys.entry(0, last))]
     assert _violations(_fresh(store).verify()) == shown
 
@@ -231,9 +231,9 @@ def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> Non
 
 def test_a_decision_that_changes_within_an_entry_is_named(store: Store) -> None:
     """Invariant 7: this rule is asked after each event, because an entry may decide twice, one after the other."""
-    sequence = _find(store, TxnPrepared)
+    sequence = _find(store, TxnDecided)
     entry = _entry(store, sequence)
-    decided = next(item for item in entry.events if isinstance(item, TxnPrepared))
+    decided = next(item for item in entry.events if isinstance(item, TxnDecided))
     other = {Outcome.COMMIT: Outcome.ABORT, Outcome.ABORT: Outcome.COMMIT}[decided.outcome]
     place = entry.events.index(decided) + 1
     events = [*entry.events[:place], replace(decided, outcome=other), *entry.events[place:]]
@@ -293,7 +293,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
 # Checkpoints and identity ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_index])
+@pytest.mark.parametrize("part", [keys.checkpoint_state, keys.checkpoint_index])
 def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     """OBJ-13; readers go round it."""
     sequence = store.checkpoint()
@@ -302,7 +302,7 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     data[len(data) // 2] ^= 1
     connection_of(store).objects.put(key, bytes(data))
     report = store.verify()
-    assert _violations(report) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert _violations(report) == [("checkpoint_intact", keys.checkpoint_state(0, sequence))]
     assert key in report.violations[0].message
     assert connection_of(open_on(connection_of(store).counts.inner)).view() == connection_of(store).view()
 
@@ -310,8 +310,8 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
 def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Store) -> None:
     """OBJ-13: its index remains; an index that no hint names is that of a writer that died."""
     sequence = store.checkpoint()
-    connection_of(store).objects.delete([keys.checkpoint_head(0, sequence)])
-    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    connection_of(store).objects.delete([keys.checkpoint_state(0, sequence)])
+    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_state(0, sequence))]
     connection_of(store).objects.delete([keys.latest(0)])
     assert store.verify().ok
 
@@ -329,7 +329,7 @@ def test_old_hint_to_a_checkpoint_that_a_vacuum_deleted_is_no_damage(clock: Manu
         assert store.checkpoint() > 8, number
     clock.advance(DAY_MS)
     store.vacuum()
-    assert keys.checkpoint_head(0, 8) not in {item.key for item in objects.list("")}
+    assert keys.checkpoint_state(0, 8) not in {item.key for item in objects.list("")}
     assert keys.index_file(0, 0, 8) in {item.key for item in objects.list("")}
     objects.put(keys.latest(0), hint)
     assert store.verify().ok
@@ -398,7 +398,7 @@ def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monk
 def test_a_checkpoint_without_its_index_is_named(store: Store) -> None:
     sequence = store.checkpoint()
     connection_of(store).objects.delete([keys.checkpoint_index(0, sequence)])
-    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert _violations(store.verify()) == [("checkpoint_intact", keys.checkpoint_state(0, sequence))]
 
 
 def test_an_index_file_is_read_once(store: Store) -> None:
@@ -421,7 +421,7 @@ def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> No
     state = connection_of(store).chain.refresh()
     checkpoints.write(connection_of(store).objects, replace(state, next_producer_id=state.next_producer_id + 1))
     report = store.verify()
-    assert _violations(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
+    assert _violations(report) == [("checkpoint_equals_fold", keys.checkpoint_state(0, state.sequence))]
     assert "next_producer_id" in report.violations[0].message
 
 

@@ -68,7 +68,7 @@ def requests_of_opening(objects: ObjectStore) -> list[tuple[str, str]]:
 
 def test_commit_that_reaches_the_interval_writes_a_checkpoint(bucket: MemoryStore) -> None:
     heads = [item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")]
-    assert heads == [keys.checkpoint_head(0, 4), keys.checkpoint_head(0, 8)]
+    assert heads == [keys.checkpoint_state(0, 4), keys.checkpoint_state(0, 8)]
     assert json.loads(bucket.get(keys.latest(0)))["sequence"] == 8
 
 
@@ -80,7 +80,7 @@ def test_the_head_is_written_after_the_index_and_the_hint_last() -> None:
         objects.reset()
         assert chain.checkpoint() == 1
     written = [key for kind, key in objects.log if kind == "put"]
-    assert written == [keys.checkpoint_index(0, 1), keys.checkpoint_head(0, 1), keys.latest(0)]
+    assert written == [keys.checkpoint_index(0, 1), keys.checkpoint_state(0, 1), keys.latest(0)]
 
 
 def test_equal_states_give_equal_checkpoint_bytes(bucket: MemoryStore) -> None:
@@ -119,7 +119,7 @@ def test_opening_reads_the_hint_the_checkpoint_and_the_entries_after_it(bucket: 
     requests = requests_of_opening(bucket)
     assert {key for kind, key in requests if kind == "get"} >= {
         keys.latest(0),
-        keys.checkpoint_head(0, 8),
+        keys.checkpoint_state(0, 8),
         keys.checkpoint_index(0, 8),
         keys.entry(0, 9),
         keys.entry(0, 10),
@@ -160,7 +160,7 @@ def test_without_a_hint_the_newest_checkpoint_is_found_by_listing(bucket: Memory
     bucket.delete([keys.latest(0)])
     requests = requests_of_opening(bucket)
     assert ("list", keys.checkpoints(0)) in requests
-    assert ("get", keys.checkpoint_head(0, 8)) in requests
+    assert ("get", keys.checkpoint_state(0, 8)) in requests
     assert state_of(bucket) == folded(bucket)
 
 
@@ -211,7 +211,7 @@ def test_hint_to_a_missing_checkpoint_is_ignored(bucket: MemoryStore, sequence: 
 @pytest.mark.parametrize("part", ["hint", "head"])
 def test_damaged_version_of_what_can_be_rebuilt_is_damage(bucket: MemoryStore, part: str) -> None:
     """PST-04: a flipped bit is not taken for a newer format, which would refuse the store."""
-    key = keys.latest(0) if part == "hint" else keys.checkpoint_head(0, 8)
+    key = keys.latest(0) if part == "hint" else keys.checkpoint_state(0, 8)
     bucket.put(key, bucket.get(key).replace(b'"version":4', b'"version":5'))
     assert state_of(bucket) == folded(bucket)
 
@@ -250,13 +250,13 @@ def test_index_whose_rows_do_not_fit_its_line_is_damage(bucket: MemoryStore, row
 @pytest.mark.parametrize("change", [{"timestamp": 2**70}, {"next_producer_id": -(2**70)}, {"partitions": []}], ids=str)
 def test_head_that_is_no_state_is_damage(bucket: MemoryStore, change: dict[str, object]) -> None:
     """PST-04: the checksum fits, but a number has over 64 bits, or a topic has no logs, which readers rely on."""
-    document = json.loads(bucket.get(keys.checkpoint_head(0, 8))) | change
+    document = json.loads(bucket.get(keys.checkpoint_state(0, 8))) | change
     del document["checksum"]
-    bucket.put(keys.checkpoint_head(0, 8), sealed(json.dumps(document, separators=(",", ":")).encode()))
+    bucket.put(keys.checkpoint_state(0, 8), sealed(json.dumps(document, separators=(",", ":")).encode()))
     assert state_of(bucket) == folded(bucket)
 
 
-@pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_index], ids=["head", "index"])
+@pytest.mark.parametrize("part", [keys.checkpoint_state, keys.checkpoint_index], ids=["head", "index"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "altered", "of another checkpoint"])
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(
     bucket: MemoryStore, part: Callable[[int, int], str], damage: str, chain_warnings: Callable[[], list[str]]
@@ -273,18 +273,18 @@ def test_a_damaged_checkpoint_falls_back_to_an_older_one(
     elif damage == "altered":
         middle = len(data) // 2
         bucket.put(key, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
-    elif part is keys.checkpoint_head:
+    elif part is keys.checkpoint_state:
         bucket.put(key, bucket.get(part(0, 4)))
     else:
         bucket.put(key, b"PAR1" + bucket.get(part(0, 4)))
     assert state_of(bucket) == folded(bucket)
     assert "checkpoint ignored: %s" in chain_warnings()
-    assert ("get", keys.checkpoint_head(0, 4)) in requests_of_opening(bucket)
+    assert ("get", keys.checkpoint_state(0, 4)) in requests_of_opening(bucket)
 
 
 def test_checkpoint_under_the_key_of_another_is_ignored(bucket: MemoryStore) -> None:
     """Head and index fit each other, but they are those of entry 4: its number is in it."""
-    for part in (keys.checkpoint_head, keys.checkpoint_index):
+    for part in (keys.checkpoint_state, keys.checkpoint_index):
         bucket.put(part(0, 8), bucket.get(part(0, 4)))
     assert state_of(bucket) == folded(bucket)
 
@@ -292,12 +292,12 @@ def test_checkpoint_under_the_key_of_another_is_ignored(bucket: MemoryStore) -> 
 def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemoryStore) -> None:
     """PST-04, REC-05."""
     for sequence in (4, 8):
-        bucket.put(keys.checkpoint_head(0, sequence), b"garbage")
+        bucket.put(keys.checkpoint_state(0, sequence), b"garbage")
     assert state_of(bucket) == folded(bucket)
 
 
 def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
-    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":5}'))
+    bucket.put(keys.checkpoint_state(0, 8), sealed(b'{"version":5}'))
     with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 5"):
         state_of(bucket)
 
@@ -308,7 +308,7 @@ def test_checkpoint_that_contradicts_the_chain_is_corruption(bucket: MemoryStore
     with a_chain(other, checkpoint_every=EVERY) as chain:
         for number in range(8):
             chain.submit(CreateTopic(topic(f"other{number}")))
-    for part in (keys.checkpoint_head, keys.checkpoint_index):
+    for part in (keys.checkpoint_state, keys.checkpoint_index):
         bucket.put(part(0, 8), other.get(part(0, 8)))
     with pytest.raises(CorruptionError, match=r"belongs to another history.*00008\.json with the hash"):
         state_of(bucket)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import format_reader
 from txnstore.chain.boundary import BoundaryDocument
-from txnstore.chain.checkpoints.document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.chain.checkpoints.document import GroupDocument, PartitionDocument, StateDocument, TransactionDocument
 from txnstore.chain.checkpoints.index import IndexDocument, _schema
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
 from txnstore.chain.tail import ABSENT
@@ -78,7 +78,7 @@ def test_members_that_are_assigned_exist() -> None:
         for letter, name in re.findall(r"\b([PTG])\.(\w+)", assignments):
             assert name in {field.name for field in fields(heads[letter])} | {"batches"}, assignments
         for name in re.findall(r"`(\w+)\[[^]]*\]` :=", assignments):
-            assert name in HeadDocument.model_fields, assignments
+            assert name in StateDocument.model_fields, assignments
 
 
 def test_events_that_readers_need_are_those_that_the_readers_of_the_tests_fold() -> None:
@@ -120,7 +120,7 @@ def test_the_end_of_a_chain_is_that_of_the_document() -> None:
         ("A boundary", set(BoundaryDocument.model_fields)),
         ("An index file", set(IndexDocument.model_fields) - {"version"}),
         ("A lease", set(LeaseDocument.model_fields)),
-        ("A checkpoint", set(HeadDocument.model_fields) - {"version"}),
+        ("A checkpoint", set(StateDocument.model_fields) - {"version"}),
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),
         ("A checkpoint", {field.name for field in fields(GroupDocument)}),

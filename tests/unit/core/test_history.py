@@ -10,7 +10,7 @@ from txnstore.core.expiration import TransactionalIdExpired
 from txnstore.core.history import Happened, askers, steps_of
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import Outcome
-from txnstore.core.transactions.events import ProducerInitialized, TxnCompleted, TxnPrepared
+from txnstore.core.transactions.events import ProducerInitialized, TxnCompleted, TxnDecided
 
 
 def test_an_expired_id_whose_begin_is_deleted_is_shown_with_its_newest_producer_id() -> None:
@@ -37,7 +37,7 @@ def test_each_event_has_who_asked_for_it(principals: list[tuple[str, int]] | Non
 def test_each_step_has_who_asked_for_it() -> None:
     """Events of several callers in one entry: the markers of a transaction are one step for each of them."""
     init = ProducerInitialized(producer_id=1, epoch=0, transactional_id="id", timeout_ms=1)
-    prepared = TxnPrepared(
+    prepared = TxnDecided(
         transactional_id="id", producer_id=1, epoch=0, outcome=Outcome.COMMIT, next_producer_id=1, next_epoch=1
     )
     markers = [

@@ -291,7 +291,7 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("counters_never_go_back", "journal_watermark", lambda s: _txn(s, "c", first_entry=1)),
     ("counters_never_go_back", "timestamp", lambda s: replace(s, timestamp=1)),
     ("counters_never_go_back", "next_producer_id", lambda s: replace(s, next_producer_id=1)),
-    ("counters_never_go_back", "next_offset_position", lambda s: replace(s, next_offset_position=1)),
+    ("counters_never_go_back", "next_commit_position", lambda s: replace(s, next_commit_position=1)),
     (
         "versions_never_go_back",
         "version of 'scope' went back from 4 to 3",

@@ -11,7 +11,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from txnstore.chain.checkpoints.document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.chain.checkpoints.document import GroupDocument, PartitionDocument, StateDocument, TransactionDocument
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
 from txnstore.core.state import State
@@ -124,7 +124,7 @@ def test_checkpoint_document_has_every_field_of_the_state() -> None:
     assert _names(TransactionDocument) == _names(Transaction)
     assert _names(PartitionDocument) == _names(Partition) - {"batches"} | {"tp"}
     of_groups, derived = {"epochs", "generations"}, {"alike"}  # From the names of the topics.
-    assert set(HeadDocument.model_fields) - {"version"} == _names(State) - derived | of_groups | {"index"}
+    assert set(StateDocument.model_fields) - {"version"} == _names(State) - derived | of_groups | {"index"}
 
 
 def _circles(imports: dict[str, set[str]]) -> list[list[str]]:

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from txnstore.chain.checkpoints.document import HeadDocument, from_document, to_document
+from txnstore.chain.checkpoints.document import StateDocument, from_document, to_document
 from txnstore.chain.checkpoints.index import Edge, IndexFile, decoded_edges, edge_numbers, encode_file
 from txnstore.chain.codec import LatestDocument, decode, encode, reason
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, index_range, latest
@@ -77,7 +77,7 @@ def encoded(
         if key not in stored:
             yield key, encode_file(before, after)
     head = encode(to_document(state, [edge.sequence for edge in edges[1:]]))
-    yield keys.checkpoint_head(chain, state.sequence), head
+    yield keys.checkpoint_state(chain, state.sequence), head
 
 
 def hint_to(keys: Keys, state: State, boundary: int = 0, head: State | None = None) -> tuple[str, bytes]:
@@ -175,7 +175,7 @@ def request(
     """
     if not 0 < sequence < 2**63:
         return None
-    head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
+    head = pool.submit(objects.get, keys.checkpoint_state(chain, sequence))
     numbers = [0, *edge_numbers(sequence)]
     files = [keys.index_file(chain, *pair) for pair in pairwise(numbers[len(_shared(shared, numbers)) - 1 :])]
     return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, shared)
@@ -208,8 +208,8 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
         ObjectNotFoundError: Its head or an index file is missing.
         CorruptionError: One of them is damaged; names it.
     """
-    head_key = keys.checkpoint_head(chain, sequence)
-    document = decode(HeadDocument, head_key, requested.head.result())
+    head_key = keys.checkpoint_state(chain, sequence)
+    document = decode(StateDocument, head_key, requested.head.result())
     if document.sequence != sequence:
         msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
         raise CorruptionError(msg)
@@ -219,7 +219,7 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
     return _saved(document, edges, head_key)
 
 
-def _saved(document: HeadDocument, edges: list[Edge], key: str) -> Saved:
+def _saved(document: StateDocument, edges: list[Edge], key: str) -> Saved:
     """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
     if (edges[-1].sequence, edges[-1].entry_hash) != (document.sequence, document.entry_hash):
         msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
@@ -251,15 +251,15 @@ def decode_all(state: State) -> None:
 
 def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:
     """The keys of the index files that the head of a checkpoint names; None if the head is missing or damaged."""
-    key = keys.checkpoint_head(chain, sequence)
+    key = keys.checkpoint_state(chain, sequence)
     try:
-        document = decode(HeadDocument, key, objects.get(key))
+        document = decode(StateDocument, key, objects.get(key))
     except (ObjectNotFoundError, CorruptionError):
         return None
     return _names(document, keys, chain)
 
 
-def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
+def _names(document: StateDocument, keys: Keys, chain: int) -> list[str]:
     return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
 
 
@@ -280,7 +280,7 @@ def named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) ->
 
     These objects may be damaged, and those of an unfinished or incomplete checkpoint count, too.
     """
-    start = keys.checkpoint_head(chain, after) if 0 <= after < 2**63 else ""
+    start = keys.checkpoint_state(chain, after) if 0 <= after < 2**63 else ""
     listed = [item.key for item in objects.list(keys.checkpoints(chain), start)]
     named = [Named(number, key) for key in listed if (number := checkpoint_sequence(key)) is not None]
     named += [Named(each[1], key) for key in listed if (each := index_range(key)) is not None]
@@ -311,7 +311,7 @@ def check_chain(keys: Keys, state: State, number: int, chains: int) -> None:
     """Raise :class:`CorruptionError` for a checkpoint that does not belong to chain ``number`` of ``chains``."""
     if (state.chain, state.chains) != (number, chains):
         msg = (
-            f"{keys.checkpoint_head(number, state.sequence)} belongs to chain {state.chain} of {state.chains}; "
+            f"{keys.checkpoint_state(number, state.sequence)} belongs to chain {state.chain} of {state.chains}; "
             f"expected chain {number} of {chains}: {STORE} belongs to another store"
         )
         raise CorruptionError(msg)

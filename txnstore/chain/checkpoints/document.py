@@ -100,7 +100,7 @@ class AuthorizationDocument:
     acls: list[Acl]
 
 
-class HeadDocument(Stored):
+class StateDocument(Stored):
     """``head.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 
     chain: int
@@ -109,7 +109,7 @@ class HeadDocument(Stored):
     entry_hash: str
     timestamp: Int64
     next_producer_id: Int64
-    next_offset_position: Int64
+    next_commit_position: Int64
     topics: list[CatalogTopic]
     partitions: list[PartitionDocument]
     transactions: list[TransactionDocument]
@@ -143,16 +143,16 @@ D = TypeVar(
 )
 
 
-def to_document(state: State, index: list[int]) -> HeadDocument:
+def to_document(state: State, index: list[int]) -> StateDocument:
     """The document of a state; equal states have equal documents."""
-    return HeadDocument(
+    return StateDocument(
         chain=state.chain,
         chains=state.chains,
         sequence=state.sequence,
         entry_hash=state.entry_hash,
         timestamp=state.timestamp,
         next_producer_id=state.next_producer_id,
-        next_offset_position=state.next_offset_position,
+        next_commit_position=state.next_commit_position,
         topics=state.sorted_topics(),
         partitions=[_partition_document(*item) for item in sorted_items(state.partitions)],
         transactions=[_transaction_document(txn) for _, txn in sorted_items(state.transactions)],
@@ -172,7 +172,7 @@ def to_document(state: State, index: list[int]) -> HeadDocument:
     )
 
 
-def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) -> State:
+def from_document(document: StateDocument, logs: Map[TopicPartition, Partition]) -> State:
     """The state of a document, with the batches of these logs."""
     return State(
         chain=document.chain,
@@ -181,7 +181,7 @@ def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) 
         entry_hash=document.entry_hash,
         timestamp=document.timestamp,
         next_producer_id=document.next_producer_id,
-        next_offset_position=document.next_offset_position,
+        next_commit_position=document.next_commit_position,
         topics=Map({topic.name: topic for topic in document.topics}),
         alike=alike(topic.name for topic in document.topics),
         partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
@@ -291,7 +291,7 @@ def _group_document(name: str, group: Group) -> GroupDocument:
     )
 
 
-def _group(item: GroupDocument, document: HeadDocument) -> Group:
+def _group(item: GroupDocument, document: StateDocument) -> Group:
     return _converted(
         Group,
         item,

@@ -45,8 +45,8 @@ from txnstore.core.transactions.commands import (
     CompleteTxn,
     EndTxn,
     FenceProducer,
-    HoldTxn,
     InitProducer,
+    PrepareTxn,
     WriteMarkers,
 )
 from txnstore.errors import (
@@ -174,7 +174,7 @@ def _of_end(command: EndTxn) -> list[Right]:
     return _of_append(Append(command.producer, command.batches, command.offsets))
 
 
-def _of_hold(command: HoldTxn) -> list[Right]:
+def _of_prepare(command: PrepareTxn) -> list[Right]:
     """In other chains than the coordinator's, which has prepared the transaction, it follows from that."""
     return _of_producer(command.producer) if command.after is None else []
 
@@ -304,7 +304,7 @@ _RIGHTS: dict[type, Callable[[Any], list[Right]]] = {
     InitProducer: _of_init,
     Append: _of_append,
     EndTxn: _of_end,
-    HoldTxn: _of_hold,
+    PrepareTxn: _of_prepare,
     AbortTxn: _of_abort,
     FenceProducer: _none,
     WriteMarkers: _none,

@@ -112,7 +112,7 @@ def _with_group(state: State, name: str, group: Group) -> State:
 
 def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     group = state.groups.get(event.group, Group())
-    commit_position = state.next_offset_position
+    commit_position = state.next_commit_position
     pending = event.producer_id != NO_PRODUCER
     offsets = group.pending.get(event.producer_id, Map()) if pending else group.offsets
     for item in event.offsets:
@@ -127,7 +127,7 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     else:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
-    return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=commit_position)
+    return replace(state, groups=state.groups.insert(event.group, group), next_commit_position=commit_position)
 
 
 def _offsets_deleted(state: State, event: OffsetsDeleted) -> State:

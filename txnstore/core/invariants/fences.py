@@ -61,7 +61,7 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
     for name in sorted(after.groups):
         for producer_id, pending in sorted(after.groups[name].pending.items()):
             fence = before.fences.get(producer_id)
-            fresh = any(value.position >= before.next_offset_position for value in pending.values())
+            fresh = any(value.position >= before.next_commit_position for value in pending.values())
             if fresh and fence is not None and fence.held and fence.epoch == after.fences[producer_id].epoch:
                 yield f"group {name!r}: offsets of producer id {producer_id} came after its transaction was prepared"
 

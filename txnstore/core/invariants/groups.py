@@ -29,7 +29,7 @@ def group_offsets_sound(state: State) -> Iterator[str]:
             for tp, offset in sorted_items(offsets):
                 if leads_partition(state, tp) and tp not in state.partitions:
                     yield f"group {name!r}: it has an offset of {tp}, which does not exist"
-                if not 0 <= offset.position < state.next_offset_position:
+                if not 0 <= offset.position < state.next_commit_position:
                     yield f"group {name!r}: offset {offset.value.offset} of {tp} at position {offset.position} is wrong"
 
 

@@ -159,7 +159,7 @@ def producer_ids_never_move(before: State, after: State) -> Iterator[str]:
 
 def counters_never_go_back(before: State, after: State) -> Iterator[str]:
     """The sequence, the time, the next producer id, position of offset commits and journal watermark only grow."""
-    for name in ("sequence", "timestamp", "next_producer_id", "next_offset_position", "journal_watermark"):
+    for name in ("sequence", "timestamp", "next_producer_id", "next_commit_position", "journal_watermark"):
         was, is_now = getattr(before, name), getattr(after, name)
         if is_now < was:
             yield f"{name} went back from {was} to {is_now}"

@@ -73,7 +73,7 @@ class EndTxn:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldTxn:
+class PrepareTxn:
     """Prepare a transaction, which an external coordinator decides: it has no timeout (KIP-939). Answered with None.
 
     In another chain of the transaction: refuse further batches and offsets of it. ``after`` is then the coordinator's

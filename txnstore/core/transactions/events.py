@@ -54,27 +54,27 @@ class OffsetsAdded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnHeld:
+class TxnPrepared:
     """A transaction was prepared: an external coordinator decides it, and it has no timeout (KIP-939).
 
     In another chain than its coordinator's: the chain refuses further batches and offsets of this epoch.
     """
 
-    type: Literal["TxnHeld"] = "TxnHeld"
+    type: Literal["TxnPrepared"] = "TxnPrepared"
     transactional_id: str
     producer_id: int
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnPrepared:
+class TxnDecided:
     """The outcome of a transaction was decided, irrevocably (Kafka: PREPARE_COMMIT or PREPARE_ABORT).
 
     The event also grants the identity of the next transaction (KIP-890), so the producer does not wait for the
     completion.
     """
 
-    type: Literal["TxnPrepared"] = "TxnPrepared"
+    type: Literal["TxnDecided"] = "TxnDecided"
     transactional_id: str
     producer_id: int
     epoch: int

@@ -15,7 +15,7 @@ from txnstore.core.transactions.events import (
     ProducerInitialized,
     SessionContinued,
     TxnCompleted,
-    TxnHeld,
+    TxnDecided,
     TxnPrepared,
     VersionRecorded,
 )
@@ -73,14 +73,14 @@ def _offsets_added(state: State, event: OffsetsAdded) -> State:
     return _joined(state, txn, groups=txn.groups | {event.group})
 
 
-def _txn_held(state: State, event: TxnHeld) -> State:
+def _txn_prepared(state: State, event: TxnPrepared) -> State:
     if is_foreign(state, event.producer_id):
         return with_fence(state, event.producer_id, event.epoch, held=True)
     txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
     return _with_transaction(state, txn)
 
 
-def _txn_prepared(state: State, event: TxnPrepared) -> State:
+def _txn_decided(state: State, event: TxnDecided) -> State:
     txn = replace(
         state.transactions[event.transactional_id],
         state=PREPARING[event.outcome],
@@ -146,8 +146,8 @@ TRANSACTION_FOLDS: dict[type, Fold] = {
     ProducerInitialized: _producer_initialized,
     PartitionsAdded: _partitions_added,
     OffsetsAdded: _offsets_added,
-    TxnHeld: _txn_held,
     TxnPrepared: _txn_prepared,
+    TxnDecided: _txn_decided,
     SessionContinued: _session_continued,
     VersionRecorded: _version_recorded,
     TxnCompleted: _txn_completed,

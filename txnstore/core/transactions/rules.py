@@ -41,7 +41,7 @@ from txnstore.core.transactions.commands import (
     Ended,
     EndTxn,
     FenceProducer,
-    HoldTxn,
+    PrepareTxn,
     WriteMarkers,
 )
 from txnstore.core.transactions.events import (
@@ -49,7 +49,7 @@ from txnstore.core.transactions.events import (
     PartitionsAdded,
     SessionContinued,
     TxnCompleted,
-    TxnHeld,
+    TxnDecided,
     TxnPrepared,
     VersionRecorded,
 )
@@ -88,7 +88,7 @@ def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
         observe(draft, command.after)
 
 
-def hold(draft: Draft, command: HoldTxn) -> None:
+def prepare(draft: Draft, command: PrepareTxn) -> None:
     """Prepare a transaction for an external coordinator; may be repeated (TPC-03).
 
     Raises:
@@ -98,7 +98,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
     """
     producer = command.producer
     if is_foreign(draft.state, producer.producer_id):
-        _hold_foreign(draft, command)
+        _prepare_foreign(draft, command)
         return
     txn = transaction_of(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
@@ -112,7 +112,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
         raise _no_two_phase_session(txn)
     if not txn.is_prepared:
         draft.emit(
-            TxnHeld(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
+            TxnPrepared(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
         )
 
 
@@ -342,7 +342,7 @@ def decide_end(
     check_transition(txn, PREPARING[outcome])
     rotate = txn.epoch >= MAX_EPOCH and not session
     draft.emit(
-        TxnPrepared(
+        TxnDecided(
             transactional_id=txn.transactional_id,
             producer_id=txn.producer_id,
             epoch=txn.epoch,
@@ -352,7 +352,7 @@ def decide_end(
         ),
     )
     decided = decided_of(draft.state.transactions[txn.transactional_id])
-    assert decided is not None  # TxnPrepared is folded.
+    assert decided is not None  # TxnDecided is folded.
     if session:
         decided = replace(decided, session_epoch=txn.session_epoch if txn.in_session else txn.epoch)
     emit_markers(draft, decided, last)
@@ -381,8 +381,8 @@ def complete(draft: Draft, decided: DecidedTransaction) -> None:
     )
 
 
-def _hold_foreign(draft: Draft, command: HoldTxn) -> None:
-    """Emit ``TxnHeld`` of a transaction that another chain coordinates: this chain then refuses its batches (TPC-03).
+def _prepare_foreign(draft: Draft, command: PrepareTxn) -> None:
+    """Emit ``TxnPrepared`` in another chain than the coordinator's, which then refuses batches of it (TPC-03).
 
     Offsets too, and its epoch stays. Nothing if the chain refuses them already.
     """
@@ -392,7 +392,7 @@ def _hold_foreign(draft: Draft, command: HoldTxn) -> None:
         return
     observe(draft, (command.after,) if command.after is not None else ())
     draft.emit(
-        TxnHeld(
+        TxnPrepared(
             transactional_id=producer.transactional_id or "", producer_id=producer.producer_id, epoch=producer.epoch
         ),
     )
