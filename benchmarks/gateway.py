@@ -2,8 +2,8 @@
 
 The broker is one KRaft node without replicas; it flushes nothing to disk before it acknowledges, and the gateway all.
 So the targets are about the gateway alone, and the ratios tell what its users give up. The clients are librdkafka's in
-processes of their own (``benchmarks.gateway_client``); transactions are those of Java's producer. ``make kafka``
-fetches the broker; without it the gateway is measured alone.
+processes of their own (``benchmarks.gateway_client``); transactions are those of Java's producer. ``python
+-m tests.harness kafka`` fetches the broker; without it the gateway is measured alone.
 """
 
 from __future__ import annotations

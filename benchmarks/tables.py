@@ -1,7 +1,8 @@
 """Publications of a table beside ``append`` of pyiceberg, of the same rows in the same columns, in turns.
 
 pyiceberg writes the data itself; a commit of txnstore has written it before, and a publication copies what no
-compaction has taken. ``make readers-short`` installs pyiceberg; :data:`PYTHON` is the Python of its environment.
+compaction has taken. ``python -m tests.harness readers --short`` installs pyiceberg; :data:`PYTHON` is the Python of
+its environment.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 def run() -> Iterator[Result]:
     """A commit and its publication, a publication alone, and the files that both leave."""
     if not PYTHON.exists():
-        msg = f"{PYTHON} is the Python of an environment with pyiceberg: `make readers-short` installs it"
+        install = "python -m tests.harness readers --short"
+        msg = f"{PYTHON} is the Python of an environment with pyiceberg: `{install}` installs it"
         raise SystemExit(msg)
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         base = Path(temporary)

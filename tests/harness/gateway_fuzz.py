@@ -1,4 +1,5 @@
-"""Sends a gateway frames that are valid, nearly valid, and not valid, and watches it: ``make fuzz-gateway``.
+"""Sends a gateway frames that are valid, nearly valid, and not valid, and watches it: ``python -m tests.harness
+fuzz-gateway``.
 
 A seed determines the frames. For each API and version that the gateway lists, messages are made of kio's types with
 values that matter (names that exist, limits of integers, empty and long texts), and changed: bytes flipped, cut out,

@@ -1,7 +1,8 @@
 """Many clients send a gateway large and hostile requests at once; its greatest memory is compared with the docs.
 
-``make memory-gateway``. Each kind of attack runs on a new process, then all of them on one. A run fails if a process
-ends, serves no other client afterwards, or has taken more than :data:`MOST`, which ``docs/gateway.md`` gives.
+``python -m tests.harness memory-gateway``. Each kind of attack runs on a new process, then all of them on one. A run
+fails if a process ends, serves no other client afterwards, or has taken more than :data:`MOST`, which
+``docs/gateway.md`` gives.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.helpers.spark_home import S3A, environment, link_spark_home, local_se
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Set by ``make s3a``: the session has hadoop-aws, which Spark fetches from Maven Central.
+#: Set by ``python -m tests.harness s3a``: the session has hadoop-aws, which Spark fetches from Maven Central.
 _WITH_S3A = bool(os.environ.get("TXNSTORE_S3A"))
 collect_ignore = [] if _WITH_S3A else ["spark/test_s3a.py"]
 

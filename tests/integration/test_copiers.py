@@ -1,8 +1,8 @@
 """Processes that copy from topic to topic are ended again and again; every record arrives once, in its order (TST-20).
 
-In the manner of Kafka's system test: copiers with random aborts, ended cleanly (SIGTERM) or not (SIGKILL), whose
-groups know them by name or by membership, while another consumer reads. ``make copies`` copies as many records as that
-test does.
+In the manner of Kafka's system test: copiers with random aborts, ended cleanly (SIGTERM) or not (SIGKILL), whose groups
+know them by name or by membership, while another consumer reads. ``python -m tests.harness copies`` copies as many
+records as that test does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.helpers.copier import PARTITIONS, SOURCE, TARGET
 
 INPUTS = 2
 RECORDS = int(os.environ.get("TXNSTORE_COPIES", "1500"))
-#: Records a transaction, at most: with the records of ``make copies`` 750.
+#: Records a transaction, at most: with the records of ``python -m tests.harness copies`` 750.
 SIZE = max(22, RECORDS * 3 // 400)
 BOUNCES = 3
 #: Looks at the output, each of which waits for 50 ms where there is nothing new.

@@ -60,7 +60,7 @@ ON_SPARK = {
     ],
 }
 #: The examples that a harness runs, since they need a broker of Kafka.
-WITH_A_BROKER = {"spark_migrate_kafka.py": "make migration"}
+WITH_A_BROKER = {"spark_migrate_kafka.py": "python -m tests.harness migration"}
 NO_FOLDER = "it is a file, not a folder. Choose another folder."
 PYTHON = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 

@@ -1,7 +1,8 @@
 """Migrates a topic from a broker with the example for Spark, twice, and compares the records.
 
 ``python -m tests.harness.kafka.migration KAFKA SPARK``: the folders with the jars of a Kafka release, and of Spark's
-source for Kafka. ``make migration`` fetches both. Exit status 1 if a record is lost, repeated or changed.
+source for Kafka. ``python -m tests.harness migration`` fetches both. Exit status 1 if a record is lost, repeated or
+changed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The recorded traces over the wire: ``python -m tests.harness.kafka.traces LIBS [NAME …] [--chains 1 3]``.
 
 Kafka's own clients run the operations of each trace against a gateway on a new store, and after each operation all that
-they see is compared with what they saw at the broker. Those of ``tests/recorded/transactions_v1`` were recorded with
-a broker whose clients use transactions of version 1. LIBS is the folder with the jars of a Kafka release;
-``make kafka-traces`` fetches it. Exit status 1 if a trace differs twice: on a machine that is busy, the sender of
-Java's producer may overtake a call, and a record that should be dropped is sent.
+they see is compared with what they saw at the broker. Those of ``tests/recorded/transactions_v1`` were recorded with a
+broker whose clients use transactions of version 1. LIBS is the folder with the jars of a Kafka release; ``python -m
+tests.harness kafka-traces`` fetches it. Exit status 1 if a trace differs twice: on a machine that is busy, the sender
+of Java's producer may overtake a call, and a record that should be dropped is sent.
 """
 
 from __future__ import annotations

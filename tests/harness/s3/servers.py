@@ -83,7 +83,7 @@ class S3Server:
         if self.kind in PROGRAMS and shutil.which(self.kind) is None:
             raise RuntimeError(
                 f"The program {self.kind!r} is not on the PATH. Install it, and add its folder to the PATH;"
-                f" in a checkout of txnstore, `make {self.kind}` builds it and runs the S3 tests on it."
+                f" in a checkout of txnstore, `python -m tests.harness {self.kind}` builds it and runs the S3 tests."
             )
         package_root = str(Path(__file__).resolve().parents[3])
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]

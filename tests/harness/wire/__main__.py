@@ -1,6 +1,6 @@
 """``python -m tests.harness.wire LIBS [SCENARIO …]``: record what a broker answers, into ``tests/recorded/wire``.
 
-LIBS is the folder with the jars of a Kafka release (``build/kafka/libs`` after ``make kafka``).
+LIBS is the folder with the jars of a Kafka release (``build/kafka/libs`` after ``python -m tests.harness kafka``).
 """
 
 from __future__ import annotations

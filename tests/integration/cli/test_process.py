@@ -377,5 +377,5 @@ def test_options_of_compact_that_do_not_go_together_are_refused(url: str, argume
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("kind", ["no-store", "damaged"])
 def test_process_leaves_with_its_own_status_after_an_error_at_open(program: str, kind: str) -> None:
-    """The long form is ``make exits``; before the fix, a fifth of them ended by a signal."""
+    """The long form is ``python -m tests.harness exits``; before the fix, a fifth of them ended by a signal."""
     assert exits(program, kind, "obstore", 8) == {STATUS[program]: 8}

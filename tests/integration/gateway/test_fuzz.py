@@ -1,4 +1,4 @@
-"""A short run of the fuzzer; ``make fuzz-gateway`` runs it for as long as one likes."""
+"""A short run of the fuzzer; ``python -m tests.harness fuzz-gateway`` runs it for as long as one likes."""
 
 from __future__ import annotations
 

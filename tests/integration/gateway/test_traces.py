@@ -1,7 +1,7 @@
 """DIF-06, DIF-07, DIF-12: recorded traces of a broker, over the wire, with a gateway in its place.
 
-Kafka's own clients run, so Java and the jars of a Kafka release are needed: ``make kafka`` fetches them.
-``make kafka-traces`` replays all traces; here are some of each kind.
+Kafka's own clients run, so Java and the jars of a Kafka release are needed: ``python -m tests.harness kafka`` fetches
+them. ``python -m tests.harness kafka-traces`` replays all traces; here are some of each kind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = (
 @pytest.fixture(scope="module")
 def running() -> Iterator[ServedHistories]:
     if shutil.which("java") is None or not LIBS.is_dir():
-        pytest.skip("needs Java, and the jars that `make kafka` fetches")
+        pytest.skip("needs Java, and the jars that `python -m tests.harness kafka` fetches")
     with ServedHistories(LIBS, chains=3) as served:
         yield served
 

@@ -1,4 +1,5 @@
-"""``txnstore.spark.read`` on S3 with hadoop-aws: Spark's own Parquet reader. ``make s3a`` runs this on MinIO.
+"""``txnstore.spark.read`` on S3 with hadoop-aws: Spark's own Parquet reader. ``python -m tests.harness s3a`` runs this
+on MinIO.
 
 The tests are collected if ``TXNSTORE_S3A`` is set, because the session then needs jars from Maven Central.
 """

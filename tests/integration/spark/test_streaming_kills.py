@@ -1,4 +1,4 @@
-"""Streaming pipelines that are killed: ``make streaming-torture`` does the same for longer."""
+"""Streaming pipelines that are killed: ``python -m tests.harness torture-streaming`` does the same for longer."""
 
 from __future__ import annotations
 

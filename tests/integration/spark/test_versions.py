@@ -1,4 +1,6 @@
-"""The short suite for each release of PySpark, 4.0 and newer: ``make spark-versions`` runs it with several of them."""
+"""The short suite for each release of PySpark, 4.0 and newer: ``python -m tests.harness spark-versions`` runs it with
+several of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The printed policies on MinIO, which enforces them: teams with credentials of their own. ``make minio`` runs this."""
+"""The printed policies on MinIO, which enforces them: teams with credentials of their own. ``python -m tests.harness
+minio`` runs this.
+"""
 
 from __future__ import annotations
 

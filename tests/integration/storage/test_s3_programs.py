@@ -110,7 +110,7 @@ def test_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) 
 
 def test_missing_program_is_named_with_what_builds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"'minio' is not on the PATH.*`make minio` builds it"):
+    with pytest.raises(RuntimeError, match=r"'minio' is not on the PATH.*`python -m tests.harness minio` builds it"):
         S3Server("minio").start()
 
 

@@ -1,6 +1,6 @@
 """The tables of random histories have the rows of their topics, as a plain reader of Iceberg tables sees them.
 
-``make readers`` lets other engines read them.
+``python -m tests.harness readers`` lets other engines read them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DIF-11, DIF-13: random operations against the model and against stores, compared after each one.
 
 Old producers are kept and used again, identities of long ago send requests again, the store is opened again, time
-passes. A failure prints the operations as JSON lines: saved to a file, they are a script for
-``python -m tests.harness.differential record``. ``make differential HISTORIES=2000`` runs that many random histories
-of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also against a broker.
+passes. A failure prints the operations as JSON lines: saved to a file, they are a script for ``python -m
+tests.harness.differential record``. ``python -m tests.harness differential --histories 2000`` runs that many random
+histories of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also against a broker.
 """
 
 from __future__ import annotations

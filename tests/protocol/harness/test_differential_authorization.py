@@ -1,7 +1,8 @@
 """TST-25: random histories of clients whose rights come and go, on stores of one chain and of three.
 
-``make differential KAFKA=…/libs`` compares them with a broker that runs Kafka's ``StandardAuthorizer``, too, with
-``allow.everyone.if.no.acl.found`` off and on. What may differ is in docs/kafka-differences.md#authorization.
+``python -m tests.harness differential --kafka …/libs`` compares them with a broker that runs Kafka's
+``StandardAuthorizer``, too, with ``allow.everyone.if.no.acl.found`` off and on. What may differ is in
+docs/kafka-differences.md#authorization.
 """
 
 from __future__ import annotations

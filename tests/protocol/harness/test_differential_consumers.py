@@ -1,7 +1,7 @@
 """DIF-11 for the consumer's API: random histories of producers and consumers of two topics, one deleted now and then.
 
 Records have keys, headers and timestamps, some are large; polls return them, and they are compared with the model, with
-stores, and with Kafka's own consumer (``make kafka``).
+stores, and with Kafka's own consumer (``python -m tests.harness kafka``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every reader shows what a plain model shows, whatever another process does between two requests.
 
-`make differential-readers` runs more histories.
+`python -m tests.harness differential-readers` runs more histories.
 """
 
 from __future__ import annotations
