@@ -38,7 +38,12 @@ class MissingProgramError(Exception):
 
 
 def made(folder: Path, inputs: Sequence[bytes], make: Callable[[], None]) -> Path:
-    """A folder that ``make`` fills, unless it was filled from the same inputs before."""
+    """A folder that ``make`` fills, unless it was filled from the same inputs before.
+
+    With ``--help`` nothing is made: the instrument prints its options and ends.
+    """
+    if "--help" in sys.argv:
+        return folder
     stamp, digest = folder / ".made", hashlib.sha256(b"\0".join(inputs)).hexdigest()
     if not stamp.exists() or stamp.read_text(encoding="ascii") != digest:
         shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +111,7 @@ def iceberg_runtime() -> Path:
     folder = BUILD / "readers" / "iceberg"
     command = ("mvn", "-B", "-q", "dependency:copy", f"-Dartifact={ICEBERG_SPARK}", f"-DoutputDirectory={folder}")
     made(folder, [ICEBERG_SPARK.encode()], lambda: _run(*command))
-    return next(folder.glob("*.jar"))
+    return next(folder.glob("*.jar"), folder / "iceberg.jar")
 
 
 def spark(version: str) -> Path:
