@@ -199,7 +199,8 @@ def readers(arguments: list[str]) -> Iterator[Command]:
     needs.java()
     runtime = needs.iceberg_runtime()
     yield _module("readers", environments, *chosen, arguments=[*options, *kept, "--runtime", str(runtime)])
-    yield _module("readers.foreign", environments, runtime, arguments=[])
+    if "--help" not in options:
+        yield _module("readers.foreign", environments, runtime, arguments=[])
 
 
 def differential_readers(arguments: list[str]) -> Iterator[Command]:
