@@ -126,7 +126,6 @@ def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> Non
 
     Args:
         old: The current schema of the topic.
-        new: The new schema.
         key: The key column, if there is one.
 
     Raises:

@@ -221,7 +221,6 @@ def check_place(objects: ObjectStore, topic: CatalogTopic, before: CatalogTopic 
     """Raise InvalidConfigError if a topic is to have a table, and engines cannot read the store.
 
     Args:
-        objects: The objects of the store.
         topic: The new version of the topic.
         before: The version before it, which may have a table: a store can be moved. None: there is none.
     """

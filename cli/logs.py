@@ -40,7 +40,6 @@ def printed_logs(level: int = logging.DEBUG, name: str = "txnstore", *, times: b
     """Show the records of a logger from a level on, on standard error, while the block runs.
 
     Args:
-        level: The level.
         name: The name of the logger.
         times: Whether each line begins with its time.
     """

@@ -42,7 +42,6 @@ class Output:
         """Print a table of these columns, or one JSON object per row with all members.
 
         Args:
-            rows: The rows.
             columns: The columns of the table.
             empty: Printed to standard error instead of an empty table.
             verbatim: Print column names unchanged instead of replacing underscores by spaces.

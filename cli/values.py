@@ -97,7 +97,6 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
     """Parse a position: ``earliest``, ``latest``, an offset, a time in ISO 8601, or ``-1h`` for an hour ago.
 
     Args:
-        text: The text.
         option: The option, for the message.
         now_ms: The current time, in milliseconds since the epoch.
     """

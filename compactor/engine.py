@@ -40,11 +40,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Executes each job in this process, when its result is asked for.
-
-    Args:
-        connection: The connection to the store.
-    """
+    """Executes each job in this process, when its result is asked for."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -35,8 +35,6 @@ def foreign_pages(
     Two lists, unless there is much of other stores.
 
     Args:
-        objects: The object store.
-        keys: The keys of this store.
         stores: Only the stores of these ids; None: all.
     """
     after = ""

@@ -15,7 +15,6 @@ def refusal(chains: Chains, topic: CatalogTopic, error: CorruptionError) -> Comp
     a GET for the catalog.
 
     Args:
-        chains: The chains of the store.
         topic: The topic that the plan was made with.
         error: Why a source was refused.
     """

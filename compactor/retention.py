@@ -242,7 +242,6 @@ def _delete(
     """Move the log starts, all chains concurrently; returns the new ones.
 
     Args:
-        connection: The connection to the store.
         deletions: The new log starts.
         altered: Leave out partitions that were deleted, or whose topic was altered, and add the names of the latter
             topics to this; None: raise the refusal.

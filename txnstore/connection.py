@@ -89,7 +89,6 @@ class OpenParts:
 
     Attributes:
         connection: The connection, of which only what it was made with may be used.
-        chains: The chains.
         pool: The workers for requests in parallel.
         background: The workers for what no caller waits for, which a close waits for.
     """

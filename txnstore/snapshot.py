@@ -91,7 +91,6 @@ def parse_moment(name: str, text: str) -> Moment:
 
     Args:
         name: The option, for the message.
-        text: The text.
 
     Raises:
         InvalidConfigError: It is none of them.

@@ -270,7 +270,6 @@ def check_writable(read_only: bool, url: str, consequence: str) -> None:
 
     Args:
         read_only: Whether the store was opened with ``read_only=True``.
-        url: The URL of the store.
         consequence: The end of the message: what cannot be done.
 
     Raises:

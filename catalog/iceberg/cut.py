@@ -44,7 +44,6 @@ class CutDocument(Stored):
     """A cut: one version of each table, all at the same closed cut of the chains.
 
     Attributes:
-        store_id: The store.
         number: The number of the cut.
         publication_id: The publication that created it; no other one has this id.
         heads: The last entry of each chain.

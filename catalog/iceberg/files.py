@@ -11,7 +11,6 @@ class DataFile:
 
     Attributes:
         path: The absolute location.
-        partition: The partition.
         first: An offset that is not above that of the first row.
         last: An offset that is not below that of the last row.
         rows: The number of rows, deleted ones included.
@@ -36,7 +35,6 @@ class DeleteFile:
 
     Attributes:
         path: The absolute location.
-        partition: The partition.
         data_path: The location of the data file.
         rows: How many rows it deletes.
         size: The size in bytes.

@@ -67,7 +67,6 @@ def next_groups(
         groups: Those of the snapshot before it.
         added: The files that it adds.
         removed: The locations of the files that it removes.
-        snapshot_id: Its id.
         sequence: Its sequence number.
     """
     result = [remaining for group in groups if group.live for remaining in _without(group, removed, snapshot_id)]

@@ -47,7 +47,6 @@ class ManifestEntry:
         status: What became of it in the snapshot of the manifest.
         snapshot_id: The snapshot that added it; of a deleted one, that which deleted it.
         sequence: The data sequence number: position deletes apply to files of their number or a smaller one.
-        file: The file.
     """
 
     status: Status
@@ -125,7 +124,6 @@ def encode_manifest(entries: Sequence[ManifestEntry], columns: Columns, schema_i
     """A manifest with these entries, at least one, all of data files or all of delete files.
 
     Args:
-        entries: The entries.
         columns: The columns of the table.
         schema_id: The number of its schema.
         sync_marker: 16 bytes that differ from file to file.
@@ -147,8 +145,6 @@ def encode_manifest_list(
     """The manifest list of a snapshot.
 
     Args:
-        manifests: Its manifests.
-        snapshot_id: Its id.
         parent: The id of the snapshot before it; None: it is the first one.
         sequence: Its sequence number.
         sync_marker: 16 bytes that differ from file to file.

@@ -30,7 +30,6 @@ class TableSnapshot:
     """A snapshot of a table.
 
     Attributes:
-        snapshot_id: Its id.
         parent: The id of the snapshot before it, which may be removed; None: it is the first one.
         sequence: Its sequence number.
         timestamp: The time of the cut that it shows, in milliseconds since the epoch.

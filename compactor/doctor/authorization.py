@@ -22,7 +22,6 @@ def authorization_findings(connection: Connection, view: View, *, overdue: bool)
     """How the store checks rights; nothing for a store that never had rules.
 
     Args:
-        connection: The connection to the store.
         view: The newest states.
         overdue: Whether a chain lacks a recent checkpoint.
     """

@@ -82,9 +82,7 @@ class ChainRepairs:
     """The repairs of one chain.
 
     Args:
-        objects: The object store.
         pool: Runs concurrent requests.
-        names: The keys of the store.
         chain: The number of the chain.
         chains: The number of chains of the store.
     """

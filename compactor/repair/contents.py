@@ -71,7 +71,6 @@ def contents_of(connection: Connection, store_id: str, chains: int | None = None
 
     Args:
         connection: The connection to the root; it need not be loaded.
-        store_id: The id of the store.
         chains: The number of its chains, as a checkpoint shows; None: as many as have objects are read.
     """
     names = Keys(store_id)

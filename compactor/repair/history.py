@@ -27,9 +27,6 @@ def missing_entries(objects: ObjectStore, names: Keys, chain: int, first: int, l
     each run is asked for.
 
     Args:
-        objects: The object store.
-        names: The keys of the store.
-        chain: The chain.
         first: The entry of the last boundary.
         last: The newest entry that is known to have existed.
     """

@@ -12,7 +12,6 @@ class PlannedObjects:
     """Reads of a store after writes that were not made yet. Writes are refused.
 
     Args:
-        inner: The objects of the store.
         writes: What will be written, each a key with its bytes; None: the object will be deleted. Later ones win.
     """
 

@@ -50,7 +50,6 @@ def old_checkpoints(connection: Connection, limit: int, histories: Sequence[Chai
     """The old checkpoints of all chains, listed concurrently.
 
     Args:
-        connection: The connection to the store.
         limit: The time at which the grace period began, in milliseconds since the epoch.
         histories: The histories of all chains.
     """

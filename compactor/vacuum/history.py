@@ -44,10 +44,8 @@ class ChainHistory:
     """What a vacuum may do with the history of a chain.
 
     Attributes:
-        chain: The chain.
         hinted: The checkpoint that the hint names; 0 without one.
         number: The number of its last boundary; 0 if there is none.
-        last: The last boundary.
         settled: The last entry that may be deleted now: that of the last boundary that is old enough.
         is_settled: Whether that is the last boundary, so that the next one may follow.
         begins_ms: The history begins at this time, by the storage's clock.
@@ -88,7 +86,6 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[ChainHi
     """The histories of all chains.
 
     Args:
-        connection: The connection to the store.
         now: The time of the storage's clock in ms.
         history_ms: The length of the history in ms.
     """
@@ -127,8 +124,6 @@ def delete_entries(
     """Delete the entries of the history of a chain that are not needed any more.
 
     Args:
-        connection: The connection to the store.
-        history: The history of the chain.
         in_use: Whether inlined segments of an entry are needed, by the numbers of its chain and of the entry.
         dry_run: Delete nothing.
 
@@ -153,8 +148,6 @@ def announce(connection: Connection, history: ChainHistory, candidate: ObjectInf
     """Create the next boundary of a chain: from then on, it is known that entries will be deleted.
 
     Args:
-        connection: The connection to the store.
-        history: The history of the chain.
         candidate: The head of the checkpoint that the remaining history begins with.
         dry_run: Create nothing.
 

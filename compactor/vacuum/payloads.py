@@ -32,8 +32,6 @@ class SpanOfEntries:
     """A span of entries that batches were removed from, long ago.
 
     Attributes:
-        chain: The chain.
-        span: The span.
         staying: The keys of the entries in it that no reader needs, and that the history of the chain cannot end
             behind.
         is_free: Whether no batch names an entry in it. A compaction moves the remaining batches of a released entry, so
@@ -77,7 +75,6 @@ def old_payloads(names: Keys, view: View, ends: Sequence[int], limit_of: Callabl
     """The entries with inlined segments that readers do not need any more.
 
     Args:
-        names: The keys of the store.
         view: The newest view.
         ends: For each chain the last entry behind which its history can end, when it is old enough.
         limit_of: Returns the time at which the grace period began, in the times of a chain.
@@ -118,7 +115,6 @@ def delete_payloads(
     between three of them, and none in a chain that is written all the time.
 
     Args:
-        connection: The connection to the store.
         spans: The spans of old payloads.
         dry_run: Delete nothing.
 

@@ -45,9 +45,6 @@ def unsound(connection: Connection) -> list[Unsound]:
     lists of the entries of the history and of the objects with records. A hint that is merely missing or stale is not
     wrong: the next checkpoint writes it again.
 
-    Args:
-        connection: The connection to the store.
-
     Raises:
         CorruptionError: The store does not open.
     """

@@ -238,7 +238,6 @@ class _Vacuum:
     7. Inlined segments are deleted. This is last, since a storage may refuse that entries are overwritten.
 
     Args:
-        connection: The connection to the store.
         grace_ms: The grace period.
         dry_run: Delete nothing.
     """
@@ -454,7 +453,6 @@ class _Named:
     """The objects with segments in use, and those that batches were removed from, as of the newest view.
 
     Args:
-        view: The view.
         long_removed: Keys that were released or dropped long ago; those whose objects a page has are removed.
     """
 

@@ -46,7 +46,6 @@ class ChainFindings:
 
     Attributes:
         state: The state at the head; None if a damaged entry prevents computing it.
-        violations: The violations.
         entries: The number of entries read.
         checkpoints: The number of checkpoints checked.
         bytes_read: The bytes of the entries read.
@@ -76,9 +75,7 @@ class ChainVerifier:
     verification resumes.
 
     Args:
-        objects: The object store.
         pool: Runs concurrent requests.
-        keys: The keys of the store.
         chain: The number of the chain.
         loaded: The state that this process has loaded, which the chain must still contain; None without one.
         chains: The number of chains of the store.

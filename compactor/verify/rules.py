@@ -122,7 +122,6 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
 
     Args:
         counts: The number of objects of each kind that were checked.
-        violations: The violations.
     """
     failed = Counter(item.name for item in violations)
     order = list(STORE_INVARIANTS)

@@ -59,7 +59,6 @@ def verify_segments(
     """Check that every segment referenced by the states exists and has the recorded size.
 
     Args:
-        objects: The object store.
         states: The newest states of the undamaged chains.
         topics: The topics of the catalog, as far as known.
         sums: The sums of the records of batches that compactions wrote, by the key of the segment and the first row.

@@ -147,7 +147,6 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
     """Check the chains together, in the consistent cut that a reader gets now.
 
     Args:
-        connection: The connection to the store.
         damaged: Whether single chains are damaged, so that an error of the view repeats known violations.
     """
     try:

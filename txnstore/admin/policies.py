@@ -95,9 +95,6 @@ def storage_policy(
     """The policy of a principal, as if the rules were checked already.
 
     Args:
-        authorization: The authorization of the store.
-        principal: The principal.
-        store_id: The id of the store.
         topics: The names of all topics, with their ``inline.bytes``; None: it cannot be read.
         root: The URL of the store: ``s3://bucket/prefix``.
         provider: Whose policy language: MinIO has no condition that lets objects only be created.

@@ -100,7 +100,6 @@ class Ages:
 
     Args:
         objects: The object store; its clock tells the age of entries that are older than this process.
-        keys: The keys of the store.
         runtime: The monotonic clock, and the wall clock, which only decides when the storage is asked.
         boundaries: Those of each chain: they tell the age of entries that were deleted.
     """
@@ -124,7 +123,6 @@ class Ages:
         """Record that this process knows these states now. Makes no request.
 
         Args:
-            states: States of chains.
             read_at: If they are the heads of their chains: the monotonic time before these were read.
         """
         now = self._runtime.monotonic()

@@ -86,8 +86,6 @@ class Boundaries:
     """The boundaries of one chain, as this process knows them. Thread-safe: a lease is replaced in one step.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
         chain: The number of the chain.
         runtime: The wall clock and the clock that runs on while the machine is suspended.
         pool: Runs a request next to others.

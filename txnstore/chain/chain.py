@@ -75,9 +75,6 @@ class Chain:
     decided or folded aside, and replaces ``state`` in one step if it is newer.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
-        number: The number of the chain.
         runtime: Clocks, ids, pauses.
         pool: Runs single storage requests concurrently.
         read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
@@ -323,8 +320,6 @@ class Chain:
 
         Args:
             waiter: The command of this thread.
-            round_lock: The lock of the round.
-            head_lock: The lock of the head.
         """
         checkpoint_due = None
         with round_lock:

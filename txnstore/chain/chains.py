@@ -31,8 +31,6 @@ class Chains:
     """The chains of a store, by number. Thread-safe.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
         count: The number of chains.
         runtime: Clock, randomness and pauses.
         requests: Runs single storage requests.

@@ -88,7 +88,6 @@ class LatestDocument(Stored):
     Attributes:
         sequence: The entry of the checkpoint.
         boundary: The number of the last boundary that its writer knew, which is not after the checkpoint.
-        store_id: The store that it is of.
         entry_hash: The hash of that entry's line.
         head: The newest entry that its writer knew, and knew to be durable.
         head_hash: The hash of that entry's line.

@@ -26,8 +26,6 @@ class EarlierStates:
     """The earlier states of one chain. Nothing is kept: each call reads what it needs.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
         head: The newest known state of the chain.
         pool: Runs concurrent requests.
         boundaries: Those of the chain: only entries after the last one exist for certain.

@@ -34,7 +34,6 @@ class QueuedCommand:
     """A caller that waits for the commit of its command, and the answer to it.
 
     Attributes:
-        command: The command.
         principal: Who asks for it.
         result: The answer to the command, as decided last. Written by the committing thread, which may decide again.
         error: The error of the caller; None if the command was accepted.
@@ -137,8 +136,6 @@ class Drafts:
     """Makes the entries that a process offers to a chain.
 
     Args:
-        keys: The keys of the store.
-        number: The number of the chain.
         writer_id: Names the process in its entries.
         runtime: Names the entries.
     """
@@ -161,7 +158,6 @@ class Drafts:
         Args:
             before: The state at the head of the chain.
             now: The time of the entry in milliseconds since the epoch.
-            waiters: The commands.
             authorization: The authorization of the store; None: that in the state.
             one_by_one: Encode the events of each command alone, so that a command whose events cannot be encoded does
                 not affect the others either.

@@ -50,7 +50,6 @@ class Identity:
     """The identity of an open store. Thread-safe.
 
     Args:
-        objects: The object store.
         keys: The keys of the store, with its id.
         runtime: The monotonic clock.
         pool: Runs the request next to others.

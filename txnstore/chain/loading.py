@@ -47,13 +47,9 @@ class Loader:
     """Loads one chain.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
-        number: The number of the chain.
         chains: The number of chains of the store.
         pool: Runs concurrent requests.
         tail: Reads the entries of the chain.
-        boundaries: The boundaries of the chain.
         every: The number of entries between two checkpoints of a small state.
     """
 

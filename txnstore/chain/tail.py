@@ -84,9 +84,6 @@ class Tail:
     """Reads the entries of one chain. It has no state of its own, so any number of threads may use it.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
-        number: The number of the chain.
         pool: Runs concurrent requests.
         on_entry: Called with each entry that is folded, and the state after it.
         boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.

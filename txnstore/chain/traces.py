@@ -35,7 +35,6 @@ def stores(objects: ObjectStore, passed: str = "") -> list[str]:
     Objects of others below the prefix cost a list for 1,000 of them, and those in one folder about two.
 
     Args:
-        objects: The object store.
         passed: The id of a store that is passed over.
     """
     ids: list[str] = []

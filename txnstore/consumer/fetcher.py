@@ -50,7 +50,6 @@ class _Idle:
     partition: it reads the heads of the chains, and costs the same for any number of partitions.
 
     Attributes:
-        states: The states.
         assignment: The number of the assignment (:attr:`Positions.changes`).
         chains: The chains that the positions depend on.
         positions: The position of each flow.
@@ -66,7 +65,6 @@ class Poller:
     """Fetches rows for positions.
 
     Args:
-        connection: The connection to the store.
         positions: The partitions and positions of the consumer.
         longest_pause: The longest pause between two reads of an idle chain, in seconds.
         follow: Applies the group's assignment in a view to the positions, and returns the view after that.

@@ -27,7 +27,6 @@ class Flow:
     is in the slices, in this order: the remainder, the pieces of the begun slice, the fetches, the planned slices.
 
     Attributes:
-        tp: The partition.
         projection: The columns to read, of one version of the topic.
         first_position: The position with which it was made.
         position: The offset of the next record to return.

@@ -47,7 +47,6 @@ class MemberLease:
     It does not refer to the consumer, which can therefore be collected; the timer refers to neither.
 
     Args:
-        connection: The connection to the store.
         group: The name of the group.
         instance_id: The name of a static member.
         session_timeout_ms: The length of the lease.

@@ -71,7 +71,6 @@ class AssignedPartition:
     """One partition of a consumer.
 
     Attributes:
-        tp: The partition.
         topic_id: The id of the topic; None until the topic exists.
         late: Whether the partition is newer than the subscription, so that none of its records may be skipped.
         begin: Where to begin as long as ``flow`` is None: an offset, an end of the log, or None for the group's

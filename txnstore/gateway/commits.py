@@ -52,7 +52,6 @@ class Commits:
     time. Whatever else has a lane of its own: the coordinator takes it, whose commits share entries where they meet.
 
     Args:
-        connection: The connection to the store.
         threads: Runs what waits for the storage.
         committed: Called when the callers of a commit have their answers.
     """
@@ -78,7 +77,6 @@ class Commits:
         told before the next commit begins.
 
         Args:
-            command: The command.
             principal: Who asks for it; None: the principal of the gateway.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

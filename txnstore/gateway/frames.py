@@ -53,7 +53,6 @@ class Frame(NamedTuple):
     """A frame whose lengths and counts fit its bytes.
 
     Attributes:
-        data: Its bytes.
         start: Its first fields.
         decoded_size: The bytes of memory that its values may take once they are decoded, beside those of the frame.
     """

@@ -44,7 +44,6 @@ class Freshness:
     """The newest view of the store that the gateway knows, and its refreshes.
 
     Args:
-        connection: The connection to the store.
         threads: Runs what waits for the storage.
     """
 

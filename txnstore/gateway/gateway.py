@@ -60,8 +60,6 @@ class Gateway:
     """A gateway on a store; made and used in one event loop.
 
     Args:
-        connection: The connection to the store.
-        properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
         peers: The addresses of all gateways of the store, in the same order at each of them, this one included; empty:
@@ -296,8 +294,6 @@ async def run(
     """Run a gateway until SIGTERM or SIGINT; a second one ends the process at once.
 
     Args:
-        connection: The connection to the store.
-        properties: Its properties.
         bound: The socket to listen on.
         advertised: The address and the port that clients connect to; None: those of the socket.
         peers: The addresses of all gateways of the store; empty: there is only this one.

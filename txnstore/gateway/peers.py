@@ -49,7 +49,6 @@ class Node(NamedTuple):
     Attributes:
         node_id: Its index among the peers.
         host: The address that clients connect to.
-        port: The port.
     """
 
     node_id: int
@@ -64,7 +63,6 @@ class Peers:
         nodes: All gateways, this one included.
         own: This gateway.
         chains: The number of chains of the store.
-        store_id: The id of the store.
         encrypted: Whether the gateways listen with TLS.
         changed: Called when a peer has begun or ceased to answer.
     """

@@ -80,10 +80,7 @@ class StagedBatch:
     """A batch that waits for its commit.
 
     Attributes:
-        topic: Its topic.
-        tp: Its partition.
         raw: The batch as it came.
-        producer: Its producer.
         client: The identity that its client has for many transactions (v1); None: the same as that of the producer.
             Then the partition must have been added to the transaction before.
         principal: Who asks for it; None: the principal of the gateway.

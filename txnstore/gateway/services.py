@@ -35,7 +35,6 @@ class Services:
     """What the handlers share.
 
     Attributes:
-        connection: The connection to the store.
         threads: Runs what waits for the storage, and conversions that take long.
         commits: Commits commands.
         sessions: The identities of clients of transactions v1.

@@ -157,7 +157,6 @@ class Stream(asyncio.BufferedProtocol):
         """Send bytes, and wait until the client has taken all but the last of them.
 
         Args:
-            data: The bytes.
             step: Seconds after which ``is_over`` is asked about a client that takes nothing.
             is_over: Whether to give up a client that has not taken 256 KB for so many seconds.
 

@@ -21,7 +21,6 @@ class Metric:
         help: One line that says what it measures.
         labels: The names of its labels.
         samples: Its values.
-        kind: ``counter`` or ``gauge``.
         unit: The unit, if it is not a number of things: ``s`` or ``By`` (UCUM).
     """
 

@@ -95,7 +95,6 @@ class Blocks:
 
         Args:
             start: The place of ``data``, which begins and ends with a block.
-            data: The bytes.
         """
         view = memoryview(data)
         for at in range(0, len(view), self.size):

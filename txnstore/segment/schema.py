@@ -75,7 +75,6 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
     """Convert records to a table of :data:`RECORD_SCHEMA`.
 
     Args:
-        records: The records.
         now_ms: The timestamp of a record without one, in milliseconds since the epoch.
 
     Raises:

@@ -25,7 +25,6 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
     """Parse JSON by RFC 8259, strictly.
 
     Args:
-        text: The text.
         exact: Whether numbers with a fraction or an exponent are a :class:`Number`, else a ``float``.
 
     Raises:

@@ -51,7 +51,6 @@ def reader(kind: pa.DataType, *, text: bool) -> Reader:
     """What reads a JSON value as :func:`~.json_text.parse_json` gives it.
 
     Args:
-        kind: The type.
         text: Whether a string in a binary column is its UTF-8 text; else it is base64. ``{"base64": "…"}`` is taken in
             either case.
     """
@@ -271,7 +270,6 @@ def cell_reader(kind: pa.DataType, *, milliseconds: bool = False) -> Reader:
     A text and bytes are the cell itself. Other types leave spaces around the value out; a nested type is JSON.
 
     Args:
-        kind: The type.
         milliseconds: Whether an integer is a time. In general it is as likely a year, or a date without hyphens.
     """
     if is_binary(kind):

@@ -66,10 +66,8 @@ def encoded(
     """The objects of a checkpoint, in the order in which they are written; each a key with its bytes.
 
     Args:
-        keys: The keys of the store.
         chain: The number of the chain.
         edges: The edges of the state, from that before entry 1 to its own: an index file lies between two neighbours.
-        state: The state.
         stored: The keys of index files that exist already.
     """
     for before, after in pairwise(edges):
@@ -150,8 +148,6 @@ class Requested(NamedTuple):
     """The pending requests for a checkpoint.
 
     Attributes:
-        objects: The object store.
-        head: The head.
         files: The index files that it should name, by key; if its head names others, they are requested then.
         shared: The edges of another checkpoint; index files between those that both have need not be read.
     """

@@ -63,7 +63,6 @@ class PartitionRows:
     """The changes that a range of entries has made to the batches of a partition.
 
     Attributes:
-        tp: The partition.
         removed: The offsets ``[start, limit)`` of the batches that were removed; before others were added.
         rows: The number of batches that were added: rows of the file, which follow those of the partition before.
         runs: Of those in each row group, the base offset of the first one and the limit of the last one.
@@ -261,10 +260,6 @@ class _Rows:
 class IndexFile:
     """An index file that was read; its batches are decoded when they are needed.
 
-    Args:
-        key: Its key.
-        data: Its bytes.
-
     Raises:
         CorruptionError: The bytes are altered.
         UnsupportedFormatError: Another version of the format.
@@ -314,7 +309,6 @@ class StoredRun:
     """Batches of a partition in a row group of an index file.
 
     Args:
-        file: The index file.
         first: The number of the first row in the file.
         end: The number after the last row.
         base_offset: The first offset of the first batch.

@@ -28,9 +28,6 @@ class Saver:
     """Writes checkpoints, one at a time.
 
     Args:
-        objects: The object store.
-        keys: The keys of the store.
-        number: The number of the chain.
         metrics: Counts the checkpoints.
         boundaries: The boundaries of the chain: a checkpoint before the last one is of no use.
         head: Returns the newest state that this process knows, all of whose entries are durable. A hint names it.

@@ -117,7 +117,6 @@ class RawBatch:
         data: The whole batch. It may share memory with the request it came in.
         base_offset: The offset of the first record.
         leader_epoch: The leader epoch of the partition.
-        magic: 2.
         crc: The CRC-32C of the header said; :func:`check_produced` compares it.
         attributes: The bits; see the properties.
         last_offset_delta: The last offset minus ``base_offset``.
@@ -261,9 +260,7 @@ def placed(raw: RawBatch, base_offset: int, *, leader_epoch: int = 0, append_tim
     Base offset and leader epoch are outside of the checksum, so the rest is copied as it is.
 
     Args:
-        raw: The batch.
         base_offset: The offset of its first record.
-        leader_epoch: The leader epoch.
         append_time: Milliseconds that replace the timestamps of all records; None keeps theirs.
     """
     data = memoryview(raw.data)

@@ -104,7 +104,6 @@ class _Payload:
 
     Attributes:
         number: The place of the batch in the sequence.
-        batch: The batch.
         data: Its records.
     """
 
@@ -332,7 +331,6 @@ class _Headers:
 
     Args:
         data: The records of the batches, and padding.
-        rows: The rows.
         starts: Where the headers of each row begin.
         ends: Where each row ends.
         counts: How many headers each row has.
@@ -426,7 +424,6 @@ def _cut(data: bytes, *columns: _Cells) -> list[pa.Array]:
     """Binary columns of the bytes at some places.
 
     Args:
-        data: The bytes.
         columns: Places and lengths of the cells of each column; a negative length is null. The places of a row grow
             from column to column, and those of the next row are greater.
     """

@@ -37,7 +37,6 @@ def rows_from_json(
 
     Args:
         values: The values of the records; null is refused, because typed topics have no tombstones.
-        keys: Their keys.
         schema: The schema of the topic.
         key_column: The column that chooses the partition; None if there is none, so that no record has a key.
 
