@@ -22,7 +22,7 @@ from txnstore.core.blocked import blocked_partitions
 from txnstore.core.groups.membership import holders
 from txnstore.core.groups.model import Group
 from txnstore.core.log.visibility import aborted_batches
-from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
+from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
@@ -201,7 +201,7 @@ def _transaction(
     age = f"is open since {duration(now - txn.started_at)} in {counted(len(txn.partitions), 'partition')}"
     held_back += f"; a vacuum keeps the history from its entry {txn.first_entry:,} on"
     show = f"txnstore txn show {txn.transactional_id}"
-    if txn.held != NO_PRODUCER:
+    if txn.is_prepared:
         message = f"{name} {age}, prepared for an external coordinator: it has no timeout{held_back}"
         return Finding("transactions", "prepared", Severity.WARN if records else Severity.NOTE, message, show)
     if connection.chains.ages.has_expired(state, txn):

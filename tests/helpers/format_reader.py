@@ -240,7 +240,7 @@ def _offsets_committed(state: State, event: Json) -> None:
     for item in event["offsets"]:
         offsets[item["topic"], item["partition"]] = {
             "value": {name: item[name] for name in ("offset", "metadata", "leader_epoch")},
-            "position": state.next_commit_position,
+            "commit_position": state.next_commit_position,
             "committed_at": state.timestamp,
             "topic_id": item["topic_id"],
         }
@@ -273,7 +273,7 @@ def _txn_completed(state: State, event: Json) -> None:
             "last_epoch": event["epoch"],
             "next_producer_id": -1,
             "next_epoch": -1,
-            "held": -1,
+            "prepared_epoch": -1,
             "state": f"COMPLETE_{event['outcome']}",
             "partitions": [],
             "groups": [],
@@ -394,7 +394,7 @@ def _producer_initialized(state: State, event: Json) -> None:
         "state": "EMPTY",
         "next_producer_id": -1,
         "next_epoch": -1,
-        "held": -1,
+        "prepared_epoch": -1,
         "partitions": [],
         "groups": [],
         "topic_ids": {},
@@ -424,9 +424,12 @@ def _joined(state: State, event: Json) -> None:
 @needed(WRITERS, "TxnPrepared")
 def _txn_prepared(state: State, event: Json) -> None:
     if state.is_foreign(event["producer_id"]):
-        raise_fence(state, event["producer_id"], event["epoch"], held=True)
+        raise_fence(state, event["producer_id"], event["epoch"], prepared=True)
     else:
-        state.transactions[event["transactional_id"]] |= {"held": event["epoch"], "updated_at": state.timestamp}
+        state.transactions[event["transactional_id"]] |= {
+            "prepared_epoch": event["epoch"],
+            "updated_at": state.timestamp,
+        }
 
 
 @needed(WRITERS, "SessionContinued")
@@ -586,7 +589,7 @@ def grant(state: State, producer_id: int) -> None:
     state.next_producer_id = max(state.next_producer_id, producer_id + 1)
 
 
-def raise_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> None:
+def raise_fence(state: State, producer_id: int, epoch: int, *, prepared: bool = False) -> None:
     """7.7."""
     if not state.is_foreign(producer_id):
         return
@@ -594,7 +597,7 @@ def raise_fence(state: State, producer_id: int, epoch: int, *, held: bool = Fals
     if before is not None and epoch < before[0]:
         before[1] = state.timestamp
     else:
-        state.fences[producer_id] = [epoch, state.timestamp, held]
+        state.fences[producer_id] = [epoch, state.timestamp, prepared]
 
 
 def end_pending(group: Json, producer_id: int, marker_epoch: int, outcome: str) -> None:
@@ -603,7 +606,7 @@ def end_pending(group: Json, producer_id: int, marker_epoch: int, outcome: str) 
     pending = group["pending"].pop(producer_id)
     if outcome == "COMMIT":
         for tp, offset in pending.items():
-            if tp not in group["offsets"] or group["offsets"][tp]["position"] < offset["position"]:
+            if tp not in group["offsets"] or group["offsets"][tp]["commit_position"] < offset["commit_position"]:
                 group["offsets"][tp] = offset
         group["last_producer"] = [producer_id, marker_epoch - 1]
 

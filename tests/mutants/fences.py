@@ -48,7 +48,7 @@ FENCES = (
     Mutant(
         "a prepared transaction accepts late batches in other chains",
         fences.check_fence,
-        "if $fence.held:",
+        "if $fence.prepared:",
         "if False:",
         chains=3,
     ),

@@ -31,7 +31,7 @@ def check_fence(state: State, producer: ProducerIdentity) -> None:
     if producer.epoch < fence.epoch:
         msg = f"{producer} is fenced in chain {state.chain}: the chain has seen epoch {fence.epoch}"
         raise ProducerFencedError(msg)
-    if fence.held:
+    if fence.prepared:
         msg = f"the transaction of {producer} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
 
@@ -51,13 +51,13 @@ def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
     return producer_id in partition.open_txns and (producer is None or producer.epoch <= epoch)
 
 
-def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> State:
+def with_fence(state: State, producer_id: int, epoch: int, *, prepared: bool = False) -> State:
     """The state with the fence of a producer of another chain raised to ``epoch``, at the time of the entry.
 
     An older epoch only sets the time.
     """
     earlier = state.fences.get(producer_id)
-    fence = Fence(epoch, state.timestamp, held)
+    fence = Fence(epoch, state.timestamp, prepared)
     if earlier is not None and epoch < earlier.epoch:
         fence = earlier._replace(at=state.timestamp)
     return replace(state, fences=state.fences.insert(producer_id, fence))

@@ -73,13 +73,13 @@ class Fence(NamedTuple):
     Attributes:
         epoch: The chain refuses older epochs of the producer.
         at: The time of the last entry with an event of the producer, in ms.
-        held: The transaction of this epoch is prepared for an external coordinator (KIP-939): the chain also refuses
-            batches and offsets of this epoch, until its marker.
+        prepared: The transaction of this epoch is prepared for an external coordinator (KIP-939): the chain also
+            refuses batches and offsets of this epoch, until its marker.
     """
 
     epoch: int
     at: int
-    held: bool = False
+    prepared: bool
 
 
 class EntrySpan(NamedTuple):

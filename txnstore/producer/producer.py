@@ -109,7 +109,7 @@ class Producer:
         """Continue the transaction that an earlier instance has prepared, if there is one."""
         txn = connection.view(refresh=False).transactions.get(self.transactional_id or "")
         if txn is not None and txn.is_prepared:
-            self._manager.take_over(PreparedTxn(txn.producer_id, txn.held))
+            self._manager.take_over(PreparedTxn(txn.producer_id, txn.prepared_epoch))
 
     # Identity ---------------------------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     **{
         f"pending offsets replace later ones when {where}": (
             name,
-            'if tp not in group["offsets"] or group["offsets"][tp]["position"] < offset["position"]:',
+            'if tp not in group["offsets"] or group["offsets"][tp]["commit_position"] < offset["commit_position"]:',
             "if offset:",
         )
         for where, name in (("a marker ends them", "takeovers"), ("they are decided", "identities"))
@@ -176,12 +176,16 @@ WRONG: dict[str, tuple[str, str, str]] = {
         'entry["sequence"], entry["timestamp"]',
     ),
     "a window goes on in a new epoch": ("unusual", ' and before["epoch"] == event["epoch"] else []', " else []"),
-    "an older epoch replaces a fence": ("unusual", "if before is not None and epoch < before[0]:", "if held is None:"),
+    "an older epoch replaces a fence": (
+        "unusual",
+        "if before is not None and epoch < before[0]:",
+        "if prepared is None:",
+    ),
     "an older epoch changes nothing of a fence": ("unusual", "before[1] = state.timestamp", "pass"),
-    "an older epoch sets held of a fence": (
+    "an older epoch sets prepared of a fence": (
         "unusual",
         "before[1] = state.timestamp",
-        "before[1:] = [state.timestamp, held or before[2]]",
+        "before[1:] = [state.timestamp, prepared or before[2]]",
     ),
     "the same epoch changes only the time of a fence": ("unusual", "and epoch < before[0]:", "and epoch <= before[0]:"),
     "a kept transaction begins again": ("identities", 'if event["keeps"] and before is not None:', "if name is None:"),

@@ -53,7 +53,7 @@ def open_partition(state: State) -> TopicPartition:
 def test_a_fence_of_a_producer_of_this_chain_is_found(cluster: Cluster) -> None:
     state = cluster.states[1]
     assert violations_of(state) == set()
-    own = replace(state, fences=state.fences.insert(state.next_producer_id, Fence(0, 0)))
+    own = replace(state, fences=state.fences.insert(state.next_producer_id, Fence(0, 0, prepared=False)))
     assert "fences_are_of_other_chains" in violations_of(own)
     assert "fences_are_of_other_chains" in violations_of(with_fence(cluster, epoch=-1))
 
@@ -64,9 +64,9 @@ def test_open_data_without_a_fence_is_found(cluster: Cluster) -> None:
 
 
 def test_a_fence_that_goes_back_is_found(cluster: Cluster) -> None:
-    before = with_fence(cluster, epoch=5, held=True)
+    before = with_fence(cluster, epoch=5, prepared=True)
     assert "fences_never_go_back" in stepped(before, with_fence(cluster, epoch=4))
-    assert "fences_never_go_back" in stepped(before, with_fence(cluster, epoch=5, held=False))
+    assert "fences_never_go_back" in stepped(before, with_fence(cluster, epoch=5, prepared=False))
     forgotten = replace(before, fences=before.fences.remove(producer_id(cluster)))
     assert "fences_never_go_back" in stepped(before, forgotten)
     late = replace(forgotten, timestamp=before.timestamp + MAX_ADDED_AGE_MS + 1)

@@ -200,7 +200,7 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("pending_offsets_have_a_transaction", "producer id 77", lambda s: _group(
         s, pending=s.groups["g"].pending.insert(77, s.groups["g"].offsets))),
     ("group_offsets_sound", "nowhere-0", lambda s: _offset(s, NOWHERE)),
-    ("group_offsets_sound", "position 9", lambda s: _offset(s, T1, position=9)),
+    ("group_offsets_sound", "commit position 9", lambda s: _offset(s, T1, 9)),
 ]  # fmt: skip
 
 
@@ -297,7 +297,7 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
         "version of 'scope' went back from 4 to 3",
         lambda s: _txn(s, "a", versions=s.transactions["a"].versions.insert("scope", 3)),
     ),
-    ("group_offsets_by_position", "t-0 went back from position 0 to -1", lambda s: _offset(s, T0, position=-1)),
+    ("group_offsets_by_position", "t-0 went back from commit position 0 to -1", lambda s: _offset(s, T0, -1)),
 ]
 
 

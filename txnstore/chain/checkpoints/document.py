@@ -58,7 +58,7 @@ class TransactionDocument:
     previous_producer_id: int
     next_producer_id: int
     next_epoch: int
-    held: int
+    prepared_epoch: int
     partitions: list[TopicPartition]
     groups: list[str]
     topic_ids: dict[str, tuple[str, ...]]

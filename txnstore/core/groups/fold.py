@@ -167,7 +167,7 @@ def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: 
     if outcome is Outcome.COMMIT:
         for tp, value in group.pending[producer_id].items():
             current = offsets.get(tp)
-            if current is None or current.position < value.position:
+            if current is None or current.commit_position < value.commit_position:
                 offsets = offsets.insert(tp, value)
         last_producer = (producer_id, marker_epoch - 1)
     return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)

@@ -24,14 +24,14 @@ class CommittedOffset:
 
     Attributes:
         value: The offset and its metadata.
-        position: The commit position: the number of this offset in the order of all offset commits of the chain. The
+        commit_position: The number of this offset in the order of all offset commits of the chain. The
             later one wins (OFF-11).
         committed_at: The time of the commit in ms.
         topic_id: The topic that was read; a topic that is created again under its name has another id (OFF-18).
     """
 
     value: OffsetAndMetadata
-    position: int
+    commit_position: int
     committed_at: int = 0
     topic_id: str | None = None
 

@@ -45,7 +45,7 @@ def fences_never_go_back(before: State, after: State) -> Iterator[str]:
         if new is None:
             if after.timestamp - old.at <= MAX_ADDED_AGE_MS:
                 yield f"the fence {old} of producer id {producer_id} expired too early, at {after.timestamp}"
-        elif new.epoch < old.epoch or (new.epoch == old.epoch and old.held and not new.held):
+        elif new.epoch < old.epoch or (new.epoch == old.epoch and old.prepared and not new.prepared):
             yield f"the fence of producer id {producer_id} went back from {old} to {new}"
 
 
@@ -56,13 +56,13 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
             old = Partition()
         for batch in old.batches.changes(new.batches)[1]:
             fence = before.fences.get(batch.producer_id)
-            if fence is not None and (batch.epoch < fence.epoch or (batch.epoch == fence.epoch and fence.held)):
+            if fence is not None and (batch.epoch < fence.epoch or (batch.epoch == fence.epoch and fence.prepared)):
                 yield f"{tp}: a batch of producer id {batch.producer_id}, epoch {batch.epoch} came after {fence}"
     for name in sorted(after.groups):
         for producer_id, pending in sorted(after.groups[name].pending.items()):
             fence = before.fences.get(producer_id)
-            fresh = any(value.position >= before.next_commit_position for value in pending.values())
-            if fresh and fence is not None and fence.held and fence.epoch == after.fences[producer_id].epoch:
+            fresh = any(value.commit_position >= before.next_commit_position for value in pending.values())
+            if fresh and fence is not None and fence.prepared and fence.epoch == after.fences[producer_id].epoch:
                 yield f"group {name!r}: offsets of producer id {producer_id} came after its transaction was prepared"
 
 

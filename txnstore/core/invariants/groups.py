@@ -23,14 +23,15 @@ def pending_offsets_have_a_transaction(state: State) -> Iterator[str]:
 
 
 def group_offsets_sound(state: State) -> Iterator[str]:
-    """Offsets are of existing partitions (OFF-18), and their positions are below the next one (OFF-11)."""
+    """Offsets are of existing partitions (OFF-18), and their commit positions are below the next one (OFF-11)."""
     for name, group in sorted_items(state.groups):
         for offsets in (group.offsets, *group.pending.values()):
             for tp, offset in sorted_items(offsets):
                 if leads_partition(state, tp) and tp not in state.partitions:
                     yield f"group {name!r}: it has an offset of {tp}, which does not exist"
-                if not 0 <= offset.position < state.next_commit_position:
-                    yield f"group {name!r}: offset {offset.value.offset} of {tp} at position {offset.position} is wrong"
+                if not 0 <= offset.commit_position < state.next_commit_position:
+                    where = f"offset {offset.value.offset} of {tp} at commit position {offset.commit_position}"
+                    yield f"group {name!r}: {where} is wrong"
 
 
 def partitions_have_one_holder(state: State) -> Iterator[str]:

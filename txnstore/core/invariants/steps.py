@@ -177,8 +177,9 @@ def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
     """The later commit wins (OFF-11): an offset of a group is never replaced by one with an earlier position."""
     for name, old, new in changed(before.groups, after.groups):
         for tp, value, now in changed(old.offsets, new.offsets) if new is not None else ():
-            if now is not None and now.position < value.position:
-                yield f"group {name!r}: the offset of {tp} went back from position {value.position} to {now.position}"
+            if now is not None and now.commit_position < value.commit_position:
+                positions = f"from commit position {value.commit_position} to {now.commit_position}"
+                yield f"group {name!r}: the offset of {tp} went back {positions}"
 
 
 def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:

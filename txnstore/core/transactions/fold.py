@@ -75,8 +75,8 @@ def _offsets_added(state: State, event: OffsetsAdded) -> State:
 
 def _txn_prepared(state: State, event: TxnPrepared) -> State:
     if is_foreign(state, event.producer_id):
-        return with_fence(state, event.producer_id, event.epoch, held=True)
-    txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
+        return with_fence(state, event.producer_id, event.epoch, prepared=True)
+    txn = replace(state.transactions[event.transactional_id], prepared_epoch=event.epoch, updated_at=state.timestamp)
     return _with_transaction(state, txn)
 
 
@@ -125,7 +125,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
         previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
         next_producer_id=NO_PRODUCER,
         next_epoch=NO_PRODUCER,
-        held=NO_PRODUCER,
+        prepared_epoch=NO_PRODUCER,
         state=COMPLETING[event.outcome],
         partitions=frozenset(),
         groups=frozenset(),

@@ -55,8 +55,8 @@ class Transaction:
         previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
         next_producer_id: While decided: the producer id after the completion.
         next_epoch: While decided: the epoch after the completion.
-        held: Once it is prepared for an external coordinator (KIP-939), until its completion: the epoch of its batches;
-            else -1. A newer instance that keeps the transaction raises ``epoch`` and leaves this one.
+        prepared_epoch: Once it is prepared for an external coordinator (KIP-939), until its completion: the epoch of
+            its batches; else -1. A newer instance that keeps the transaction raises ``epoch`` and leaves this one.
         partitions: The partitions of the transaction.
         groups: The groups of the transaction.
         topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
@@ -78,7 +78,7 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER
     next_producer_id: int = NO_PRODUCER
     next_epoch: int = NO_PRODUCER
-    held: int = NO_PRODUCER
+    prepared_epoch: int = NO_PRODUCER
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     topic_ids: Map[str, tuple[str, ...]] = field(default_factory=Map)
@@ -96,12 +96,12 @@ class Transaction:
     @property
     def is_prepared(self) -> bool:
         """Whether it was prepared for an external coordinator (KIP-939); true until its completion."""
-        return self.held != NO_PRODUCER
+        return self.prepared_epoch != NO_PRODUCER
 
     @property
     def data_epoch(self) -> int:
         """The epoch of the batches of the open transaction."""
-        return self.held if self.is_prepared else self.epoch
+        return self.prepared_epoch if self.is_prepared else self.epoch
 
     @property
     def timed_from(self) -> int | None:

@@ -388,7 +388,7 @@ def _prepare_foreign(draft: Draft, command: PrepareTxn) -> None:
     """
     producer = command.producer
     current = draft.state.fences.get(producer.producer_id)
-    if current is not None and (current.epoch > producer.epoch or (current.epoch == producer.epoch and current.held)):
+    if current is not None and (current.epoch, current.prepared) >= (producer.epoch, True):
         return
     observe(draft, (command.after,) if command.after is not None else ())
     draft.emit(
