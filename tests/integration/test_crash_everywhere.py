@@ -41,7 +41,7 @@ def _requests_of_the_job(chains: int) -> Sequence[Request]:
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool, chains: int) -> None:
-    """Kill the job at each of its requests in turn; read the store, start the job again, and read the store again.
+    """REC-12: kill the job at each of its requests in turn; verify and read the store, start the job again, and verify.
 
     A crash after a read leaves what one before it leaves: that is shown once.
     """

@@ -1,6 +1,6 @@
 """Real processes that are suspended (SIGSTOP) within a request while old entries are deleted (OBJ-06).
 
-Their lease is short, so that it is over when they continue, as it is after 12 hours.
+Their lease is short, so that it has expired when they continue, as it has after 12 hours.
 See docs/internals/design/history.md.
 """
 

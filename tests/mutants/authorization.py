@@ -22,7 +22,7 @@ _UNDER_RULES: Mapping[str, Any] = {
     "operations": 8,
     "pace_ms": 300,
 }
-#: Calls whose outcome is unknown, and that are repeated when the right to them is gone.
+#: Calls whose outcome is unknown, and that are repeated after the right to them was revoked.
 _WRITERS = ("producer:a/1", "producer:b/1", "plain:p/1", "plain:p/2", *ADMINISTRATORS)
 
 #: Faults that the simulation finds by the rulebook, under rules that change under load.

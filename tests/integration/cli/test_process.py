@@ -265,7 +265,7 @@ def test_records_are_sent_as_they_arrive(url: str) -> None:
 
 
 def test_an_interrupted_produce_reports_how_many_records_were_sent(url: str) -> None:
-    """Without a transaction they stay: whoever sends the rest has to know where to continue."""
+    """Without a transaction they stay: a caller who sends the rest must know where to continue."""
     with process("--store", url, "produce", "orders") as running:
         assert running.stdin is not None
         assert running.stderr is not None

@@ -288,7 +288,7 @@ def test_batches_share_the_size_of_their_segment() -> None:
 
 
 def test_no_retention_goes_beyond_the_last_stable_offset() -> None:
-    """RET-01, RET-02: age and size."""
+    """RET-01, RET-03: age and size."""
     log = log_of((2, 10, 1), (2, 10, 1), (2, 10, 1), opened=2)
     assert planned(log, age=1) == planned(log, size=0) == (2, 1)
     assert planned(log_of((2, 10, 1), opened=0), age=1, size=0) == (0, 0)

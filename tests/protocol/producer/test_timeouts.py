@@ -303,7 +303,7 @@ def test_timeout_runs_from_the_first_record_of_its_own_transaction(store: Store,
 
 
 def test_registered_transaction_is_timed_by_its_entry(store: Store, clock: ManualClock) -> None:
-    """TMO-01: once the chain knows it, whoever it concerns aborts it; until then its owner may continue."""
+    """TMO-01: once the chain has it, a reader or a successor aborts it; until then its owner may continue."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
     producer.send("t", b"late", partition=0)

@@ -120,7 +120,6 @@ def test_requests_after_a_crash_raise() -> None:
 
 
 def test_a_crash_after_the_request() -> None:
-    """REC-12."""
     inner = MemoryStore()
     store = FaultStore(inner, crash_at(1, after=True))
     with pytest.raises(SimulatedCrash):
