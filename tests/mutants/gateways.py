@@ -11,10 +11,10 @@ from txnstore.core.groups import membership
 from txnstore.core.log import appending
 from txnstore.core.transactions import rules
 from txnstore.gateway.commits import Commits
-from txnstore.gateway.groups import coordinator
-from txnstore.gateway.groups.classic import ClassicGroup
-from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
-from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.classic import coordinator
+from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
+from txnstore.gateway.groups.classic.group import ClassicGroup
+from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.sessions import Sessions
@@ -42,30 +42,30 @@ GATEWAYS = (
     _mutant(
         "the leader is answered before its assignment is stored",
         ClassicGroup._store_if_due,
-        "self._actions.append(Store(self._stored, self._storing))",
-        "self._actions.append(Store(self._stored, self._storing)); "
-        "[self._answer_sync(each, self._synced(each)) for each in self._members.values()]",
+        "self._actions.append(self._storing)",
+        "self._actions.append(self._storing); "
+        "[self._answer(each.sync, self._synced(each)) for each in self._members.values() if each.sync]",
         _CLASSIC,
     ),
     _mutant(
         "members of a newer generation get the assignment of the one that is stored",
         ClassicGroup.stored,
-        "and self._stored.generation == self.generation:",
+        "and self._stored == self.generation:",
         "and True:",
         _CLASSIC,
     ),
     _mutant(
         "a coordinator whose generation was refused continues",
-        GroupCoordinator._store,
+        ClassicCoordinator._store,
         "    self._drop($live, $code)\n",
-        "    self._act($live, $live.machine.stored(self._now()))\n",
+        "    self._act($live, $live.group.stored)\n",
         _CLASSIC,
     ),
     _mutant(
         "a generation of unknown outcome counts as stored",
         coordinator._code_of,
-        "return Code.COORDINATOR_NOT_AVAILABLE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
-        "return Code.NONE if isinstance($error, StorageError) else Code.UNKNOWN_SERVER_ERROR",
+        "return ErrorCode.coordinator_not_available if $is_temporary",
+        "return ErrorCode.none if $is_temporary",
         _CLASSIC,
     ),
     _mutant(
@@ -128,7 +128,7 @@ GATEWAYS = (
     ),
     _mutant(
         "a member gets its targets, also those that others hold",
-        ConsumerGroups._answered,
+        ConsumerCoordinator._answered,
         "assignment_of(self._view, $membership.assigned)",
         "assignment_of(self._view, "
         "getattr(self._group(asked.group).members.get(membership.member_id), 'target', membership.assigned))",

@@ -14,18 +14,15 @@ from kio.schema.errors import ErrorCode
 
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group
-from txnstore.core.view import View
 from txnstore.errors import StorageError, TxnStoreError
 from txnstore.gateway.admin.handlers import admin_handlers
 from txnstore.gateway.apis import Api
 from txnstore.gateway.commits import Commits
 from txnstore.gateway.fetch import Fetch
 from txnstore.gateway.freshness import Freshness
-from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
-from txnstore.gateway.groups.coordinator import GroupCoordinator
-from txnstore.gateway.groups.handlers import ClassicGroups
+from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
+from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator
 from txnstore.gateway.groups.offsets import GroupOffsets
-from txnstore.gateway.groups.stored import ChainGenerations
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.logs import limited_logger, log_omitted, log_omitted_often, report_failure
 from txnstore.gateway.metadata import Metadata, versions_fields
@@ -92,10 +89,10 @@ class Gateway:
         services = Services(connection, self._threads, commits, sessions, self._freshness, properties, self._peers)
         self._hot = HotBatches()
         self._produce = Produce(services, self._hot)
-        generations = ChainGenerations(connection, self._freshness, commits)
-        self._groups = GroupCoordinator(generations, properties, connection.runtime, self._coordinates)
-        self._consumers = ConsumerGroups(services, self._coordinates)
-        offsets = GroupOffsets(services, self._groups)
+        classic = ClassicCoordinator(services, self._coordinates)
+        consumers = ConsumerCoordinator(services, self._coordinates)
+        self._coordinators = classic, consumers
+        offsets = GroupOffsets(services, classic)
         self._handlers = _handlers(
             services,
             [
@@ -104,10 +101,10 @@ class Gateway:
                 Fetch(services, self._hot).handlers(),
                 Offsets(services).handlers(),
                 offsets.handlers(),
-                ClassicGroups(services, self._groups).handlers(),
-                self._consumers.handlers(),
+                classic.handlers(),
+                consumers.handlers(),
                 Transactions(services, offsets).handlers(),
-                admin_handlers(services, self._groups, self._consumers),
+                admin_handlers(services, classic, consumers),
                 security.handlers(),
             ],
         )
@@ -129,7 +126,7 @@ class Gateway:
         await self._server.listen(self._bound, self._tls)
         await self._peers.start()
         if self._taking_over is None:
-            self._begin_taking_over(self._freshness.view)  # It is as new as the connection.
+            self._take_over()  # The view is as new as the connection.
         extra = {"url": self._url, "address": f"{host}:{port}", "apis": len(self._handlers)}
         _LOG.info("the gateway listens", extra=extra)
 
@@ -139,33 +136,29 @@ class Gateway:
 
     def _peers_changed(self) -> None:
         """Leave the groups that other gateways coordinate now, and take over those that this one does."""
-        self._groups.release()
-        self._consumers.release()
-        self._begin_taking_over(None)
-
-    def _begin_taking_over(self, view: View | None) -> None:
+        for coordinator in self._coordinators:
+            coordinator.release()
         if self._taking_over is not None:
-            self._taking_over.cancel()  # It may have passed a group that is now of this gateway.
-        self._taking_over = asyncio.get_running_loop().create_task(self._take_over(view))
+            self._taking_over.cancel()
+        self._taking_over = asyncio.get_running_loop().create_task(self._take_over_stored())
         self._taking_over.add_done_callback(report_failure)
 
-    async def _take_over(self, view: View | None) -> None:
-        """Time the members of stored groups that this gateway coordinates: those whose clients have ended must expire.
-
-        ``view``: has the groups; None: the heads of the chains have what the gateway before has stored last.
-        """
-        while view is None:
+    async def _take_over_stored(self) -> None:
+        """Take over groups as the gateway before has stored them last, which the heads of the chains have."""
+        while True:
             try:
-                view = await self._freshness.head()
+                await self._freshness.head()
             except TxnStoreError as error:
                 _LOG.warning(
                     "the groups of a gateway that has ended cannot be read: %s", error, extra={"error": str(error)}
                 )
                 await asyncio.sleep(_RETRY)
-        self._consumers.take_over()
-        stored = [name for name, group in view.groups.items() if group.classic is not None and group.classic.members]
-        for name in filter(self._coordinates, stored):
-            await self._groups.take_over(name)
+            else:
+                return self._take_over()
+
+    def _take_over(self) -> None:
+        for coordinator in self._coordinators:
+            coordinator.take_over()
 
     async def close(self) -> None:
         """Take no more requests, and end those that have begun, at the latest :data:`GRACE` seconds later."""
@@ -176,7 +169,7 @@ class Gateway:
             self._taking_over.cancel()
         # Members that wait for others are answered by the group, so the listener need not wait for them.
         have_ended, *_ = await asyncio.gather(
-            self._server.close(GRACE), _bounded(self._groups.close(), until), _bounded(self._consumers.close(), until)
+            self._server.close(GRACE), *(_bounded(coordinator.close(), until) for coordinator in self._coordinators)
         )
         have_ended &= await _bounded(self._produce.close(), max(until, loop.time() + 1))
         await self._freshness.close()

@@ -32,7 +32,9 @@ def test_gateway_takes_over_what_the_one_before_has_stored_last() -> None:
             assert gateway._taking_over is not None
             await asyncio.wait({first, gateway._taking_over})
             assert first.cancelled()
-            assert [group.group for group in gateway._groups.list()] == ["g"]
+            classic, _ = gateway._coordinators
+            await asyncio.gather(*classic._tasks)
+            assert list(classic.live()) == ["g"]
             await gateway.close()
 
     asyncio.run(main())

@@ -5,22 +5,19 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from txnstore.core.groups.model import ClassicMember
-from txnstore.gateway.groups.classic import Action, Answer, ClassicGroup, Store
-from txnstore.gateway.groups.model import (
-    Code,
-    HeartbeatRequest,
-    JoinRequest,
-    JoinResponse,
-    LeaveRequest,
-    LeaveResponse,
-    LeavingMember,
-    State,
-    StoredGeneration,
-    SyncRequest,
-    SyncResponse,
-)
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v9.response import JoinGroupResponse
+from kio.schema.leave_group.v5.response import LeaveGroupResponse
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+from txnstore.core.groups.commands import StoreGeneration
+from txnstore.core.groups.model import ClassicGeneration, ClassicMember
+from txnstore.core.groups.model import Group as StoredGroup
+from txnstore.gateway.apis import Api
+from txnstore.gateway.groups.classic.group import Action, Answer, ClassicGroup, State
 from txnstore.gateway.properties import Properties
+from txnstore.gateway.wire import build
 
 RANGE = (("range", b"subscription"),)
 #: Of a wall clock that is wrong: member ids of static members are numbered from 1.
@@ -28,16 +25,75 @@ EPOCH = -(10**9)
 SESSION, REBALANCE, DELAY = 10_000, 30_000, 3_000
 
 
+def message(api: Api, version: int, **fields: Any) -> Any:
+    """A request to the group ``g``."""
+    schema: Any = load_request_schema(int(api), version)
+    return build(schema, {"group_id": "g", **fields})
+
+
+def join_request(
+    member_id: str = "",
+    instance_id: str | None = None,
+    *,
+    protocols: tuple[tuple[str, bytes], ...] = RANGE,
+    session: int = SESSION,
+    rebalance: int = REBALANCE,
+    version: int | None = None,
+    **fields: Any,
+) -> Any:
+    """A JoinGroup; of a version before KIP-394 unless it has an instance id."""
+    return message(
+        Api.JOIN_GROUP,
+        (3 if instance_id is None else 8) if version is None else version,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        protocols=[{"name": name, "metadata": subscription} for name, subscription in protocols],
+        session_timeout=session,
+        rebalance_timeout=rebalance,
+        **{"protocol_type": "consumer", "reason": "test", **fields},
+    )
+
+
+def sync_request(
+    member_id: str,
+    generation: int,
+    assignments: dict[str, bytes] | None = None,
+    instance_id: str | None = None,
+    version: int = 5,
+    **fields: Any,
+) -> Any:
+    return message(
+        Api.SYNC_GROUP,
+        version,
+        member_id=member_id,
+        generation_id=generation,
+        group_instance_id=instance_id,
+        assignments=[{"member_id": name, "assignment": given} for name, given in (assignments or {}).items()],
+        **{"protocol_type": "consumer", "protocol_name": "range", **fields},
+    )
+
+
+def heartbeat_request(member_id: str, generation: int, instance_id: str | None = None, version: int = 4) -> Any:
+    fields = {"member_id": member_id, "generation_id": generation, "group_instance_id": instance_id}
+    return message(Api.HEARTBEAT, version, **fields)
+
+
+def leave_request(*members: str | tuple[str, str | None]) -> Any:
+    named = [(each, None) if isinstance(each, str) else each for each in members]
+    leaving = [{"member_id": member_id, "group_instance_id": instance_id} for member_id, instance_id in named]
+    return message(Api.LEAVE_GROUP, 5, members=leaving)
+
+
 class Group:
     """A machine whose generations are stored at once, unless ``slow``."""
 
-    def __init__(self, stored: StoredGeneration | None = None, *, slow: bool = False, **properties: Any) -> None:
+    def __init__(self, stored: StoredGroup | None = None, *, slow: bool = False, **properties: Any) -> None:
         ids = count(1)
         self.now = 1_000_000
         self.slow = slow
-        self.stores: list[Store] = []
-        self.chain: list[StoredGeneration] = []
-        self._answers: dict[int, JoinResponse | SyncResponse | LeaveResponse] = {}
+        self.stores: list[StoreGeneration] = []
+        self.chain: list[StoreGeneration] = []
+        self._answers: dict[int, Any] = {}
         self._tokens = count(1)
         self.machine = ClassicGroup(
             "g", Properties(**properties), lambda: f"id{next(ids)}", stored, self.now, epoch=EPOCH
@@ -46,22 +102,11 @@ class Group:
     # --- requests: each returns a token, by which `joined`, `synced` and `left` find the answer
 
     def join(
-        self,
-        member_id: str = "",
-        instance_id: str | None = None,
-        *,
-        protocols: tuple[tuple[str, bytes], ...] = RANGE,
-        protocol_type: str = "consumer",
-        session: int = SESSION,
-        rebalance: int = REBALANCE,
-        version: int = 3,
-        client: str = "client",
+        self, member_id: str = "", instance_id: str | None = None, *, client: str = "client", **fields: Any
     ) -> int:
         token = next(self._tokens)
-        request = JoinRequest(
-            "g", member_id, instance_id, protocol_type, protocols, session, rebalance, client, "host", version, "test"
-        )
-        self._do(self.machine.join(request, token, self.now))
+        request = join_request(member_id, instance_id, **fields)
+        self._do(self.machine.join(request, client, "host", token, self.now))
         return token
 
     def sync(
@@ -70,23 +115,21 @@ class Group:
         generation: int | None = None,
         assignments: dict[str, bytes] | None = None,
         instance_id: str | None = None,
-        **names: Any,
+        **fields: Any,
     ) -> int:
         token = next(self._tokens)
         of = self.machine.generation if generation is None else generation
-        names = {"protocol_type": "consumer", "protocol": "range", **names}
-        request = SyncRequest("g", of, member_id, instance_id, assignments=tuple((assignments or {}).items()), **names)
+        request = sync_request(member_id, of, assignments, instance_id, **fields)
         self._do(self.machine.sync(request, token, self.now))
         return token
 
-    def heartbeat(self, member_id: str, generation: int | None = None, instance_id: str | None = None) -> Code:
+    def heartbeat(self, member_id: str, generation: int | None = None, instance_id: str | None = None) -> ErrorCode:
         of = self.machine.generation if generation is None else generation
-        return self.machine.heartbeat(HeartbeatRequest("g", of, member_id, instance_id), self.now).error
+        return self.machine.heartbeat(heartbeat_request(member_id, of, instance_id), self.now)
 
     def leave(self, *members: str | tuple[str, str | None]) -> int:
         token = next(self._tokens)
-        leaving = tuple(LeavingMember(*((name, None) if isinstance(name, str) else name)) for name in members)
-        self._do(self.machine.leave(LeaveRequest("g", leaving), token, self.now))
+        self._do(self.machine.leave(leave_request(*members), token, self.now))
         return token
 
     # --- answers
@@ -94,23 +137,20 @@ class Group:
     def waits(self, token: int) -> bool:
         return token not in self._answers
 
-    def joined(self, token: int) -> JoinResponse:
-        answer = self._answers[token]
-        assert isinstance(answer, JoinResponse)
+    def joined(self, token: int) -> JoinGroupResponse:
+        answer: JoinGroupResponse = build(JoinGroupResponse, self._answers[token])
         return answer
 
-    def synced(self, token: int) -> SyncResponse:
-        answer = self._answers[token]
-        assert isinstance(answer, SyncResponse)
+    def synced(self, token: int) -> SyncGroupResponse:
+        answer: SyncGroupResponse = build(SyncGroupResponse, self._answers[token])
         return answer
 
-    def left(self, token: int) -> LeaveResponse:
-        answer = self._answers[token]
-        assert isinstance(answer, LeaveResponse)
+    def left(self, token: int) -> LeaveGroupResponse:
+        answer: LeaveGroupResponse = build(LeaveGroupResponse, self._answers[token])
         return answer
 
-    def errors_of_leave(self, token: int) -> list[Code]:
-        return [member.error for member in self.left(token).members]
+    def errors_of_leave(self, token: int) -> list[ErrorCode]:
+        return [member.error_code for member in self.left(token).members]
 
     # --- time and the chain
 
@@ -127,10 +167,10 @@ class Group:
     def store(self) -> None:
         """Finish the generation that is being stored."""
         store = self.stores.pop(0)
-        self.chain.append(store.generation)
+        self.chain.append(store)
         self._do(self.machine.stored(self.now))
 
-    def end(self, code: Code) -> None:
+    def end(self, code: ErrorCode) -> None:
         self._do(self.machine.end(code))
 
     def _do(self, actions: list[Action]) -> None:
@@ -141,7 +181,7 @@ class Group:
                 self._answers[action.token] = action.response
             else:
                 assert not self.stores, "two generations are being stored at the same time"
-                assert action.expected == (self.chain[-1] if self.chain else action.expected)
+                assert action.expected == (self.chain[-1].generation if self.chain else action.expected)
                 self.stores.append(action)
         if not self.slow and self.stores:
             self.store()
@@ -158,7 +198,7 @@ class Group:
         return self.machine.deadline
 
     def members(self) -> list[str]:
-        return [member.member_id for member in self.machine.describe().members]
+        return [member["member_id"] for member in self.machine.describe()["members"]]
 
     def completing(self, *instances: str | None, **options: Any) -> list[str]:
         """Let members join, after which the leader's SyncGroup is awaited; the first one leads."""
@@ -179,12 +219,24 @@ class Group:
         return [self.sync(ids[0], assignments={member_id: member_id.encode() for member_id in ids}), *tokens]
 
 
-def generation(number: int, *ids: str, protocol: str = "range", instances: bool = False) -> StoredGeneration:
-    """A stored generation; each member is assigned its member id."""
+def generation(number: int, *ids: str, protocol: str = "range", instances: bool = False) -> StoredGroup:
+    """A group in the chain; each member is assigned its member id."""
     members = tuple(
         ClassicMember(
             name, f"of-{name}" if instances else None, "client", "host", SESSION, REBALANCE, b"sub", name.encode()
         )
         for name in ids
     )
-    return StoredGeneration(number, "consumer", protocol if ids else "", ids[0] if ids else "", members)
+    classic = ClassicGeneration("consumer", protocol if ids else None, ids[0] if ids else None, members)
+    return StoredGroup(generation=number, classic=classic)
+
+
+def emptied(expected: int, generation: int) -> StoreGeneration:
+    """The command that stores a group without members."""
+    return StoreGeneration("g", expected, generation, "consumer", None, None, ())
+
+
+def in_chain(command: StoreGeneration) -> StoredGroup:
+    """The group after a command."""
+    classic = ClassicGeneration(command.protocol_type, command.protocol, command.leader, command.members)
+    return StoredGroup(generation=command.generation, classic=classic)

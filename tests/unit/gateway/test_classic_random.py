@@ -12,35 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from operator import methodcaller
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.helpers.virtual_loop import run
-from tests.unit.gateway.generations import Chain
+from tests.unit.gateway.classic_group import heartbeat_request, join_request, leave_request, sync_request
+from tests.unit.gateway.gateways import Chain, Gateway
+from txnstore.core.groups.commands import StoreGeneration
 from txnstore.errors import StorageError, UnknownOutcomeError
-from txnstore.gateway.groups.coordinator import GroupCoordinator
-from txnstore.gateway.groups.model import (
-    Code,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinRequest,
-    JoinResponse,
-    LeaveRequest,
-    LeaveResponse,
-    LeavingMember,
-    StoredGeneration,
-    SyncRequest,
-    SyncResponse,
-)
-from txnstore.gateway.properties import Properties
 from txnstore.runtime import Runtime
 
-T = TypeVar("T")
 SESSION, REBALANCE = 6_000, 10_000
 #: No request waits longer than for two phases of a rebalance, and the slow storage.
 PATIENCE = (3 * REBALANCE + 30_000) / 1000
@@ -60,14 +46,15 @@ class Again(Exception):  # noqa: N818 - what the client does
 class Node:
     """One process of a gateway."""
 
-    groups: GroupCoordinator
+    gateway: Gateway
     died: asyncio.Future[None]
 
     def kill(self) -> None:
-        for task in [*self.groups._tasks, *self.groups._loads.values()]:
+        groups = self.gateway.classic
+        for task in [*groups._tasks]:
             task.cancel()
-        for live in [*self.groups._groups.values()]:
-            self.groups._forget(live)
+        for live in [*groups._groups.values()]:
+            groups._forget(live)
         self.died.set_result(None)
 
 
@@ -95,11 +82,12 @@ class World:
     late: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def start(self, place: int) -> Node:
-        properties = Properties(group_initial_rebalance_delay_ms=1_000)
         loop, error = asyncio.get_running_loop(), self.rng.randrange(500)
         runtime = Runtime(clock=lambda: int(loop.time() * 1000) + error, rng=self.rng)
-        groups = GroupCoordinator(self.chain, properties, runtime, lambda _group: self.beliefs[place] == place)
-        return Node(groups, asyncio.get_running_loop().create_future())
+        gateway = Gateway(
+            self.chain, lambda: self.beliefs[place] == place, runtime, group_initial_rebalance_delay_ms=1_000
+        )
+        return Node(gateway, loop.create_future())
 
     def often(self, probability: float) -> bool:
         return self.chaos and self.rng.random() < probability
@@ -109,12 +97,12 @@ class World:
 
     def fail(self, when: str) -> None:
         if self.often(0.04):
-            raise UnknownOutcomeError("lost") if when == "stored" else StorageError("refused")
+            raise UnknownOutcomeError("lost") if when == "committed" else StorageError("refused")
 
     def find(self) -> Node:
         return self.nodes[self.rng.randrange(2) if self.often(0.25) else self.owner]
 
-    async def ask(self, node: Node, request: Callable[[GroupCoordinator], Awaitable[T]], *, late: bool = True) -> T:
+    async def ask(self, node: Node, request: Any, *, late: bool = True) -> Mapping[str, Any]:
         """Send a request; it or its answer may be lost, or ``late``, and the process may die."""
         handled = asyncio.create_task(self._handle(node, request))
         self.late.add(handled)
@@ -129,11 +117,11 @@ class World:
             raise Closed
         return handled.result()
 
-    async def _handle(self, node: Node, request: Callable[[GroupCoordinator], Awaitable[T]]) -> T:
+    async def _handle(self, node: Node, request: Any) -> Mapping[str, Any]:
         await asyncio.sleep(self.rng.choice([0.0, 0.001, 0.1]) + (3.0 if self.often(0.03) else 0.0))
         if node.died.done():
             raise asyncio.CancelledError
-        answer = asyncio.ensure_future(request(node.groups))
+        answer = asyncio.ensure_future(node.gateway.send(request))
         try:
             await first_of(answer, node.died, PATIENCE)
             assert answer.done() or node.died.done(), "a request is never answered"
@@ -155,10 +143,10 @@ class World:
                 self.owner = self.beliefs[place] = place
             if self.rng.random() < 0.6:
                 self.beliefs[1 - self.owner] = self.owner  # until then, both coordinate the group
-                self.nodes[1 - self.owner].groups.release()
+                self.nodes[1 - self.owner].gateway.classic.release()
         self.beliefs = [self.owner, self.owner]
         for node in self.nodes:
-            node.groups.release()
+            node.gateway.classic.release()
 
 
 class Client:
@@ -170,7 +158,7 @@ class Client:
         self._instance_id = instance_id
         self._member_id = ""
         self._subscription = 0
-        self._version = world.rng.choice([3, 4, 8, 9, 9])
+        self._version = world.rng.choice([3, 4, 8, 9, 9] if instance_id is None else [5, 8, 9, 9])
         self.generation = -1
         self.leaves = False
         self.left = False
@@ -190,48 +178,39 @@ class Client:
 
     async def _join_and_sync(self, node: Node) -> None:
         self.generation = -1
-        request = JoinRequest(
-            "g",
+        request = join_request(
             self._member_id,
             self._instance_id,
-            "consumer",
-            (("range", f"{self._subscription}".encode()),),
-            SESSION,
-            REBALANCE,
-            self._name,
-            "host",
-            self._version,
+            protocols=(("range", f"{self._subscription}".encode()),),
+            session=SESSION,
+            rebalance=REBALANCE,
+            version=self._version,
         )
-        answer: JoinResponse = await self._world.ask(
-            node,
-            methodcaller("join", request),
-            # A late one without a member id is a second client of its name, before which the living one is fenced. A
-            # gateway begins no request of a closed connection.
-            late=bool(self._member_id),
-        )
-        if answer.error is Code.MEMBER_ID_REQUIRED:
-            self._member_id = answer.member_id
-        self._check(answer.error)
-        self._member_id = answer.member_id
-        leads = answer.leader == self._member_id and not answer.skip_assignment
+        # A late one without a member id is a second client of its name, before which the living one is fenced. A
+        # gateway begins no request of a closed connection.
+        answer = await self._world.ask(node, request, late=bool(self._member_id))
+        if answer["error_code"] is ErrorCode.member_id_required:
+            self._member_id = answer["member_id"]
+        self._check(answer["error_code"])
+        self._member_id = answer["member_id"]
+        leads = answer["leader"] == self._member_id and not answer.get("skip_assignment", False)
         given = self._assign(answer) if leads else {}
-        sync = SyncRequest(
-            "g", answer.generation, self._member_id, self._instance_id, "consumer", "range", tuple(given.items())
-        )
-        synced: SyncResponse = await self._world.ask(node, methodcaller("sync", sync))
-        self._check(synced.error)
-        self._verify(answer.generation, synced.assignment)
-        self.generation = answer.generation
+        generation = answer["generation_id"]
+        synced = await self._world.ask(node, sync_request(self._member_id, generation, given, self._instance_id))
+        self._check(synced["error_code"])
+        self._verify(generation, synced["assignment"])
+        self.generation = generation
 
-    def _assign(self, answer: JoinResponse) -> dict[str, bytes]:
+    def _assign(self, answer: Mapping[str, Any]) -> dict[str, bytes]:
         text = f"{next(self._world.numbers)}"
-        given = {member.member_id: f"{text}:{place}".encode() for place, member in enumerate(answer.members)}
-        self._world.sent[text] = (answer.generation, self._member_id, given)
+        members = enumerate(answer["members"])
+        given = {member["member_id"]: f"{text}:{place}".encode() for place, member in members}
+        self._world.sent[text] = (answer["generation_id"], self._member_id, given)
         return given
 
     def _verify(self, number: int, assignment: bytes) -> None:
         """The assignment is stored for this member; an overtaken answer may be of an earlier entry of the number."""
-        stored = [generation for _, generation in self._world.chain.history if generation.generation == number]
+        stored = [generation for generation in self._world.chain.generations if generation.generation == number]
         assert stored, "an assignment is answered that is not stored"
         ours = [member.assignment for each in stored for member in each.members if member.member_id == self._member_id]
         assert ours, "a member has an assignment of a generation without it"
@@ -245,9 +224,8 @@ class Client:
                 await self._leave(node)
             if self._world.often(0.06):
                 self._mishap()
-            request = HeartbeatRequest("g", self.generation, self._member_id, self._instance_id)
-            answer: HeartbeatResponse = await self._world.ask(node, methodcaller("heartbeat", request))
-            self._check(answer.error)
+            request = heartbeat_request(self._member_id, self.generation, self._instance_id)
+            self._check((await self._world.ask(node, request))["error_code"])
 
     def _mishap(self) -> None:
         """The client restarts without leaving, subscribes to something else, or asks for a rebalance."""
@@ -263,38 +241,37 @@ class Client:
         self.generation = -1
 
     async def _leave(self, node: Node) -> None:
-        request = LeaveRequest("g", (LeavingMember(self._member_id, self._instance_id, "close"),))
-        answer: LeaveResponse = await self._world.ask(node, methodcaller("leave", request))
-        self._check(answer.error)
+        request = leave_request((self._member_id, self._instance_id))
+        self._check((await self._world.ask(node, request))["error_code"])
         self.left = True
         self.generation = -1
         raise Again
 
-    def _check(self, code: Code) -> None:
+    def _check(self, code: ErrorCode) -> None:
         match code:
-            case Code.NONE:
+            case ErrorCode.none:
                 return
-            case Code.UNKNOWN_MEMBER_ID:
+            case ErrorCode.unknown_member_id:
                 self._restart()
         assert code in _EXPECTED, code
         raise Again
 
 
 _EXPECTED = {
-    Code.COORDINATOR_NOT_AVAILABLE,
-    Code.NOT_COORDINATOR,
-    Code.ILLEGAL_GENERATION,
-    Code.UNKNOWN_MEMBER_ID,
-    Code.REBALANCE_IN_PROGRESS,
-    Code.MEMBER_ID_REQUIRED,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.illegal_generation,
+    ErrorCode.unknown_member_id,
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.member_id_required,
 }
 
 
 def check_history(world: World) -> None:
     """Generations only grow, and each has the assignment that one request of its leader gave."""
-    first: dict[int, StoredGeneration] = {}
+    first: dict[int, StoreGeneration] = {}
     last = -1
-    for _, stored in world.chain.history:
+    for stored in world.chain.generations:
         assert stored.generation >= last
         last = stored.generation
         before = first.setdefault(last, stored)
@@ -309,7 +286,7 @@ def check_history(world: World) -> None:
             assert {member.member_id: member.assignment for member in stored.members}.items() <= given.items()
 
 
-def _ordered(stored: StoredGeneration) -> list[Any]:
+def _ordered(stored: StoreGeneration) -> list[Any]:
     return sorted(stored.members, key=lambda member: member.assignment)
 
 
@@ -331,10 +308,9 @@ async def scenario(seed: int) -> None:
     await asyncio.sleep(CALM)
     check_history(world)
     stayed = [client for client in clients if client not in leaving]
-    stored = chain.stored()
-    assert stored is not None
+    stored = chain.group()
     assert {client.generation for client in stayed} == {stored.generation}
-    assert sorted(client.member_id for client in stayed) == sorted(member.member_id for member in stored.members)
+    assert sorted(client.member_id for client in stayed) == [member.member_id for member in stored.classic_members]
     for client in stayed:
         client.leaves = True
     await asyncio.sleep(CALM)
@@ -342,10 +318,8 @@ async def scenario(seed: int) -> None:
         assert task.done()
         task.result()
     check_history(world)
-    stored = chain.stored()
-    assert stored is not None
-    assert stored.members == ()
-    assert all(not node.groups.list() for node in world.nodes)
+    assert chain.group().classic_members == ()
+    assert all(not node.gateway.classic.live() for node in world.nodes)
     assert not world.late
 
 

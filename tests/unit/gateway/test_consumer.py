@@ -13,13 +13,14 @@ from kio.schema.errors import ErrorCode
 
 from tests.helpers.core import World
 from tests.helpers.virtual_loop import VirtualLoop, run
-from tests.unit.gateway.consumer_chain import INTERVAL, REBALANCE, SESSION, Client, Gateway, topic_id
+from tests.unit.gateway.consumer_client import INTERVAL, REBALANCE, SESSION, Client, ask
+from tests.unit.gateway.gateways import Gateway, topic_id
 from txnstore.core.catalog.model import AlterTopic, DeleteTopic
 from txnstore.core.groups.commands import JoinGroup, LeaveGroup
 from txnstore.core.groups.model import Group
 from txnstore.errors import InvalidConfigError, StorageError, UnknownOutcomeError
 from txnstore.gateway.errors import RefusedError
-from txnstore.gateway.groups.consumer import check_epoch_of_fetch, matching, state_of
+from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch, matching, state_of
 from txnstore.gateway.properties import Properties
 
 
@@ -80,18 +81,18 @@ _FULL: dict[str, Any] = {"rebalance_timeout": 1000, "subscribed_topic_names": ("
 def test_what_is_refused(world: World, fields: dict[str, Any], expected: ErrorCode) -> None:
     async def main() -> None:
         gateway = Gateway(world)
-        answer = await gateway.ask(**{"member_id": "m", **fields})
+        answer = await ask(gateway, **{"member_id": "m", **fields})
         assert code(answer) is expected
         assert answer["error_message"]
         assert "g" not in world.state.groups
-        assert not gateway.groups._groups
+        assert not gateway.consumers._groups
 
     run(main())
 
 
 def test_a_member_of_version_0_gets_its_id_from_the_gateway(world: World) -> None:
     async def main() -> None:
-        answer = await Gateway(world).ask(version=0, **_FULL)
+        answer = await ask(Gateway(world), version=0, **_FULL)
         assert (answer["member_id"], answer["member_epoch"], answer["heartbeat_interval"]) == ("new-1", 1, INTERVAL)
 
     run(main())
@@ -104,7 +105,7 @@ def test_another_gateway_coordinates(world: World) -> None:
         await client.join()
         gateway.leads = False
         assert code(await client.beat()) is ErrorCode.not_coordinator
-        assert not gateway.groups._groups
+        assert not gateway.consumers._groups
 
     run(main())
 
@@ -178,17 +179,17 @@ def test_another_epoch_is_fenced_but_for_the_one_before(world: World) -> None:
         lost = first.partitions()
         await first.release()
         assert first.epoch == 2
-        again = await gateway.ask(member_id="a", member_epoch=1, topic_partitions=lost)
+        again = await ask(gateway, member_id="a", member_epoch=1, topic_partitions=lost)
         assert (code(again), again["member_epoch"]) == (ErrorCode.none, 2)
         everything = [{"topic_id": topic_id("t", world), "partitions": (0, 1, 2, 3)}]
         for epoch, partitions in ((1, None), (1, everything), (3, lost)):
-            answer = await gateway.ask(member_id="a", member_epoch=epoch, topic_partitions=partitions)
+            answer = await ask(gateway, member_id="a", member_epoch=epoch, topic_partitions=partitions)
             assert code(answer) is ErrorCode.fenced_member_epoch
         await Client(gateway, "c").join()
         await first.beat()
         await first.release()
         assert first.epoch == 3
-        answer = await gateway.ask(member_id="a", member_epoch=1, topic_partitions=[])
+        answer = await ask(gateway, member_id="a", member_epoch=1, topic_partitions=[])
         assert code(answer) is ErrorCode.fenced_member_epoch
 
     run(main())
@@ -282,7 +283,7 @@ def test_regular_expressions_follow_the_topics(world: World) -> None:
         client.gateway = gateway = Gateway(world)
         await client.beat()
         assert list(gateway.group.members["a"].topics) == ["t", "t2"]
-        gateway.groups._groups.clear()
+        gateway.consumers._groups.clear()
         client.regex = "u.*"
         await client.join(topic_partitions=[])
         assert list(gateway.group.members["a"].topics) == ["u2"]
@@ -381,7 +382,7 @@ def test_a_silent_member_is_removed(world: World) -> None:
         assert code(await silent.beat()) is ErrorCode.unknown_member_id
         await wait(2 * SESSION)
         assert (dict(gateway.group.members), state_of(gateway.group)) == ({}, "Empty")
-        assert not gateway.groups._groups
+        assert not gateway.consumers._groups
 
     run(main())
 
@@ -413,9 +414,9 @@ def test_members_of_a_group_that_is_taken_over_have_their_full_session(world: Wo
         await silent.join()
         await wait(SESSION - 1_000)
         former.leads = False
-        former.groups.release()
+        former.consumers.release()
         gateway = alive.gateway = Gateway(world)
-        gateway.groups.take_over()
+        gateway.consumers.take_over()
         for _ in range(SESSION // INTERVAL - 1):
             await wait(INTERVAL)
             await alive.beat()
@@ -435,7 +436,7 @@ def test_a_response_is_lost_with_its_gateway(world: World) -> None:
         await first.join()
         await Client(former, "b").join()
         await first.beat()
-        await former.ask(member_id="a", member_epoch=1, topic_partitions=first.partitions())
+        await ask(former, member_id="a", member_epoch=1, topic_partitions=first.partitions())
         assert first.epoch == 1
         first.gateway = Gateway(world)
         assert code(await first.beat()) is ErrorCode.fenced_member_epoch
@@ -499,7 +500,7 @@ def test_a_removal_is_repeated_until_the_storage_answers(world: World, when: str
         gateway.fail = fail
         await wait(SESSION + 10_000)
         assert not gateway.group.members
-        assert not gateway.groups._groups
+        assert not gateway.consumers._groups
 
     run(main())
 
@@ -507,7 +508,7 @@ def test_a_removal_is_repeated_until_the_storage_answers(world: World, when: str
 def test_a_join_without_an_answer_is_timed_all_the_same(world: World) -> None:
     async def main() -> None:
         gateway = Gateway(world)
-        gateway.groups.take_over()
+        gateway.consumers.take_over()
 
         def lose(when: str) -> None:
             if when == "committed":
@@ -519,7 +520,7 @@ def test_a_join_without_an_answer_is_timed_all_the_same(world: World) -> None:
         assert "a" in gateway.group.members
         await wait(3 * SESSION)
         assert not gateway.group.members
-        await gateway.groups.close()
+        await gateway.consumers.close()
 
     run(main())
 
@@ -634,14 +635,14 @@ def test_members_that_come_and_go_at_two_gateways_share_the_partitions(seed: int
 
     async def main() -> None:
         for gateway in crowd.gateways:
-            gateway.groups.take_over()
+            gateway.consumers.take_over()
         for _ in range(60):
             await wait(crowd.rng.randrange(2 * INTERVAL))
             await crowd.step()
             crowd.check()
         last, other = crowd.gateways
         other.leads = False
-        other.groups.release()
+        other.consumers.release()
         for _ in range(40):
             await wait(INTERVAL)
             for client in [*crowd.clients]:
@@ -650,6 +651,6 @@ def test_members_that_come_and_go_at_two_gateways_share_the_partitions(seed: int
         assert owned(*crowd.clients) == (list(range(7)) if crowd.clients else [])
         assert state_of(last.group) == ("Stable" if crowd.clients else "Empty")
         for gateway in crowd.gateways:
-            await gateway.groups.close()
+            await gateway.consumers.close()
 
     run(main())

@@ -1,11 +1,11 @@
-"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: consumer groups."""
+"""ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups, OffsetDelete: consumer groups of all kinds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from io import BytesIO
+from typing import Any
 
 from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
@@ -24,9 +24,10 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.groups.consumer import state_of
-from txnstore.gateway.groups.coordinator import GroupCoordinator
-from txnstore.gateway.groups.model import Code, DescribedGroup, ListedGroup, State
+from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
+from txnstore.gateway.groups.classic.group import State
+from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator, assignment_of, by_topic, describe_topics
+from txnstore.gateway.groups.consumer.members import LEAVING_FOR_NOW, KeptMember, assignor_name, state_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services
@@ -34,140 +35,141 @@ from txnstore.gateway.wire import Request, build, value
 
 #: The protocol of consumers, and its first version, which has subscriptions and assignments.
 _CONSUMER, _PROTOCOL_VERSION = "consumer", b"\0\0"
-#: The type of groups that DescribeGroups describes; those of KIP-848 are of the type ``consumer``.
-_CLASSIC = "classic"
+#: The types of groups: DescribeGroups describes classic ones, ConsumerGroupDescribe those of KIP-848.
+_CLASSIC, _KIP_848 = "classic", "consumer"
+#: The type of a member that speaks the protocol of KIP-848; 0 is that of a classic one.
+_CONSUMER_MEMBER = 1
 #: The first version of DescribeGroups with GROUP_ID_NOT_FOUND (KIP-1043); earlier ones describe a dead group.
 _WITH_NOT_FOUND = 6
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a group, in the form of the classic protocol."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    member_metadata: bytes
-    member_assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroupState:
-    """A group as clients see it.
-
-    Attributes:
-        name: Its name.
-        state: ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``, ``Stable`` or ``Dead``.
-        group_type: ``classic`` or ``consumer``.
-        protocol_type: ``consumer``; empty for a group that never had members.
-        protocol: The assignor.
-        members: Its live members.
-        is_kept_by_coordinator: Whether a gateway keeps its members, and knows more of them.
-    """
-
-    name: str
-    state: str
-    group_type: str = _CLASSIC
-    protocol_type: str = ""
-    protocol: str = ""
-    members: tuple[GroupMember, ...] = ()
-    is_kept_by_coordinator: bool = False
 
 
 class Groups:
     """Lists, describes and deletes groups, and their offsets.
 
+    Groups have the fields of DescribeGroups and ListGroups, under kio's names.
+
     Args:
         services: The services.
-        coordinator: Keeps the classic groups that this gateway coordinates.
+        classic: Keeps the classic groups that this gateway coordinates.
+        consumers: Times the members of the groups of KIP-848 that it coordinates.
     """
 
-    def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
+    def __init__(self, services: Services, classic: ClassicCoordinator, consumers: ConsumerCoordinator) -> None:
         self._services = services
-        self._coordinator = coordinator
+        self._classic = classic
+        self._consumers = consumers
 
     def handlers(self) -> dict[Api, Handler]:
         """The handlers of its APIs."""
         return {
             Api.LIST_GROUPS: self.list,
             Api.DESCRIBE_GROUPS: self.describe,
+            Api.CONSUMER_GROUP_DESCRIBE: self.describe_consumers,
             Api.DELETE_GROUPS: self.delete,
             Api.OFFSET_DELETE: self.delete_offsets,
         }
 
-    async def _stored(self, view: View, names: Sequence[str]) -> dict[str, GroupState]:
+    async def _stored(self, view: View, names: Sequence[str]) -> dict[str, Fields]:
         """Those of the groups that exist, as the chain has them."""
         expired_members = self._services.connection.chains.ages.expired_members
 
-        def describe() -> dict[str, GroupState]:  # In a thread: the storage may be asked for the age of an entry.
-            states: dict[str, GroupState] = {}
+        def describe() -> dict[str, Fields]:  # In a thread: the storage may be asked for the age of an entry.
+            found: dict[str, Fields] = {}
             for name in names:
                 group = view.groups.get(name)
                 if group is not None and exists(group):
-                    states[name] = _state(name, group, {member for member, _ in expired_members(view.states, name)})
-            return states
+                    found[name] = _stored(name, group, {member for member, _ in expired_members(view.states, name)})
+            return found
 
         return await self._services.in_thread(describe)
-
-    def _live(self) -> dict[str, ListedGroup]:
-        """The classic groups that this gateway coordinates now: it knows more of them than the chain."""
-        return {group.group: group for group in self._coordinator.list() if group.state is not State.DEAD}
 
     async def list(self, request: Request, peer: Peer) -> Fields:
         """The groups that this gateway coordinates, in these states and of these types; without filters all."""
         view, services = await self._services.freshness.head(), self._services
         sees_all = services.may(peer, on_cluster("DESCRIBE"))
-        visible = [name for name in sorted(view.groups) if sees_all or services.may(peer, _on_group("DESCRIBE", name))]
+
+        def visible(names: Iterable[str]) -> Sequence[str]:
+            return [name for name in names if sees_all or services.may(peer, _on_group("DESCRIBE", name))]
+
         led = led_chains(services)
-        found = await self._stored(view, [name for name in visible if chain_of_group(name, view.chains) in led])
-        for name, group in self._live().items():
-            if sees_all or services.may(peer, _on_group("DESCRIBE", name)):
-                found[name] = GroupState(name, group.state, protocol_type=group.protocol_type)
+        stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in led]
+        found = await self._stored(view, stored)
+        live = self._classic.live()  # It knows more of these than the chain.
+        found |= {name: live[name] for name in visible(live)}
         states = {name.lower() for name in value(request.body, "states_filter", ())}
         types = {name.lower() for name in value(request.body, "types_filter", ())}
         groups = [
-            {
-                "group_id": name,
-                "protocol_type": group.protocol_type,
-                "group_state": group.state,
-                "group_type": group.group_type,
-            }
-            for name, group in sorted(found.items())
-            if (not states or group.state.lower() in states) and (not types or group.group_type in types)
+            group
+            for _, group in sorted(found.items())
+            if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
         ]
         return {"groups": groups}
 
+    # Describing -------------------------------------------------------------------------------------------------------
+
     async def describe(self, request: Request, peer: Peer) -> Fields:
-        """Groups with their members."""
+        """Groups with their members, in the form of the classic protocol."""
         view, names = await self._services.freshness.head(), list(dict.fromkeys(request.body.groups))
-        denied: dict[str, Fields] = {}
+        stored = await self._stored(view, names)
+        groups: list[Fields] = []
         for name in names:
             try:
                 self._services.check(peer, _on_group("DESCRIBE", name))
-            except TxnStoreError as error:
-                denied[name] = refusal(error, Api.DESCRIBE_GROUPS, request.version)
-        stored = await self._stored(view, [name for name in names if name not in denied])
-        wanted = bool(value(request.body, "include_authorized_operations", False))
-        groups: list[Fields] = []
-        for name in names:
-            if name in denied:
-                groups.append({"group_id": name, **denied[name]})
-                continue
-            operations = operations_of(self._services, peer, "GROUP", name) if wanted else NO_OPERATIONS
-            groups.append(await self._described(name, stored.get(name), operations, request.version))
+                groups.append(await self._described(view, name, stored.get(name), request, peer))
+            except (TxnStoreError, RefusedError) as error:
+                groups.append({"group_id": name, **refusal(error, Api.DESCRIBE_GROUPS, request.version)})
         return {"groups": groups}
 
-    async def _described(self, name: str, stored: GroupState | None, operations: int, version: int) -> Fields:
-        state = stored
-        if name in self._live() or (stored is not None and stored.is_kept_by_coordinator):
-            described = await self._coordinator.describe(name)
-            if isinstance(described, Code):
-                return {"group_id": name, "error_code": ErrorCode(int(described)), "error_message": described.name}
-            state = _classic(described) if described.state is not State.DEAD else stored
-        if state is None or state.group_type != _CLASSIC:  # ConsumerGroupDescribe describes those of KIP-848.
-            return {"group_id": name, "group_state": State.DEAD, **_absence(name, version)}
-        return _fields(state, operations)
+    async def _described(self, view: View, name: str, stored: Fields | None, request: Request, peer: Peer) -> Fields:
+        group, is_classic = stored, stored is not None and view.groups[name].kind == "classic"
+        if is_classic or self._classic.state(name) is not None:  # Its coordinator knows more of it than the chain.
+            described = await self._classic.describe(name)
+            group = stored if described["group_state"] is State.DEAD else described
+        if group is None or group["group_type"] != _CLASSIC:
+            absent = {"group_id": name, "group_state": State.DEAD}
+            if request.version < _WITH_NOT_FOUND:
+                return absent
+            return {**absent, "error_code": ErrorCode.group_id_not_found, "error_message": f"Group {name} not found."}
+        return {**group, "authorized_operations": self._operations(request, name, peer)}
+
+    async def describe_consumers(self, request: Request, peer: Peer) -> Fields:
+        """Groups of KIP-848 with their members."""
+        await self._services.freshness.head()
+        view, groups = self._services.freshness.view, []
+        for name in dict.fromkeys(request.body.group_ids):
+            try:
+                groups.append(self._described_consumers(view, name, request, peer))
+            except (TxnStoreError, RefusedError) as error:
+                groups.append({"group_id": name, **refusal(error, Api.CONSUMER_GROUP_DESCRIBE, request.version)})
+        return {"groups": groups}
+
+    def _described_consumers(self, view: View, name: str, request: Request, peer: Peer) -> Fields:
+        group = view.groups.get(name, Group())
+        members = [member for _, member in sorted(group.members.items())]
+        self._services.check(peer, _on_group("DESCRIBE", name))
+        if not name:
+            raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
+        self._consumers.check_coordinator(name)
+        if group.kind != "consumer":
+            raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
+        topics = {topic for member in members for topic in (*member.topics, *(tp.topic for tp in member.target))}
+        self._services.check(peer, describe_topics(topics))
+        kept = self._consumers.kept(name)
+        return {
+            "group_id": name,
+            "error_code": ErrorCode.none,
+            "group_state": state_of(group),
+            "group_epoch": group.generation,
+            "assignment_epoch": group.generation,
+            "assignor_name": assignor_name(members),
+            "members": [_consumer(view, group, member, kept[member.member_id]) for member in members],
+            "authorized_operations": self._operations(request, name, peer),
+        }
+
+    def _operations(self, request: Request, name: str, peer: Peer) -> int:
+        """What the client may do to a group, if it asks."""
+        is_asked = value(request.body, "include_authorized_operations", False)
+        return operations_of(self._services, peer, "GROUP", name) if is_asked else NO_OPERATIONS
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 
@@ -181,8 +183,7 @@ class Groups:
     async def _delete(self, name: str, version: int, peer: Peer) -> ErrorCode:
         try:
             self._services.check(peer, _on_group("DELETE", name))
-            live = self._live().get(name)
-            if live is not None and live.state is not State.EMPTY:
+            if self._classic.state(name) not in (None, State.EMPTY):
                 raise RefusedError(ErrorCode.non_empty_group, f"the group {name!r} has members")
             await self._services.commits.submit(DeleteGroup(name), peer.principal)
         except (TxnStoreError, RefusedError) as error:
@@ -236,90 +237,65 @@ def _on_group(operation: Operation, name: str) -> Right:
     return Right(operation, "GROUP", (name,))
 
 
-def _absence(name: str, version: int) -> Fields:
-    if version < _WITH_NOT_FOUND:
-        return {}
-    return {"error_code": ErrorCode.group_id_not_found, "error_message": f"Group {name} not found."}
-
-
-def _fields(state: GroupState, operations: int) -> Fields:
-    members = [
-        {
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-            "client_id": member.client_id,
-            "client_host": member.client_host,
-            "member_metadata": member.member_metadata,
-            "member_assignment": member.member_assignment,
-        }
-        for member in state.members
-    ]
-    return {
-        "group_id": state.name,
-        "group_state": state.state,
-        "protocol_type": state.protocol_type,
-        "protocol_data": state.protocol,
-        "members": members,
-        "authorized_operations": operations,
-    }
-
-
 # Groups as the chain has them -----------------------------------------------------------------------------------------
 
 
-def _state(name: str, group: Group, expired: set[str]) -> GroupState:
-    """A group, without the members whose leases are over."""
-    match group.kind:
-        case "classic":
-            protocol_type = (group.classic.protocol_type if group.classic else None) or ""
-            state = State.STABLE if group.classic_members else State.EMPTY
-            return GroupState(name, state, protocol_type=protocol_type, is_kept_by_coordinator=True)
-        case "consumer":
-            return GroupState(name, state_of(group), _CONSUMER, _CONSUMER)
-    return _native(name, group, expired)
-
-
-def _native(name: str, group: Group, expired: set[str]) -> GroupState:
-    """A group whose members are processes that use the store itself: what it would be with a broker."""
+def _stored(name: str, group: Group, expired: set[str]) -> Fields:
+    """A group, without the members whose leases are over, and those of which a gateway knows more."""
+    fields: dict[str, Any] = {"group_id": name, "group_type": _CLASSIC, "group_state": State.EMPTY, "protocol_type": ""}
+    if group.kind == "classic":
+        state = State.STABLE if group.classic_members else State.EMPTY
+        protocol_type = (group.classic.protocol_type if group.classic else None) or ""
+        return {**fields, "group_state": state, "protocol_type": protocol_type}
+    if group.kind == "consumer":
+        return {**fields, "group_type": _KIP_848, "group_state": state_of(group), "protocol_type": _CONSUMER}
+    # Of processes that use the store itself: what the group would be with a broker.
     members = [member for member_id, member in sorted(group.members.items()) if member_id not in expired]
-    protocol_type = _CONSUMER if members or group.generation >= 0 else ""
-    if not members:
-        return GroupState(name, State.EMPTY, protocol_type=protocol_type)
-    is_stable = all(member.assigned == member.target == member.held for member in members)
-    state, assignor = (State.STABLE, members[0].assignor) if is_stable else (State.PREPARING_REBALANCE, "")
-    return GroupState(name, state, _CLASSIC, _CONSUMER, assignor, tuple(_member(member) for member in members))
+    if members or group.generation >= 0:
+        fields["protocol_type"] = _CONSUMER
+    if members:
+        is_stable = all(member.assigned == member.target == member.held for member in members)
+        fields["group_state"] = State.STABLE if is_stable else State.PREPARING_REBALANCE
+        fields["protocol_data"] = members[0].assignor if is_stable else ""
+        fields["members"] = [_native(member) for member in members]
+    return fields
 
 
-def _classic(group: DescribedGroup) -> GroupState:
-    """A group as its coordinator knows it."""
-    members = tuple(
-        GroupMember(
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            member.subscription,
-            member.assignment,
-        )
-        for member in group.members
-    )
-    return GroupState(group.group, group.state, _CLASSIC, group.protocol_type, group.protocol, members)
-
-
-def _member(member: Member) -> GroupMember:
+def _native(member: Member) -> Fields:
     """A member; its id ends with the host and the process that it runs in."""
     numbers: dict[str, list[int]] = {}
     for tp in member.assigned:
         numbers.setdefault(tp.topic, []).append(tp.partition)
     assigned = [{"topic": topic, "partitions": partitions} for topic, partitions in sorted(numbers.items())]
-    return GroupMember(
-        member.member_id,
-        member.instance_id,
-        client_id=member.member_id,
-        client_host="",
-        member_metadata=_protocol_data(ConsumerProtocolSubscription, {"topics": sorted(member.topics)}),
-        member_assignment=_protocol_data(ConsumerProtocolAssignment, {"assigned_partitions": assigned}),
-    )
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.member_id,
+        "member_metadata": _protocol_data(ConsumerProtocolSubscription, {"topics": sorted(member.topics)}),
+        "member_assignment": _protocol_data(ConsumerProtocolAssignment, {"assigned_partitions": assigned}),
+    }
+
+
+def _consumer(view: View, group: Group, member: Member, kept: KeptMember) -> Fields:
+    """A member of KIP-848."""
+    assert group.epochs is not None
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": kept.rack_id,
+        "member_epoch": LEAVING_FOR_NOW if kept.is_away else group.epochs[member.member_id],
+        "client_id": kept.client_id,
+        "client_host": kept.client_host,
+        "subscribed_topic_names": sorted(kept.names),
+        "subscribed_topic_regex": kept.regex or None,
+        "assignment": _partitions(view, member.assigned),
+        "target_assignment": _partitions(view, member.target),
+        "member_type": _CONSUMER_MEMBER,
+    }
+
+
+def _partitions(view: View, tps: tuple[TopicPartition, ...]) -> Fields:
+    return {"topic_partitions": by_topic(assignment_of(view, tps))}
 
 
 def _protocol_data(schema: type, fields: Fields) -> bytes:

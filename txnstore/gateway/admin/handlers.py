@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from txnstore.gateway.admin.acls import Rules
 from txnstore.gateway.admin.configs import Configs
-from txnstore.gateway.admin.consumer_groups import DescribedConsumerGroups
 from txnstore.gateway.admin.groups import Groups
 from txnstore.gateway.admin.partitions import Partitions
 from txnstore.gateway.admin.topics import Topics
 from txnstore.gateway.admin.transactions import AdminTransactions
 from txnstore.gateway.apis import Api
-from txnstore.gateway.groups.consumer_handlers import ConsumerGroups
-from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
+from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator
 from txnstore.gateway.server import Handler
 from txnstore.gateway.services import Services
 
 
-def admin_handlers(services: Services, classic: GroupCoordinator, consumers: ConsumerGroups) -> dict[Api, Handler]:
+def admin_handlers(
+    services: Services, classic: ClassicCoordinator, consumers: ConsumerCoordinator
+) -> dict[Api, Handler]:
     """The handlers of administration."""
     return {
         **Topics(services).handlers(),
         **Partitions(services).handlers(),
         **Configs(services).handlers(),
         **AdminTransactions(services).handlers(),
-        **Groups(services, classic).handlers(),
-        **DescribedConsumerGroups(services, consumers).handlers(),
+        **Groups(services, classic, consumers).handlers(),
         **Rules(services).handlers(),
     }

@@ -16,8 +16,8 @@ from txnstore.core.view import View
 from txnstore.errors import IllegalGenerationError, OffsetMetadataTooLargeError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.groups.consumer import check_epoch_of_fetch
-from txnstore.gateway.groups.coordinator import GroupCoordinator
+from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
+from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch
 from txnstore.gateway.server import Fields, Handler, Peer
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
 from txnstore.gateway.wire import Request, value
@@ -33,7 +33,7 @@ _SEVERAL, _BY_ID = 8, 10
 class GroupOffsets:
     """Commits offsets of groups, and looks them up."""
 
-    def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
+    def __init__(self, services: Services, coordinator: ClassicCoordinator) -> None:
         self._services = services
         self._coordinator = coordinator
 

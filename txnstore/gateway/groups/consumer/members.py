@@ -1,19 +1,21 @@
-"""Consumer groups of KIP-848: what a member asks, and what of it the gateway decides. No input or output.
+"""Members of groups of KIP-848: what a gateway knows of them, and what of their heartbeats it decides. No I/O.
 
 The chain assigns partitions and keeps members and their epochs (``docs/internals/design/groups.md``). A gateway
 adds what it alone can know: when it heard of a member last, what it has sent it, and what the chain does not keep: its
 client, and its regular expression. All of this may be lost: a client sends it again when it changes its coordinator.
-The reference is Kafka's ``GroupMetadataManager``; where this differs, a comment says why.
+Heartbeats are kio's messages; in one of version 0 the fields of version 1 are missing. The reference is Kafka's
+``GroupMetadataManager``; where this differs, a comment says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 from kio.schema.errors import ErrorCode
 
 from txnstore.core.groups.assignors import ASSIGNORS as CHAIN_ASSIGNORS
@@ -23,6 +25,8 @@ from txnstore.core.model import TopicPartition, items_of
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.properties import Properties
 
+#: What a member sends.
+MemberHeartbeat = ConsumerGroupHeartbeatRequest
 #: Epochs of requests: to join; to leave; to leave as a static member that will come back.
 JOINING, LEAVING, LEAVING_FOR_NOW = 0, -1, -2
 #: The assignors of brokers, the default first, and the names that they have in the chain.
@@ -31,49 +35,6 @@ ASSIGNORS = {"uniform": "cooperative-sticky", "range": "range"}
 _REBALANCE_MS = 300_000
 #: The first version of ConsumerGroupHeartbeat in which clients choose their member ids (KIP-1082).
 _ID_OF_CLIENT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRequest:
-    """A ConsumerGroupHeartbeat. None: unchanged since the last one.
-
-    Attributes:
-        group: The group.
-        member_id: The id of the member; empty if the gateway shall choose one.
-        epoch: The epoch that it knows; or it joins or leaves.
-        instance_id: The name of a static member.
-        rack_id: Its rack, which is shown and has no effect.
-        rebalance_timeout_ms: The time that it has to give up partitions.
-        names: The topics that it reads.
-        regex: A regular expression (RE2) for further topics; empty: none.
-        assignor: The assignor that it asks for.
-        owned: The partitions that it reads.
-        client_id: The ``client.id`` of the request.
-        client_host: The address that it comes from.
-        version: The version of the API.
-    """
-
-    group: str
-    member_id: str
-    epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    rebalance_timeout_ms: int | None = None
-    names: tuple[str, ...] | None = None
-    regex: str | None = None
-    assignor: str | None = None
-    owned: tuple[TopicPartition, ...] | None = None
-    client_id: str = ""
-    client_host: str = ""
-    version: int = 1
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the client has sent all it has, and so asks for its assignment."""
-        has_topics = self.names is not None or bool(self.regex)
-        return self.epoch == JOINING or (
-            self.rebalance_timeout_ms is not None and has_topics and self.owned is not None
-        )
 
 
 @dataclass(slots=True)
@@ -111,17 +72,18 @@ class KeptMember:
         """When it is to be removed unless it is heard of."""
         return self.expires_at if self.revoke_by is None else min(self.expires_at, self.revoke_by)
 
-    def hear(self, request: MemberRequest, now: int, session_ms: int) -> None:
+    def hear(self, request: MemberHeartbeat, client_id: str, client_host: str, now: int, session_ms: int) -> None:
         """Note what a request says; :func:`check_request` has accepted it."""
         self.expires_at = now + session_ms
-        if request.regex and request.names is None and not self.is_heard:
+        names, regex = request.subscribed_topic_names, _regex(request)
+        if regex and names is None and not self.is_heard:
             self.names = frozenset()  # What the expression matched for another gateway is not what the client names.
-        self.names = self.names if request.names is None else frozenset(request.names)
-        self.regex = self.regex if request.regex is None else request.regex
+        self.names = self.names if names is None else frozenset(names)
+        self.regex = self.regex if regex is None else regex
         self.rack_id = self.rack_id if request.rack_id is None else request.rack_id
-        if request.rebalance_timeout_ms is not None:
-            self.rebalance_timeout_ms = request.rebalance_timeout_ms
-        self.client_id, self.client_host = request.client_id, request.client_host
+        if _has_timeout(request):
+            self.rebalance_timeout_ms = int(request.rebalance_timeout.total_seconds() * 1000)
+        self.client_id, self.client_host = client_id, client_host
         self.is_heard, self.is_away = True, False
 
     def await_release(self, member: Member, now: int) -> None:
@@ -140,10 +102,11 @@ class KeptMember:
 
 @dataclass(slots=True)
 class KeptGroup:
-    """The members of a group that a gateway times."""
+    """The members of a group that a gateway times; while ``is_removing``, those whose sessions have ended."""
 
     properties: Properties
     members: dict[str, KeptMember] = field(default_factory=dict)
+    is_removing: bool = False
 
     def follow(self, group: Group, now: int) -> None:
         """Keep the members that the chain has; one that is new here has its full session."""
@@ -169,8 +132,13 @@ class KeptGroup:
 
     @property
     def deadline(self) -> int | None:
-        """When the next member is to be removed; None: there is none."""
-        return min((kept.deadline for kept in self.members.values()), default=None)
+        """When the next member is to be removed; None: there is none, or others are being removed."""
+        return None if self.is_removing else min((kept.deadline for kept in self.members.values()), default=None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it needs no memory: it has no members."""
+        return not self.members and not self.is_removing
 
     def overdue(self, now: int) -> list[str]:
         """The members that are to be removed."""
@@ -180,42 +148,64 @@ class KeptGroup:
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def check_request(request: MemberRequest) -> None:
+def check_request(request: MemberHeartbeat) -> None:
     """Check a request by itself.
 
     Raises:
         RefusedError: It is not valid, or asks for an unknown assignor.
     """
     for what, text in (
-        ("GroupId", request.group),
+        ("GroupId", request.group_id),
         ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
         if text is not None and not text.strip():
             raise _invalid(f"{what} can't be empty.")
-    if request.epoch < LEAVING_FOR_NOW:
+    if request.member_epoch < LEAVING_FOR_NOW:
         raise _invalid("MemberEpoch is invalid.")
-    may_lack_id = request.version < _ID_OF_CLIENT and request.epoch == JOINING
+    may_lack_id = request.__version__ < _ID_OF_CLIENT and request.member_epoch == JOINING
     if not request.member_id.strip() and not may_lack_id:
         raise _invalid("MemberId can't be empty.")
-    if request.epoch == JOINING:
-        if request.rebalance_timeout_ms is None:
+    if request.member_epoch == JOINING:
+        if not _has_timeout(request):
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
-        if request.owned is None or request.owned:
+        if request.topic_partitions is None or request.topic_partitions:
             raise _invalid("TopicPartitions must be empty when (re-)joining.")
         # None of the topics has to exist, and there may be none: such a member is a part of the group.
-        if request.names is None and request.regex is None:
+        if request.subscribed_topic_names is None and _regex(request) is None:
             raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
-    if request.epoch == LEAVING_FOR_NOW and request.instance_id is None:
+    if request.member_epoch == LEAVING_FOR_NOW and request.instance_id is None:
         raise _invalid("InstanceId can't be null.")
-    if request.assignor is not None and request.assignor not in ASSIGNORS:
-        message = f"ServerAssignor {request.assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}."
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        names = ", ".join(ASSIGNORS)
+        message = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {names}."
         raise RefusedError(ErrorCode.unsupported_assignor, message)
-    if request.regex:
-        matching(request.regex, ())
+    if regex := _regex(request):
+        matching(regex, ())
 
 
-def member_before(group: Group, kept: KeptGroup, request: MemberRequest) -> Member | None:
+def is_full(request: MemberHeartbeat) -> bool:
+    """Whether a client has sent all it has, and so asks for its assignment."""
+    has_topics = request.subscribed_topic_names is not None or bool(_regex(request))
+    return request.member_epoch == JOINING or (
+        _has_timeout(request) and has_topics and request.topic_partitions is not None
+    )
+
+
+def _regex(request: MemberHeartbeat) -> str | None:
+    """The regular expression for further topics; empty: none, None: the same as before."""
+    regex: str | None = getattr(request, "subscribed_topic_regex", None)
+    return regex
+
+
+def _has_timeout(request: MemberHeartbeat) -> bool:
+    """Whether a request has a rebalance timeout; without one it is -1, for the same one as before."""
+    return request.rebalance_timeout.total_seconds() >= 0
+
+
+def member_before(
+    group: Group, kept: KeptGroup, request: MemberHeartbeat, owned: Collection[TopicPartition] | None
+) -> Member | None:
     """The member that a request is of: the same one, or that whose static name it takes over. None: it is new.
 
     Raises:
@@ -226,7 +216,7 @@ def member_before(group: Group, kept: KeptGroup, request: MemberRequest) -> Memb
     member = members.get(request.member_id)
     if request.instance_id is not None:
         static = next((each for each in members.values() if each.instance_id == request.instance_id), None)
-        if request.epoch == JOINING:
+        if request.member_epoch == JOINING:
             _check_released(static, kept, request)
             member = static or member
         elif static is None:
@@ -234,7 +224,7 @@ def member_before(group: Group, kept: KeptGroup, request: MemberRequest) -> Memb
         elif static.member_id != request.member_id:
             message = f"{request.member_id} was fenced by {static.member_id}, which has its instance id."
             raise RefusedError(ErrorCode.fenced_instance_id, message)
-    if request.epoch == JOINING:
+    if request.member_epoch == JOINING:
         # Kafka refuses a member that joins again with 110 until its session ends, unless it has just joined. It has
         # given up all of its partitions, so nothing is in doubt.
         if member is None and len(members) >= kept.properties.group_consumer_max_size:
@@ -242,12 +232,12 @@ def member_before(group: Group, kept: KeptGroup, request: MemberRequest) -> Memb
         return member
     if member is None:
         raise _unknown(request)
-    if request.epoch > JOINING:
-        _check_epoch(group, member, kept.members[member.member_id], request)
+    if request.member_epoch > JOINING:
+        _check_epoch(group, member, kept.members[member.member_id], request.member_epoch, owned)
     return member
 
 
-def _check_released(static: Member | None, kept: KeptGroup, request: MemberRequest) -> None:
+def _check_released(static: Member | None, kept: KeptGroup, request: MemberHeartbeat) -> None:
     """Refuse a static name that a member has, unless it has left for now.
 
     It is unknown whether a member that another gateway has served had left. The error ends clients, and the newer one
@@ -261,18 +251,20 @@ def _check_released(static: Member | None, kept: KeptGroup, request: MemberReque
         raise RefusedError(ErrorCode.unreleased_instance_id, message)
 
 
-def _check_epoch(group: Group, member: Member, kept: KeptMember, request: MemberRequest) -> None:
+def _check_epoch(
+    group: Group, member: Member, kept: KeptMember, asked: int, owned: Collection[TopicPartition] | None
+) -> None:
     """Refuse another epoch than the member's: but for the one before, if the response with the newer one may be lost.
 
     It then owns nothing that it does not have in the newer one. Which one was before is not known of a member that
     another gateway has served: any older one is taken.
     """
     epoch = _epoch(group, member.member_id)
-    is_previous = request.epoch < epoch and kept.previous in (None, request.epoch)
-    owns_its_own = request.owned is not None and set(request.owned) <= set(member.assigned)
-    if request.epoch != epoch and not (is_previous and owns_its_own):
+    is_previous = asked < epoch and kept.previous in (None, asked)
+    owns_its_own = owned is not None and set(owned) <= set(member.assigned)
+    if asked != epoch and not (is_previous and owns_its_own):
         message = (
-            f"The member {member.member_id} has the epoch {epoch}, not {request.epoch}. "
+            f"The member {member.member_id} has the epoch {epoch}, not {asked}. "
             "The member must abandon all its partitions and rejoin."
         )
         raise RefusedError(ErrorCode.fenced_member_epoch, message)
@@ -283,7 +275,7 @@ def is_released(member: Member) -> bool:
     return set(member.held) <= set(member.target)
 
 
-def would_change(group: Group, member: Member, owned: Iterable[TopicPartition] | None) -> bool:
+def would_change(group: Group, member: Member, owned: Collection[TopicPartition] | None) -> bool:
     """Whether a heartbeat would change what the chain has of a member: it releases partitions, or gets an epoch."""
     leaving = set(member.held) - set(member.target)
     if owned is not None and leaving - set(owned):
@@ -331,9 +323,9 @@ def _invalid(message: str) -> RefusedError:
     return RefusedError(ErrorCode.invalid_request, message)
 
 
-def _unknown(request: MemberRequest) -> RefusedError:
+def _unknown(request: MemberHeartbeat) -> RefusedError:
     # Kafka answers GROUP_ID_NOT_FOUND if there is no group either, which ends its Java client; this one joins again.
-    message = f"Member {request.member_id} is not a member of group {request.group}."
+    message = f"Member {request.member_id} is not a member of group {request.group_id}."
     return RefusedError(ErrorCode.unknown_member_id, message)
 
 

@@ -1,8 +1,9 @@
 """A classic consumer group of Kafka as a pure state machine (KIP-62, 345, 394, 559, 800, 814).
 
 Each input carries the time and returns actions: answers to requests, and generations to store. A request that waits is
-known by its token, an opaque object, and is answered exactly once. The reference is Kafka's ``GroupMetadataManager``;
-where this machine differs, a comment says why.
+known by its token, an opaque object, and is answered exactly once. Requests are kio's messages of any version, typed
+here as the newest; answers are the fields of a response under kio's names. The reference is Kafka's
+``GroupMetadataManager``; where this machine differs, a comment says why.
 
 One generation is stored per rebalance, when the leader's assignment arrives; SyncGroup waits for it. At most one is
 being stored at a time: what changes meanwhile is stored next. A refused generation, or one whose outcome is unknown,
@@ -12,27 +13,19 @@ ends the machine (:meth:`ClassicGroup.end`): the chain knows better, and the nex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
 
-from txnstore.core.groups.model import ClassicMember
-from txnstore.gateway.groups.model import (
-    Code,
-    DescribedGroup,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinedMember,
-    JoinRequest,
-    JoinResponse,
-    LeaveRequest,
-    LeaveResponse,
-    LeavingMember,
-    LeftMember,
-    State,
-    StoredGeneration,
-    SyncRequest,
-    SyncResponse,
-)
+from kio.schema.errors import ErrorCode
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.join_group.v9.request import JoinGroupRequest
+from kio.schema.leave_group.v5.request import LeaveGroupRequest
+from kio.schema.sync_group.v5.request import SyncGroupRequest
+
+from txnstore.core.groups.commands import StoreGeneration
+from txnstore.core.groups.model import ClassicMember, Group
 from txnstore.gateway.properties import Properties
 from txnstore.validation import MAX_NAME_LENGTH
 
@@ -40,8 +33,23 @@ from txnstore.validation import MAX_NAME_LENGTH
 _NEW_MEMBER_JOIN_MS = 300_000
 #: How much of a client's name is a part of its member id.
 _PREFIX = 128
+#: The first version of JoinGroup whose new members first get an id, with which they join (KIP-394), and the first one
+#: whose clients know ``skip_assignment`` (KIP-814).
+_REQUIRES_ID, _SKIPS_ASSIGNMENT = 4, 9
 #: What the caller passes with a request and gets back with its answer.
 Token = object
+#: The fields of a response.
+Fields = Mapping[str, Any]
+
+
+class State(StrEnum):
+    """The state of a group, as Kafka names it."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +57,11 @@ class Answer:
     """Answer the request of this token."""
 
     token: Token
-    response: JoinResponse | SyncResponse | LeaveResponse
+    response: Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Store a generation if the stored one is ``expected``; then call :meth:`ClassicGroup.stored` or ``end``."""
-
-    expected: StoredGeneration | None
-    generation: StoredGeneration
-
-
-Action = Answer | Store
+#: What the caller does: it answers, or submits a command, and then calls :meth:`ClassicGroup.stored` or ``end``.
+Action = Answer | StoreGeneration
 Actions = list[Action]
 
 
@@ -117,7 +118,7 @@ class ClassicGroup:
         name: The name of the group.
         properties: Timeouts and sizes.
         new_id: Returns an id that is unique in the world, a part of member ids.
-        stored: The generation in the chain. Each of its members gets its full session timeout.
+        stored: The group in the chain, which may have had another kind; each member gets its full session timeout.
         now: The time.
         epoch: The wall clock's time, in ms since 1970, at which the clock of ``now`` was 0.
         used: The last generation that an earlier machine of this process began. It may not be stored; a late request
@@ -129,7 +130,7 @@ class ClassicGroup:
         name: str,
         properties: Properties,
         new_id: Callable[[], str],
-        stored: StoredGeneration | None,
+        stored: Group | None,
         now: int,
         *,
         epoch: int,
@@ -166,17 +167,25 @@ class ClassicGroup:
         self._unsynced: set[str] = set()
         #: Whether the leader has assigned this generation, which is then stored.
         self._assigned = False
-        self._stored = stored
-        self._storing: StoredGeneration | None = None
+        #: The generation in the chain, -1 if it has none, and the ids of its members.
+        self._stored = -1
+        self._stored_ids: frozenset[str] = frozenset()
+        self._storing: StoreGeneration | None = None
         #: Answers to LeaveGroup that wait until the empty generation is stored.
         self._leaving: list[Answer] = []
         if stored is not None:
             self._restore(stored)
 
-    def _restore(self, stored: StoredGeneration) -> None:
-        self.generation = stored.generation
-        self._protocol_type, self._protocol, self._leader = stored.protocol_type, stored.protocol, stored.leader
-        for member in stored.members:
+    def _restore(self, group: Group) -> None:
+        self._stored = group.generation
+        self.generation = max(group.generation, 0)
+        classic = group.classic
+        if classic is None:
+            return
+        self._protocol_type, self._protocol = classic.protocol_type or "", classic.protocol or ""
+        self._leader = classic.leader or ""
+        self._stored_ids = frozenset(member.member_id for member in classic.members)
+        for member in classic.members:
             self._insert(
                 _Member(
                     member.member_id,
@@ -185,7 +194,7 @@ class ClassicGroup:
                     member.client_host,
                     member.session_timeout_ms,
                     member.rebalance_timeout_ms,
-                    ((stored.protocol, member.subscription),),
+                    ((self._protocol, member.subscription),),
                     member.assignment,
                     expires_at=self._now + member.session_timeout_ms,
                 )
@@ -197,63 +206,64 @@ class ClassicGroup:
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, token: Token, now: int) -> Actions:
+    def join(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token, now: int) -> Actions:
         """A JoinGroup request."""
         self._now = now
         code = self._join_error(request)
-        if code is Code.GROUP_MAX_SIZE_REACHED:
-            self._answer(token, JoinResponse(code))
+        if code is ErrorCode.group_max_size_reached:
+            self._answer(token, {"error_code": code})
             self._turn_away(request.member_id)
         elif code:
-            self._answer(token, JoinResponse(code, request.member_id))
+            self._answer(token, {"error_code": code, "member_id": request.member_id})
         elif not request.member_id:
-            self._join_new(request, token)
+            self._join_new(request, client_id, client_host, token)
         elif request.member_id in self._pending:
-            self._add(request, request.member_id, token)
+            self._add(request, request.member_id, client_id, client_host, token)
         else:
             self._rejoin(request, self._members[request.member_id], token)
         return self._take()
 
-    def sync(self, request: SyncRequest, token: Token, now: int) -> Actions:
-        """A SyncGroup request."""
+    def sync(self, request: SyncGroupRequest, token: Token, now: int) -> Actions:
+        """A SyncGroup request; only the leader's has assignments."""
         self._now = now
         code = self._sync_error(request)
         if code:
-            self._answer(token, SyncResponse(code))
+            self._answer(token, {"error_code": code})
             return self._take()
         member = self._members[request.member_id]
         self._unsynced.discard(member.member_id)
         if self.state is State.STABLE:
             self._answer(token, self._synced(member))
             return self._take()
-        self._answer_sync(member, SyncResponse(Code.REBALANCE_IN_PROGRESS))  # a request that the client has given up
+        self._answer_sync(member, ErrorCode.rebalance_in_progress)  # a request that the client has given up
         member.sync = token
         # A repeated request of the leader must not change what is being stored.
         if member.member_id == self._leader and not self._assigned:
             self._assigned = True
-            assignments = dict(request.assignments)
+            assignments = {each.member_id: each.assignment for each in request.assignments}
             for other in self._members.values():
                 other.assignment = assignments.get(other.member_id, b"")
             self._store_if_due()
         return self._take()
 
-    def heartbeat(self, request: HeartbeatRequest, now: int) -> HeartbeatResponse:
-        """A Heartbeat request, which never waits."""
-        code = self._member_error(request.member_id, request.instance_id)
+    def heartbeat(self, request: HeartbeatRequest, now: int) -> ErrorCode:
+        """A Heartbeat request, which never waits. It only moves a deadline away."""
+        code = self._member_error(request.member_id, _instance_id(request))
         if code:
-            return HeartbeatResponse(code)
-        if request.generation != self.generation:
-            return HeartbeatResponse(Code.ILLEGAL_GENERATION)
-        member = self._members[request.member_id]
-        member.expires_at = now + member.session_timeout_ms
-        rebalances = self.state is State.PREPARING_REBALANCE
-        return HeartbeatResponse(Code.REBALANCE_IN_PROGRESS if rebalances else Code.NONE)
+            return code
+        if request.generation_id != self.generation:
+            return ErrorCode.illegal_generation
+        self._renew(self._members[request.member_id], now)
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
 
-    def leave(self, request: LeaveRequest, token: Token, now: int) -> Actions:
+    def leave(self, request: LeaveGroupRequest, token: Token, now: int) -> Actions:
         """A LeaveGroup request; that of the last member waits until the group is stored as empty."""
         self._now = now
         before = len(self._members)
-        answer = Answer(token, LeaveResponse(Code.NONE, tuple(map(self._leave, request.members))))
+        leaving: Iterable[Any] = getattr(request, "members", (request,))  # Before version 3 it has one member.
+        members = [self._left(each.member_id, _instance_id(each)) for each in leaving]
+        code = ErrorCode.none if hasattr(request, "members") else members[0]["error_code"]
+        answer = Answer(token, {"error_code": code, "members": members})
         # Kafka rebalances a stable group also if only a pending member leaves; nothing has changed for the others then.
         if len(self._members) < before:
             self._rebalance(f"{before - len(self._members)} members left")
@@ -286,40 +296,42 @@ class ClassicGroup:
         return self._take()
 
     def stored(self, now: int) -> Actions:
-        """The generation of the last :class:`Store` is stored."""
+        """The generation of the last command is stored."""
         assert self._storing is not None
         self._now = now
-        self._stored, self._storing = self._storing, None
+        self._stored, self._stored_ids = self._storing.generation, _ids(self._storing)
+        self._storing = None
         # The group may have another state by now. The generation is stored, but no member waits for it.
-        if self.state is State.COMPLETING_REBALANCE and self._stored.generation == self.generation:
+        if self.state is State.COMPLETING_REBALANCE and self._stored == self.generation:
             self.state = State.STABLE
             for member in self._members.values():
                 if member.sync is not None:
-                    self._answer_sync(member, self._synced(member))
-                    self._renew(member)
+                    self._answer(member.sync, self._synced(member))
+                    member.sync = None
+                    self._renew(member, now)
         elif self.state is State.STABLE:
-            for stored in self._stored.members:
-                self._answer_replacement(self._members.get(stored.member_id))
+            for member in self._members.values():
+                if member.member_id in self._stored_ids and member.join is not None:
+                    self._answer_replacement(member)
         self._store_if_due()
         if self._storing is None:
             self._actions += self._leaving
             self._leaving.clear()
         return self._take()
 
-    def end(self, code: Code) -> Actions:
+    def end(self, code: ErrorCode) -> Actions:
         """This machine is not used any more: answer all requests that wait with ``code``.
 
         A static member whose id is not stored gets UNKNOWN_MEMBER_ID, and joins without an id. If another coordinator
         has given its name an id meanwhile, the old one would be fenced, which ends the client.
         """
         self.state = State.DEAD
-        stored = {member.member_id for member in self._stored.members} if self._stored is not None else set()
         for member in self._members.values():
-            is_known = member.instance_id is None or member.member_id in stored
-            self._answer_join(member, JoinResponse(code))
-            self._answer_sync(member, SyncResponse(code_of_member(code) if is_known else Code.UNKNOWN_MEMBER_ID))
+            is_known = member.instance_id is None or member.member_id in self._stored_ids
+            self._answer_join(member, {"error_code": code})
+            self._answer_sync(member, code_of_member(code) if is_known else ErrorCode.unknown_member_id)
         for answer in self._leaving:
-            self._answer(answer.token, LeaveResponse(code_of_member(code)))
+            self._answer(answer.token, {"error_code": code_of_member(code)})
         self._leaving.clear()
         return self._take()
 
@@ -343,13 +355,35 @@ class ClassicGroup:
         """Whether nothing is lost when this machine is forgotten: the chain has all of it."""
         return self.state is State.EMPTY and not self._pending and self._storing is None
 
-    def describe(self) -> DescribedGroup:
-        """The group for DescribeGroups; ``Dead`` if it has no members and nothing of it is stored."""
-        if self.idle and self._stored is None:
-            return DescribedGroup(self.name, State.DEAD)
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it has no members, and nothing of it is stored."""
+        return self.idle and self._stored < 0
+
+    def describe(self) -> Fields:
+        """The group for DescribeGroups and ListGroups; ``Dead`` if it has no members and nothing of it is stored.
+
+        It has subscriptions and the protocol only while it is stable.
+        """
         protocol = self._protocol if self.state is State.STABLE else ""
-        members = tuple(member.stored(protocol) for member in self._members.values())
-        return DescribedGroup(self.name, self.state, self._protocol_type, protocol, members)
+        return {
+            "group_id": self.name,
+            "group_type": "classic",
+            "group_state": State.DEAD if self.is_unknown else self.state,
+            "protocol_type": self._protocol_type,
+            "protocol_data": protocol,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "member_metadata": member.subscription(protocol),
+                    "member_assignment": member.assignment,
+                }
+                for member in self._members.values()
+            ],
+        }
 
     def is_completing(self, member_id: str, generation: int) -> bool:
         """Whether the member has joined this generation, which is not stored yet.
@@ -361,25 +395,26 @@ class ClassicGroup:
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    def _join_error(self, request: JoinRequest) -> Code:
+    def _join_error(self, request: JoinGroupRequest) -> ErrorCode:
         least, most = self._properties.group_min_session_timeout_ms, self._properties.group_max_session_timeout_ms
-        if not least <= request.session_timeout_ms <= most:
-            return Code.INVALID_SESSION_TIMEOUT
+        if not least <= _ms(request.session_timeout) <= most:
+            return ErrorCode.invalid_session_timeout
         # The chain would refuse the generation, and no other member could continue.
-        if request.instance_id is not None and not _is_name(request.instance_id):
-            return Code.INVALID_REQUEST
-        if not self._has_place_for(request):
-            return Code.GROUP_MAX_SIZE_REACHED
+        instance_id = _instance_id(request)
+        if instance_id is not None and not _is_name(instance_id):
+            return ErrorCode.invalid_request
+        if not self._has_place_for(request.member_id, instance_id):
+            return ErrorCode.group_max_size_reached
         if not self._supports(request):
-            return Code.INCONSISTENT_GROUP_PROTOCOL
+            return ErrorCode.inconsistent_group_protocol
         # The instance id of a pending member could be that of another one: only dynamic members are pending.
-        if request.member_id and (request.instance_id is not None or request.member_id not in self._pending):
-            return self._member_error(request.member_id, request.instance_id)
-        return Code.NONE
+        if request.member_id and (instance_id is not None or request.member_id not in self._pending):
+            return self._member_error(request.member_id, instance_id)
+        return ErrorCode.none
 
-    def _has_place_for(self, request: JoinRequest) -> bool:
+    def _has_place_for(self, member_id: str, instance_id: str | None) -> bool:
         # A static member that returns takes its own place. Kafka refuses it in a full group.
-        member = self._members.get(request.member_id or self._static.get(request.instance_id or "", ""))
+        member = self._members.get(member_id or self._static.get(instance_id or "", ""))
         limit = self._properties.group_max_size
         if self.state is State.EMPTY or len(self._members) < limit:
             return True
@@ -389,23 +424,23 @@ class ClassicGroup:
         joined = sum(other.join is not None for other in self._members.values())
         return joined < limit or (member is not None and member.join is not None)
 
-    def _supports(self, request: JoinRequest) -> bool:
+    def _supports(self, request: JoinGroupRequest) -> bool:
         """Whether the group with this member still has a protocol that all members support."""
         if not self._members:
             return bool(request.protocol_type and request.protocols)
-        common = (self._supported[name] == len(self._members) for name, _ in request.protocols)
+        common = (self._supported[protocol.name] == len(self._members) for protocol in request.protocols)
         return request.protocol_type == self._protocol_type and any(common)
 
-    def _member_error(self, member_id: str, instance_id: str | None) -> Code:
+    def _member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
             current = self._static.get(instance_id, "")
             # FENCED_INSTANCE_ID ends a client, and the only one of its name must live: its newer id may have been lost
             # with its coordinator, before the id was stored. It gets another id. Kafka fences it.
             if current != member_id and _turn(member_id, instance_id) < _turn(current, instance_id):
-                return Code.FENCED_INSTANCE_ID
+                return ErrorCode.fenced_instance_id
             if current != member_id:
-                return Code.UNKNOWN_MEMBER_ID
-        return Code.NONE if member_id in self._members else Code.UNKNOWN_MEMBER_ID
+                return ErrorCode.unknown_member_id
+        return ErrorCode.none if member_id in self._members else ErrorCode.unknown_member_id
 
     def _turn_away(self, member_id: str) -> None:
         """Remove a member for which there is no place."""
@@ -414,37 +449,36 @@ class ClassicGroup:
         self._pending.pop(member_id, None)
         self._complete_if_joined()
 
-    def _join_new(self, request: JoinRequest, token: Token) -> None:
-        instance_id = request.instance_id
+    def _join_new(self, request: JoinGroupRequest, client_id: str, client_host: str, token: Token) -> None:
+        instance_id = _instance_id(request)
         if instance_id is not None:
             # By this number clients of one name are in order, even if two coordinators have given them their ids.
             turn = max(_turn(self._static.get(instance_id, ""), instance_id) + 1, self._epoch + self._now)
             member_id = f"{_prefix(instance_id)}{turn}-{self._new_id()}"
         else:
-            member_id = f"{_prefix(request.client_id)}{self._new_id()}"
+            member_id = f"{_prefix(client_id)}{self._new_id()}"
         if instance_id is not None and instance_id in self._static:
-            self._replace(request, member_id, token)
-        elif instance_id is None and request.requires_known_member_id:
-            self._pending[member_id] = self._now + request.session_timeout_ms
-            self._answer(token, JoinResponse(Code.MEMBER_ID_REQUIRED, member_id))
+            self._replace(request, member_id, client_id, client_host, token)
+        elif instance_id is None and request.__version__ >= _REQUIRES_ID:
+            self._pending[member_id] = self._now + _ms(request.session_timeout)
+            self._answer(token, {"error_code": ErrorCode.member_id_required, "member_id": member_id})
         else:
-            self._add(request, member_id, token)
+            self._add(request, member_id, client_id, client_host, token)
 
-    def _add(self, request: JoinRequest, member_id: str, token: Token) -> None:
+    def _add(self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token) -> None:
         self._pending.pop(member_id, None)
         if not self._members:
             self._protocol_type = request.protocol_type
-        # A client that gives up and retries without an id would leave members behind, so their time is limited.
-        expires_at = self._now + _NEW_MEMBER_JOIN_MS
         member = _Member(
             member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_ms,
-            request.join_timeout_ms,
-            request.protocols,
-            expires_at=expires_at,
+            _instance_id(request),
+            client_id,
+            client_host,
+            _ms(request.session_timeout),
+            _join_timeout_ms(request),
+            _protocols(request),
+            # A client that gives up and retries without an id would leave members behind, so their time is limited.
+            expires_at=self._now + _NEW_MEMBER_JOIN_MS,
             is_new=True,
             join=token,
         )
@@ -453,8 +487,8 @@ class ClassicGroup:
         self._extended = self._extend_until is not None
         self._rebalance(_why(f"{member_id} joined", request))
 
-    def _rejoin(self, request: JoinRequest, member: _Member, token: Token) -> None:
-        same = request.protocols == member.protocols
+    def _rejoin(self, request: JoinGroupRequest, member: _Member, token: Token) -> None:
+        same = _protocols(request) == member.protocols
         # The leader of a stable group joins because something else has changed that concerns the assignment.
         leads = self.state is State.STABLE and member.member_id == self._leader
         if self.state is not State.PREPARING_REBALANCE and same and not leads:
@@ -463,21 +497,22 @@ class ClassicGroup:
             self._update(member, request, token)
             self._rebalance(_why(f"{member.member_id} joined again", request))
 
-    def _replace(self, request: JoinRequest, member_id: str, token: Token) -> None:
+    def _replace(
+        self, request: JoinGroupRequest, member_id: str, client_id: str, client_host: str, token: Token
+    ) -> None:
         """A static member returns without its member id: it gets a new one, and the old one is fenced (KIP-345)."""
-        assert request.instance_id is not None
-        old = self._members[self._static[request.instance_id]]
-        self._answer_join(old, JoinResponse(Code.FENCED_INSTANCE_ID, old.member_id))
-        self._answer_sync(old, SyncResponse(Code.FENCED_INSTANCE_ID))
+        old = self._members[self._static[_instance_id(request) or ""]]
+        self._answer_join(old, {"error_code": ErrorCode.fenced_instance_id, "member_id": old.member_id})
+        self._answer_sync(old, ErrorCode.fenced_instance_id)
         unsynced = old.member_id in self._unsynced
         self._discard(old)
         member = replace(
             old,
             member_id=member_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
+            client_id=client_id,
+            client_host=client_host,
             is_new=False,
-            former_leader=None if request.skips_assignment else self._leader,
+            former_leader=None if request.__version__ >= _SKIPS_ASSIGNMENT else self._leader,
         )
         self._insert(member)
         if self._leader == old.member_id:
@@ -485,23 +520,21 @@ class ClassicGroup:
         if unsynced:
             self._unsynced.add(member_id)
         self._update(member, request, token)
-        self._renew(member)
+        self._renew(member, self._now)
         if self.state is State.STABLE and self._select() == self._protocol:
             self._store_if_due()
         else:
             self._rebalance(_why(f"{member_id} replaced {old.member_id}", request))
 
-    def _answer_replacement(self, member: _Member | None) -> None:
+    def _answer_replacement(self, member: _Member) -> None:
         """The new member id of a static member is stored: its client may use it."""
-        if member is None or member.join is None:
-            return
         response = self._joined(member)
         if member.former_leader is not None:
-            response = replace(response, leader=member.former_leader, members=())
+            response |= {"leader": member.former_leader, "members": ()}
         else:
-            response = replace(response, skip_assignment=member.member_id == self._leader)
+            response["skip_assignment"] = member.member_id == self._leader
         self._answer_join(member, response)
-        self._renew(member)
+        self._renew(member, self._now)
 
     # --- rebalances ---------------------------------------------------------------------------------------------------
 
@@ -515,7 +548,7 @@ class ClassicGroup:
     def _prepare(self, reason: str) -> None:
         """Begin the join phase."""
         for member in self._members.values():
-            self._answer_sync(member, SyncResponse(Code.REBALANCE_IN_PROGRESS))
+            self._answer_sync(member, ErrorCode.rebalance_in_progress)
         self._sync_at, self._assigned = None, False
         self._unsynced.clear()
         first, self.state, self.reason = self.state is State.EMPTY, State.PREPARING_REBALANCE, reason
@@ -562,7 +595,7 @@ class ClassicGroup:
         for member in self._members.values():
             member.is_new = False
             self._answer_join(member, self._joined(member))
-            self._renew(member)
+            self._renew(member, self._now)
 
     def _end_sync_phase(self) -> None:
         """Remove the members that have joined, but not asked for their assignment."""
@@ -586,31 +619,26 @@ class ClassicGroup:
 
     # --- syncing and leaving ------------------------------------------------------------------------------------------
 
-    def _sync_error(self, request: SyncRequest) -> Code:
-        code = self._member_error(request.member_id, request.instance_id)
+    def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+        code = self._member_error(request.member_id, _instance_id(request))
         if code:
             return code
-        if request.generation != self.generation:
-            return Code.ILLEGAL_GENERATION
-        given = (request.protocol_type, request.protocol)
-        if any(
-            (name is None and request.version >= 5) or name not in (None, ours)
-            for name, ours in zip(given, (self._protocol_type, self._protocol), strict=True)
-        ):
-            return Code.INCONSISTENT_GROUP_PROTOCOL
-        return Code.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else Code.NONE
+        if request.generation_id != self.generation:
+            return ErrorCode.illegal_generation
+        for name, ours in (("protocol_type", self._protocol_type), ("protocol_name", self._protocol)):
+            if getattr(request, name, ours) != ours:  # From version 5 on it has both, which may not be missing.
+                return ErrorCode.inconsistent_group_protocol
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
 
-    def _leave(self, leaving: LeavingMember) -> LeftMember:
-        member_id, instance_id = leaving.member_id, leaving.instance_id
-        code = Code.NONE
-        if not member_id:
-            member_id = self._static.get(instance_id or "", "")
+    def _left(self, named: str, instance_id: str | None) -> Fields:
+        """Let a member leave; an administrator names only the instance id."""
+        member_id, code = named or self._static.get(instance_id or "", ""), ErrorCode.none
         if member_id not in self._pending:
             code = self._member_error(member_id, instance_id)
         if not code:
             self._pending.pop(member_id, None)
             self._remove(member_id)
-        return LeftMember(leaving.member_id, instance_id, code)
+        return {"member_id": named, "group_instance_id": instance_id, "error_code": code}
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
@@ -624,15 +652,22 @@ class ClassicGroup:
             case State.STABLE:  # a static member waits for its new member id
                 due = any(member.join is not None for member in self._members.values())
             case State.EMPTY:
-                due = self._stored is not None and bool(self._stored.members)
+                due = bool(self._stored_ids)
             case _:
                 due = False
         if due:
-            members = tuple(member.stored(self._protocol) for member in self._members.values())
-            self._storing = StoredGeneration(
-                self.generation, self._protocol_type, self._protocol, self._leader, members
+            replaced = self._stored_ids - set(self._members) if self.generation == self._stored else ()
+            self._storing = StoreGeneration(
+                self.name,
+                self._stored,
+                self.generation,
+                self._protocol_type or None,
+                self._protocol or None,
+                self._leader or None,
+                tuple(member.stored(self._protocol) for member in self._members.values()),
+                replaces=tuple(sorted(replaced)),
             )
-            self._actions.append(Store(self._stored, self._storing))
+            self._actions.append(self._storing)
 
     # --- members and answers ------------------------------------------------------------------------------------------
 
@@ -655,57 +690,93 @@ class ClassicGroup:
         if member is None:
             return
         self._discard(member)
-        self._answer_join(member, JoinResponse(Code.UNKNOWN_MEMBER_ID))
-        self._answer_sync(member, SyncResponse(Code.UNKNOWN_MEMBER_ID))
+        self._answer_join(member, {"error_code": ErrorCode.unknown_member_id})
+        self._answer_sync(member, ErrorCode.unknown_member_id)
         if self._leader == member_id:
             self._leader = next(iter(self._members), "")
 
-    def _update(self, member: _Member, request: JoinRequest, token: Token) -> None:
+    def _update(self, member: _Member, request: JoinGroupRequest, token: Token) -> None:
         self._supported.subtract(_names(member.protocols))
-        self._supported.update(_names(request.protocols))
-        member.protocols = request.protocols
-        member.session_timeout_ms, member.rebalance_timeout_ms = request.session_timeout_ms, request.join_timeout_ms
+        member.protocols = _protocols(request)
+        self._supported.update(_names(member.protocols))
+        member.session_timeout_ms, member.rebalance_timeout_ms = _ms(request.session_timeout), _join_timeout_ms(request)
         # The client has given up the earlier request; Kafka never answers it.
-        self._answer_join(member, JoinResponse(Code.REBALANCE_IN_PROGRESS, member.member_id))
+        self._answer_join(member, {"error_code": ErrorCode.rebalance_in_progress, "member_id": member.member_id})
         member.join = token
 
-    def _renew(self, member: _Member) -> None:
-        member.expires_at = self._now + member.session_timeout_ms
+    @staticmethod
+    def _renew(member: _Member, now: int) -> None:
+        member.expires_at = now + member.session_timeout_ms
 
-    def _joined(self, member: _Member) -> JoinResponse:
-        members: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
-        return JoinResponse(
-            Code.NONE,
-            member.member_id,
-            self.generation,
-            self._protocol_type,
-            self._protocol,
-            self._leader,
-            tuple(
-                JoinedMember(other.member_id, other.instance_id, other.subscription(self._protocol))
-                for other in members
-            ),
-        )
+    def _joined(self, member: _Member) -> dict[str, Any]:
+        """The answer to a member that has joined; only the leader gets the members."""
+        others: Iterable[_Member] = self._members.values() if member.member_id == self._leader else ()
+        return {
+            "error_code": ErrorCode.none,
+            "member_id": member.member_id,
+            "generation_id": self.generation,
+            "protocol_type": self._protocol_type,
+            "protocol_name": self._protocol,
+            "leader": self._leader,
+            "members": [
+                {
+                    "member_id": other.member_id,
+                    "group_instance_id": other.instance_id,
+                    "metadata": other.subscription(self._protocol),
+                }
+                for other in others
+            ],
+        }
 
-    def _synced(self, member: _Member) -> SyncResponse:
-        return SyncResponse(Code.NONE, self._protocol_type, self._protocol, member.assignment)
+    def _synced(self, member: _Member) -> Fields:
+        return {
+            "error_code": ErrorCode.none,
+            "protocol_type": self._protocol_type,
+            "protocol_name": self._protocol,
+            "assignment": member.assignment,
+        }
 
-    def _answer_join(self, member: _Member, response: JoinResponse) -> None:
+    def _answer_join(self, member: _Member, response: Fields) -> None:
         if member.join is not None:
             self._answer(member.join, response)
             member.join = None
 
-    def _answer_sync(self, member: _Member, response: SyncResponse) -> None:
+    def _answer_sync(self, member: _Member, code: ErrorCode) -> None:
+        """Tell a member that waits for its assignment that it does not get one."""
         if member.sync is not None:
-            self._answer(member.sync, response)
+            self._answer(member.sync, {"error_code": code})
             member.sync = None
 
-    def _answer(self, token: Token, response: JoinResponse | SyncResponse | LeaveResponse) -> None:
+    def _answer(self, token: Token, response: Fields) -> None:
         self._actions.append(Answer(token, response))
 
     def _take(self) -> Actions:
         actions, self._actions = self._actions, []
         return actions
+
+
+def _instance_id(message: Any) -> str | None:
+    """The name of a static member, which the first versions of requests do not have."""
+    name: str | None = getattr(message, "group_instance_id", None)
+    return name
+
+
+def _ms(duration: Any) -> int:
+    return int(duration.total_seconds() * 1000)
+
+
+def _join_timeout_ms(request: JoinGroupRequest) -> int:
+    """The rebalance timeout; requests of version 0 have none but their session timeout (KIP-62)."""
+    return _ms(getattr(request, "rebalance_timeout", request.session_timeout))
+
+
+def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
+    """The assignors that a member supports, the preferred ones first, each with its subscription."""
+    return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+
+
+def _ids(command: StoreGeneration) -> frozenset[str]:
+    return frozenset(member.member_id for member in command.members)
 
 
 def _turn(member_id: str, instance_id: str) -> int:
@@ -727,13 +798,13 @@ def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
     return {name for name, _ in protocols}
 
 
-def _why(event: str, request: JoinRequest) -> str:
-    return f"{event}; reason of the client: {request.reason or 'not provided'}"
+def _why(event: str, request: JoinGroupRequest) -> str:
+    return f"{event}; reason of the client: {getattr(request, 'reason', None) or 'not provided'}"
 
 
-def code_of_member(code: Code) -> Code:
+def code_of_member(code: ErrorCode) -> ErrorCode:
     """The code for who was a member before the group got members of another kind: it is none any more, as in Kafka.
 
     Java's consumer ends with an error that it does not expect, and otherwise joins again, and gets the reason then.
     """
-    return Code.UNKNOWN_MEMBER_ID if code is Code.INCONSISTENT_GROUP_PROTOCOL else code
+    return ErrorCode.unknown_member_id if code is ErrorCode.inconsistent_group_protocol else code

@@ -1,0 +1,1 @@
+"""Groups of Kafka's classic protocol, whose members assign (KIP-62)."""

@@ -1,0 +1,267 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: an asyncio shell around one state machine per classic group.
+
+It loads a group from the chain with the first request, stores its generations, and forgets it when the chain has all of
+it. What another gateway has stored meanwhile shows when this one stores: it is refused, and all that wait are answered
+NOT_COORDINATOR. Every request is answered. One that is cancelled, because its connection was closed, counts on for its
+member until that expires, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.rights import read_group
+from txnstore.core.groups.commands import StoreGeneration
+from txnstore.errors import (
+    AuthorizationError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    ReadOnlyError,
+    StorageError,
+    TxnStoreError,
+)
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of
+from txnstore.gateway.groups.classic.group import Actions, Answer, ClassicGroup, Fields, State, code_of_member
+from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
+from txnstore.gateway.logs import limited_logger
+from txnstore.gateway.server import Handler, Peer
+from txnstore.gateway.services import Services
+from txnstore.gateway.wire import Request
+from txnstore.validation import check_id
+
+_LOG = limited_logger(__name__)
+
+#: How long a group that was loaded, and is empty, is kept for those that wait for it, which may all have ended.
+_EMPTY_MS = 1_000
+
+
+class ClassicCoordinator(Coordinator[ClassicGroup]):
+    """The classic groups that this gateway coordinates."""
+
+    def __init__(self, services: Services, coordinates: Callable[[str], bool]) -> None:
+        super().__init__(services, coordinates)
+        self._loads: dict[str, asyncio.Task[ErrorCode]] = {}
+        #: The last generation of each group that was dropped in a generation which may not be stored.
+        self._used: dict[str, int] = {}
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handlers of its members' requests."""
+        return {
+            Api.JOIN_GROUP: partial(self._handle, self._join),
+            Api.SYNC_GROUP: partial(self._handle, self._sync),
+            Api.HEARTBEAT: partial(self._handle, self._heartbeat),
+            Api.LEAVE_GROUP: partial(self._handle, self._leave_group),
+        }
+
+    # Members ----------------------------------------------------------------------------------------------------------
+
+    async def _handle(
+        self, handle: Callable[[Live[ClassicGroup], Request, Peer], Awaitable[Fields]], request: Request, peer: Peer
+    ) -> Fields:
+        try:
+            self._services.check(peer, read_group(request.body.group_id))
+            live = await self._live(request.body.group_id)
+        except (TxnStoreError, RefusedError) as error:
+            code = code_of(error, Api(request.api), request.version)
+            if request.api == Api.JOIN_GROUP:
+                return {"error_code": code, "member_id": request.body.member_id}
+            return {"error_code": code_of_member(code)}
+        return await handle(live, request, peer)
+
+    async def _join(self, live: Live[ClassicGroup], request: Request, peer: Peer) -> Fields:
+        """Join a group, or take part in its next generation; waits for the other members."""
+        return await self._ask(live, partial(live.group.join, request.body, request.client_id or "", peer.host))
+
+    async def _sync(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+        """The assignment of a member; that of the leader brings all of them. It waits until they are stored."""
+        return await self._ask(live, partial(live.group.sync, request.body))
+
+    async def _heartbeat(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+        code = live.group.heartbeat(request.body, self._now())
+        # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
+        if live.group.idle:
+            self._forget(live)
+        return {"error_code": code}
+
+    async def _leave_group(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+        """Members leave, or are removed; that of the last one waits until the chain has the group without members."""
+        return await self._ask(live, partial(live.group.leave, request.body))
+
+    def is_completing(self, name: str, member_id: str, generation: int) -> bool:
+        """Whether the member has joined this generation, which is not stored yet.
+
+        The chain refuses its commits as of an illegal generation; Kafka answers REBALANCE_IN_PROGRESS.
+        """
+        live = self._groups.get(name)
+        return live is not None and live.group.is_completing(member_id, generation)
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def live(self) -> dict[str, Fields]:
+        """The groups in memory, described; the chain has all others, which are empty or not served yet."""
+        return {name: live.group.describe() for name, live in self._groups.items() if self.state(name) is not None}
+
+    def state(self, name: str) -> State | None:
+        """The state of a group in memory; None: it is not there, or nothing of it exists."""
+        live = self._groups.get(name)
+        return None if live is None or live.group.is_unknown else live.group.state
+
+    async def describe(self, name: str) -> Fields:
+        """A group for DescribeGroups.
+
+        Raises:
+            RefusedError: It cannot be loaded, or another gateway coordinates it.
+        """
+        live = await self._live(name)
+        described = live.group.describe()
+        if live.group.idle:
+            self._forget(live)
+        return described
+
+    def take_over(self) -> None:
+        """Time the members of stored groups from now on: those whose clients have ended must expire."""
+        for name, group in self._view.groups.items():
+            if group.classic_members and self._coordinates(name):
+                self._spawn(self._load_at_last(name))
+
+    def _leave(self, live: Live[ClassicGroup]) -> None:
+        self._drop(live, ErrorCode.not_coordinator)
+
+    async def _live(self, name: str) -> Live[ClassicGroup]:
+        """The group, loaded if it is not in memory.
+
+        Raises:
+            RefusedError: It has no valid name, cannot be loaded, or another gateway coordinates it.
+        """
+        try:
+            check_id("group.id", name)
+        except InvalidConfigError as error:
+            raise RefusedError(ErrorCode.invalid_group_id, str(error)) from None
+        while True:
+            self.check_coordinator(name)
+            live = self._groups.get(name)
+            if live is not None:
+                return live
+            load = self._loads.get(name)
+            if load is None:
+                load = self._loads[name] = self._spawn(self._load(name))
+                load.add_done_callback(lambda _task: self._loads.pop(name))
+            code = await asyncio.shield(load)  # For others, too, even if this request is cancelled.
+            if code:
+                raise RefusedError(code, f"the group {name!r} cannot be loaded")
+
+    async def _load(self, name: str) -> ErrorCode:
+        try:
+            stored = (await self._services.freshness.head()).groups.get(name)
+            if stored is not None:
+                expired = dict(self._services.connection.chains.expired_members(name))
+                if any(expired.get(member.member_id) != member.seen_at for member in stored.members.values()):
+                    msg = f"group {name!r} has live members that are no classic members, so none can join it"
+                    raise InconsistentGroupProtocolError(msg)
+        except Exception as error:  # noqa: BLE001 - every error has a code
+            return _code_of(error, name)
+        now, used = self._now(), self._used.pop(name, 0)
+        runtime = self._services.connection.runtime
+        group = ClassicGroup(
+            name, self._services.properties, runtime.new_id, stored, now, epoch=runtime.clock() - now, used=used
+        )
+        live = self._groups[name] = Live(name, group)
+        if group.idle:
+            self._set_timer(live, now + _EMPTY_MS)
+        else:
+            self._arm(live)
+        return ErrorCode.none
+
+    async def _load_at_last(self, name: str, seconds: float = 0) -> None:
+        """Load a group as soon as the storage answers: its members must expire though none of them asks."""
+        code = ErrorCode.coordinator_not_available
+        while code is ErrorCode.coordinator_not_available:
+            await asyncio.sleep(seconds)
+            seconds = RETRY_MS / 1000
+            try:
+                await self.describe(name)
+            except RefusedError as error:
+                code = error.code
+            else:
+                return
+
+    def _drop(self, live: Live[ClassicGroup], code: ErrorCode) -> None:
+        """Forget a group that is not ours any more, or whose stored generation is not known."""
+        self._forget(live)
+        self._used[live.name] = live.group.used
+        extra = {"group": live.name, "generation": live.group.generation, "reason": code.name.upper()}
+        _LOG.info("the gateway leaves a group", extra=extra)
+        self._answer_all(live.group.end(code))
+
+    # The machine's inputs and actions ---------------------------------------------------------------------------------
+
+    async def _ask(self, live: Live[ClassicGroup], request: Callable[[asyncio.Future[Fields], int], Actions]) -> Fields:
+        answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+        self._act(live, partial(request, answer))
+        return await answer
+
+    def _act(self, live: Live[ClassicGroup], enter: Callable[[int], Actions]) -> None:
+        """Give the machine an input at this time, and carry out its actions."""
+        before = live.group.state
+        actions = enter(self._now())
+        self._answer_all(actions)
+        for action in actions:
+            if isinstance(action, StoreGeneration):
+                self._spawn(self._store(live, action))
+        group = live.group
+        if group.state is not before:
+            extra = {"group": group.name, "state": group.state.value, "generation": group.generation}
+            _LOG.info("group changed its state", extra=extra)
+            _LOG.debug("last rebalance of the group", extra={"group": group.name, "reason": group.reason})
+        self._rest(live)
+
+    @staticmethod
+    def _answer_all(actions: Actions) -> None:
+        for action in actions:
+            # Whose connection is closed has cancelled its request.
+            if isinstance(action, Answer) and isinstance(action.token, asyncio.Future) and not action.token.done():
+                action.token.set_result(action.response)
+
+    async def _store(self, live: Live[ClassicGroup], command: StoreGeneration) -> None:
+        code = ErrorCode.none
+        try:
+            await self._services.commits.submit(command, None)
+        except Exception as error:  # noqa: BLE001 - every error has a code
+            code = _code_of(error, live.name)
+        if self._groups.get(live.name) is not live:
+            return
+        if not code:
+            self._act(live, live.group.stored)
+            return
+        # The outcome may be unknown. The chain knows it: who waits asks again, and finds what is stored.
+        self._drop(live, code)
+        if code is not ErrorCode.not_coordinator:
+            self._spawn(self._load_at_last(live.name, RETRY_MS / 1000))
+
+    def _expire(self, live: Live[ClassicGroup], now: int) -> None:
+        self._act(live, lambda _now: live.group.tick(now))  # A timer may be early by the fraction of a millisecond.
+
+    def _resume(self, live: Live[ClassicGroup], now: int) -> None:
+        """Another gateway may coordinate the members that could not reach this one: none has expired."""
+        self._drop(live, ErrorCode.not_coordinator)
+        self._spawn(self._load_at_last(live.name, RETRY_MS / 1000))
+
+
+def _code_of(error: Exception, name: str) -> ErrorCode:
+    """The code for requests whose group could not be loaded or stored."""
+    match error:
+        case IllegalGenerationError():
+            return ErrorCode.not_coordinator
+        case AuthorizationError() | ReadOnlyError():
+            return ErrorCode.group_authorization_failed
+        case StorageError() | InvalidConfigError():  # The latter if the assignments are too large.
+            _LOG.warning("group cannot be loaded or stored: %s", error, extra={"group": name, "error": str(error)})
+            is_temporary = isinstance(error, StorageError)
+            return ErrorCode.coordinator_not_available if is_temporary else ErrorCode.unknown_server_error
+    return code_of(error, Api.SYNC_GROUP, 0)

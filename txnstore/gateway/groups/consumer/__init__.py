@@ -1,0 +1,1 @@
+"""Groups of KIP-848, to which the chain assigns."""

@@ -1,0 +1,286 @@
+"""ConsumerGroupHeartbeat: the members of groups of KIP-848.
+
+A heartbeat becomes a command only if it changes what the chain has. Sessions are timed here, by the loop's clock; a
+command names the members that have left. Of two gateways that both believe that they coordinate, the chain takes the
+commands of both: nothing that a member may do depends on what a gateway believes. One that does not hear of a member
+for a whole session removes it, and it joins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from txnstore.core.authorization.rights import Right, read_group
+from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership
+from txnstore.core.groups.model import Group, Member
+from txnstore.core.model import TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import InvalidConfigError, TxnStoreError, UnknownMemberError
+from txnstore.gateway.apis import Api
+from txnstore.gateway.errors import RefusedError, code_of, message_of
+from txnstore.gateway.groups.consumer.members import (
+    ASSIGNORS,
+    JOINING,
+    LEAVING_FOR_NOW,
+    KeptGroup,
+    KeptMember,
+    MemberHeartbeat,
+    check_request,
+    is_full,
+    is_released,
+    matching,
+    member_before,
+    would_change,
+)
+from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
+from txnstore.gateway.logs import limited_logger
+from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.services import Services, topic_uuid
+from txnstore.gateway.wire import Request
+from txnstore.validation import is_topic_name
+
+_LOG = limited_logger(__name__)
+
+#: An assignment in the order of a response: the id and the name of each topic, and its partitions.
+Assignment = tuple[tuple[Any, str, tuple[int, ...]], ...]
+#: Partitions that a member says it reads; None: the same ones as before.
+Owned = tuple[TopicPartition, ...] | None
+
+
+class ConsumerCoordinator(Coordinator[KeptGroup]):
+    """The groups of KIP-848 that this gateway coordinates."""
+
+    def __init__(self, services: Services, coordinates: Callable[[str], bool]) -> None:
+        super().__init__(services, coordinates)
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of its members' heartbeats."""
+        return {Api.CONSUMER_GROUP_HEARTBEAT: self.heartbeat}
+
+    # Members ----------------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, request: Request, peer: Peer) -> Fields:
+        """A member joins, is alive, or leaves; it gets its epoch and, if it changes, its assignment."""
+        asked: MemberHeartbeat = request.body
+        name = asked.group_id
+        try:
+            self._services.check(peer, read_group(name))
+            await self._services.freshness.recent()  # The request may refer to topics that others have created.
+            check_request(asked)
+            self.check_coordinator(name)
+            if asked.subscribed_topic_names:
+                self._services.check(peer, describe_topics(asked.subscribed_topic_names))
+            try:
+                if asked.member_epoch < JOINING:
+                    return await self._leave_group(asked, peer)
+                return await self._heartbeat(asked, self._owned(asked), request.client_id or "", peer)
+            finally:
+                if (live := self._groups.get(name)) is not None:
+                    self._rest(live)
+        except (TxnStoreError, RefusedError) as error:
+            return {"error_code": _code(error, request.version), "error_message": message_of(error)}
+
+    def _owned(self, asked: MemberHeartbeat) -> Owned:
+        """The partitions that a member reads; those of deleted topics are left out."""
+        if not asked.topic_partitions:
+            return None if asked.topic_partitions is None else ()
+        names: dict[UUID | None, str] = {topic_uuid(topic): name for name, topic in self._view.topics.items()}
+        known = [each for each in asked.topic_partitions if each.topic_id in names]
+        return tuple(TopicPartition(names[each.topic_id], int(number)) for each in known for number in each.partitions)
+
+    async def _heartbeat(self, asked: MemberHeartbeat, owned: Owned, client_id: str, peer: Peer) -> Fields:
+        name, now = asked.group_id, self._now()
+        live, group = self._live(name), self._group(name)
+        before = member_before(group, live.group, asked, owned)
+        member_id = asked.member_id or self._services.connection.runtime.new_id()
+        session_ms = self._services.properties.group_consumer_session_timeout_ms
+        kept = live.group.members.get(member_id) or KeptMember(now + session_ms)
+        kept.hear(asked, client_id, peer.host, now, session_ms)
+        topics = self._topics(kept, peer)
+        assignor = ASSIGNORS[asked.server_assignor] if asked.server_assignor is not None else None
+        if assignor is None:
+            assignor = before.assignor if before is not None else next(iter(ASSIGNORS.values()))
+        submit, membership = self._services.commits.submit, None
+        joins = asked.member_epoch == JOINING or before is None
+        if joins or before is None or (before.topics, before.assignor) != (topics, assignor):
+            instance_id = asked.instance_id if before is None or joins else before.instance_id
+            join = JoinGroup(name, member_id, tuple(topics.items()), assignor, session_ms, instance_id, kind="consumer")
+            membership = await submit(join, peer.principal)
+            if before is None or joins:
+                extra = {"group": name, "member_id": member_id, "generation": membership.generation}
+                _LOG.info("member joins the group", extra=extra)
+        if before is not None and (owned is not None if membership is not None else would_change(group, before, owned)):
+            try:
+                membership = await submit(Heartbeat(name, member_id, owned), peer.principal)
+            except UnknownMemberError:
+                if asked.member_epoch != JOINING:
+                    raise
+                # Its session ended after it had joined again, while the storage did not answer: now it is new.
+                return await self._heartbeat(asked, owned, client_id, peer)
+        if membership is None:
+            assert before is not None
+            assert group.epochs is not None
+            kept.await_release(before, now)
+            membership = Membership(member_id, group.epochs[member_id], before.assigned)
+        return self._answered(live, asked, kept, membership, before)
+
+    def _answered(
+        self,
+        live: Live[KeptGroup],
+        asked: MemberHeartbeat,
+        kept: KeptMember,
+        membership: Membership,
+        before: Member | None,
+    ) -> Fields:
+        if before is not None and before.member_id != membership.member_id:
+            live.group.members.pop(before.member_id, None)
+        live.group.members[membership.member_id] = kept
+        if self._coordinates(live.name):  # Without members it may have been forgotten meanwhile.
+            self._arm(self._groups.setdefault(live.name, live))
+        assignment = assignment_of(self._view, membership.assigned)
+        fields: dict[str, Any] = {
+            "member_id": membership.member_id,
+            "member_epoch": membership.generation,
+            "heartbeat_interval": self._services.properties.group_consumer_heartbeat_interval_ms,
+        }
+        if kept.tell(membership.generation, assignment) or is_full(asked):
+            fields["assignment"] = {"topic_partitions": by_topic(assignment)}
+        return fields
+
+    def _topics(self, kept: KeptMember, peer: Peer) -> dict[str, int]:
+        """The topics that a member reads, with their partitions: none of one that does not exist yet.
+
+        A name that no topic can have is left out, as if it did not exist: Metadata refuses it, and clients report that.
+        """
+        topics = self._view.topics
+        names = {name for name in kept.names if is_topic_name(name)}
+        if kept.regex:
+            matches = matching(kept.regex, tuple(sorted(topics)))
+            names |= {name for name in matches if self._services.may(peer, describe_topics((name,)))}
+        return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
+
+    async def _leave_group(self, asked: MemberHeartbeat, peer: Peer) -> Fields:
+        name = asked.group_id
+        live, group = self._live(name), self._group(name)
+        member = member_before(group, live.group, asked, None)
+        assert member is not None
+        submit = self._services.commits.submit
+        if asked.member_epoch == LEAVING_FOR_NOW:
+            if not is_released(member):
+                await submit(Heartbeat(name, member.member_id, ()), peer.principal)
+            kept = live.group.members[member.member_id]
+            kept.is_heard = kept.is_away = True
+        else:
+            await submit(LeaveGroup(name, member.member_id), peer.principal)
+            live.group.members.pop(member.member_id, None)
+        extra = {"group": name, "member_id": member.member_id, "member_epoch": asked.member_epoch}
+        _LOG.info("member leaves the group", extra=extra)
+        return {"member_id": member.member_id, "member_epoch": asked.member_epoch}
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def kept(self, name: str) -> Mapping[str, KeptMember]:
+        """What this gateway, which coordinates the group, knows of each member that the newest view has."""
+        live = self._live(name)
+        kept = dict(live.group.members)
+        self._rest(live)
+        return kept
+
+    def take_over(self) -> None:
+        """Time the members of stored groups from now on: those whose clients have ended must expire.
+
+        Once in a session timeout it looks again. A member whose join was not answered, because its connection or the
+        storage failed, may be in the chain.
+        """
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for name, group in self._view.groups.items():
+            if group.kind == "consumer" and group.members and self._coordinates(name):
+                self._live(name)
+        seconds = self._services.properties.group_consumer_session_timeout_ms / 1000
+        self._sweep = asyncio.get_running_loop().call_later(seconds, self.take_over)
+
+    async def close(self) -> None:
+        """Leave all groups, and wait for what is being stored."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        await super().close()
+
+    def _group(self, name: str) -> Group:
+        return self._view.groups.get(name, Group())
+
+    def _live(self, name: str) -> Live[KeptGroup]:
+        """The group as the newest view has it; its members are timed from now on."""
+        live = self._groups.get(name)
+        if live is None:
+            live = self._groups[name] = Live(name, KeptGroup(self._services.properties))
+        live.group.follow(self._group(name), self._now())
+        self._arm(live)
+        return live
+
+    def _resume(self, live: Live[KeptGroup], now: int) -> None:
+        live.group.renew(now)
+        self._rest(live)
+
+    def _expire(self, live: Live[KeptGroup], now: int) -> None:
+        if live.group.overdue(now):
+            live.group.is_removing = True
+            self._spawn(self._remove(live))
+        else:
+            self._rest(live)
+
+    async def _remove(self, live: Live[KeptGroup]) -> None:
+        """Remove the overdue members. One that another gateway has heard of since stays, and its timer restarts."""
+        name = live.name
+        try:
+            await self._services.freshness.head()
+            group = self._group(name)
+            live.group.follow(group, self._now())
+            overdue = live.group.overdue(self._now())
+            if overdue:
+                expired = tuple((member_id, group.members[member_id].seen_at) for member_id in overdue)
+                await self._services.commits.submit(LeaveGroup(name, expired=expired), None)
+                for member_id in overdue:
+                    live.group.members.pop(member_id, None)
+                _LOG.info("the sessions of members expired", extra={"group": name, "left": overdue})
+        except TxnStoreError as error:
+            _LOG.warning("members cannot be removed: %s", error, extra={"group": name, "error": str(error)})
+        except Exception:  # noqa: BLE001 - The next attempt may succeed, and without one no member would be removed.
+            _LOG.exception("members cannot be removed", extra={"group": name})
+        live.group.is_removing = False
+        if self._groups.get(name) is live:
+            self._rest(live, self._now() + RETRY_MS)
+
+
+def assignment_of(view: View, tps: Iterable[TopicPartition]) -> Assignment:
+    """Partitions by topic; those of a deleted topic are left out."""
+    numbers: dict[str, list[int]] = {}
+    for tp in tps:
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    return tuple(
+        (topic_uuid(view.topics[name]), name, tuple(sorted(of_topic)))
+        for name, of_topic in sorted(numbers.items())
+        if name in view.topics
+    )
+
+
+def by_topic(assignment: Assignment) -> list[Fields]:
+    """An assignment in a response."""
+    return [{"topic_id": topic_id, "topic_name": name, "partitions": numbers} for topic_id, name, numbers in assignment]
+
+
+def describe_topics(names: Collection[str]) -> Right:
+    """The right to see topics."""
+    return Right("DESCRIBE", "TOPIC", names)
+
+
+def _code(error: TxnStoreError | RefusedError, version: int) -> ErrorCode:
+    if isinstance(error, InvalidConfigError):
+        return ErrorCode.invalid_request
+    return code_of(error, Api.CONSUMER_GROUP_HEARTBEAT, version)
