@@ -37,7 +37,7 @@ class Survey:
         hinted: The checkpoint that the hint names; None without a readable hint.
         damage: What is wrong with the hint; empty if nothing is.
         saved: The newest checkpoints and those that the hint and boundaries name; None for each damaged one of all.
-        heads: The numbers of all checkpoints.
+        checkpoints: The numbers of all checkpoints.
         index: The keys of all index files, with their last entries.
         boundaries: The last boundaries, and None for each one that is lost.
         conflict: How the entry that the hint names differs from that of the checkpoint; empty if it does not.
@@ -51,7 +51,7 @@ class Survey:
     hinted: int | None
     damage: str
     saved: dict[int, Saved | None]
-    heads: frozenset[int]
+    checkpoints: frozenset[int]
     index: dict[str, int]
     boundaries: dict[int, BoundaryDocument | None]
     conflict: str = ""
@@ -98,10 +98,10 @@ class ChainRepairs:
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
         listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
-        heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        saved, newest_sound = self._read_newest(heads, listed)
+        checkpoints = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
+        saved, newest_sound = self._read_newest(checkpoints, listed)
 
-        hinted, hinted_boundary, damage = self._hinted(hint, heads)
+        hinted, hinted_boundary, damage = self._hinted(hint, checkpoints)
         leftover = False
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
@@ -115,7 +115,7 @@ class ChainRepairs:
 
         boundaries = read_boundaries(self._objects, self._names, self._chain, hinted_boundary)
         begins = max(_entries_of(boundaries), default=0)
-        boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(heads, default=0)))
+        boundaries |= dict.fromkeys(without_checkpoint(boundaries, max(checkpoints, default=0)))
         last_boundary = max(boundaries, default=0)
         if hinted_boundary > last_boundary and not damage:
             damage = f"it names boundary {hinted_boundary}, and the last one is {last_boundary}"
@@ -130,10 +130,10 @@ class ChainRepairs:
         # A process may begin at the checkpoint of each boundary, and at all since the last boundary.
         ends = _entries_of(boundaries)
         for end in ends:
-            if end in heads and end not in saved:
+            if end in checkpoints and end not in saved:
                 saved[end] = self._read(end)
         history_begins = max(ends, default=0)
-        unread = {number for number in heads - saved.keys() if number >= history_begins}
+        unread = {number for number in checkpoints - saved.keys() if number >= history_begins}
         for number in self._damaged(unread):
             if not self._is_leftover(number, newest_sound, listed):
                 saved[number] = None
@@ -146,7 +146,7 @@ class ChainRepairs:
             hinted=hinted,
             damage=damage,
             saved=dict(sorted(saved.items())),
-            heads=frozenset(heads),
+            checkpoints=frozenset(checkpoints),
             index={key: each[1] for key in sorted(listed) if (each := keys.index_range(key)) is not None},
             boundaries=boundaries,
             conflict=conflict,
@@ -155,11 +155,11 @@ class ChainRepairs:
             leftover=leftover,
         )
 
-    def _read_newest(self, heads: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
+    def _read_newest(self, checkpoints: Iterable[int], listed: set[str]) -> tuple[dict[int, Saved | None], int]:
         """The newest checkpoints, None for a damaged one, and the number of the newest sound one; 0 without one."""
         saved: dict[int, Saved | None] = {}
         newest_sound = 0
-        for number in sorted(heads, reverse=True):
+        for number in sorted(checkpoints, reverse=True):
             if len(saved) == KEPT_CHECKPOINTS:
                 break
             loaded = self._read(number)
@@ -213,17 +213,17 @@ class ChainRepairs:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
         return named is not None and not listed.issuperset(named)
 
-    def _hinted(self, hint: bytes | None, heads: set[int]) -> tuple[int | None, int, str]:
+    def _hinted(self, hint: bytes | None, checkpoints: set[int]) -> tuple[int | None, int, str]:
         """The checkpoint and the boundary that the hint names, and what is wrong with it."""
         if hint is None:
-            needed = heads or self._exists(CHECKPOINT_EVERY)
+            needed = checkpoints or self._exists(CHECKPOINT_EVERY)
             return None, 0, "it is missing" if needed else ""
         try:
             document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
             return None, 0, str(error)
         if checkpoint.hint_of_this_store(self._names, document) is not document:
-            needed = heads or self._exists(CHECKPOINT_EVERY)
+            needed = checkpoints or self._exists(CHECKPOINT_EVERY)
             return None, 0, f"it is one of the store {document.store_id}" if needed else ""
         return document.sequence, document.boundary, ""
 
@@ -249,9 +249,9 @@ class ChainRepairs:
         base = newest.state if newest is not None else first_state(self._chain, self._chains)
         self._edges.begin_with(newest.edges if newest is not None else ())
         if (base.chain, base.chains) != (self._chain, self._chains):
-            head = self._names.checkpoint_state(self._chain, base.sequence)
+            key = self._names.checkpoint_state(self._chain, base.sequence)
             is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
-            yield Loss(head, is_of, f"{keys.STORE} belongs to another store: put the right one back")
+            yield Loss(key, is_of, f"{keys.STORE} belongs to another store: put the right one back")
             return
         rebuilt: dict[int, Rebuilt] = {}
         loss = self._fold(base, damaged, rebuilt)
@@ -326,7 +326,7 @@ class ChainRepairs:
         consequence = (
             f"a vacuum has deleted entries up to {begins}, for which this checkpoint or a later one stands; without "
             f"one the state of chain {self._chain} is not known. The store cannot be opened until one is put back, its "
-            "head.json and the index files that it names, from an older version in the bucket or from a backup"
+            "state.json and the index files that it names, from an older version in the bucket or from a backup"
         )
         damage = f"no checkpoint of entry {begins} or a later one can be read"
         return Loss(self._names.checkpoint_state(self._chain, begins), damage, consequence)
@@ -335,21 +335,21 @@ class ChainRepairs:
         self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
         for number in sorted(damaged):
-            head, exists = self._names.checkpoint_state(self._chain, number), number in survey.heads
+            key, exists = self._names.checkpoint_state(self._chain, number), number in survey.checkpoints
             damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
             if number in rebuilt:
                 action = f"written again from the entries up to {number}"
-                yield Repair(head, damage, action, self._encoded(rebuilt[number]))
+                yield Repair(key, damage, action, self._encoded(rebuilt[number]))
                 continue
             if number > self.state.sequence > 0 and not lost:  # Of an empty chain the hint says it.
                 evidence = "it was written after an entry of that number"
                 consequence = _lost_end(self._chain, self.state.sequence, number)
-                yield Loss(head, f"{damage}; {evidence}", consequence, blocks=False)
+                yield Loss(key, f"{damage}; {evidence}", consequence, blocks=False)
             if exists and number < base.sequence:
                 action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
-                yield Repair(head, damage, action, ((head, None),))
+                yield Repair(key, damage, action, ((key, None),))
             elif exists and not lost:
-                yield Repair(head, damage, "deleted: it is of no use", ((head, None),))
+                yield Repair(key, damage, "deleted: it is of no use", ((key, None),))
 
     def _index_files(self, survey: Survey) -> Iterator[Repair | Loss]:
         """Those of entries after the end of the chain: no process opens a chain that ends before them."""

@@ -82,11 +82,11 @@ def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, be
         after = page[-1].key
     if complete_from == 0:
         return NO_BOUNDARY
-    heads = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}
-    for number in sorted(number for number in heads if number is not None and number >= complete_from):
+    checkpoints = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}
+    for number in sorted(number for number in checkpoints if number is not None and number >= complete_from):
         requested = checkpoint.request(objects, pool, names, chain, number)
         saved = checkpoint.receive(names, chain, number, requested)
         if saved is not None:
-            modified_ms = heads[number].modified_ms
+            modified_ms = checkpoints[number].modified_ms
             return BoundaryDocument(sequence=number, timestamp=saved.state.timestamp, modified_ms=modified_ms)
     return None

@@ -30,11 +30,11 @@ class OldCheckpoints:
     """The checkpoints that are older than the newest ones and that nothing needs, and where the history may begin.
 
     Attributes:
-        old: Their heads, of any age, and the index files that no remaining checkpoint names.
+        old: Their ``state.json``, of any age, and the index files that no remaining checkpoint names.
         unneeded: Those of them to delete: they are older than the grace period. Heads come first, so that a checkpoint
             does not look complete after its index files have been deleted.
-        remaining: All heads and index files but the unneeded ones. They replace these, so they are made durable first.
-        candidates: For each chain the head of the checkpoint that the next boundary may name; None without one.
+        remaining: All of both but the unneeded ones. They replace these, so they are made durable first.
+        candidates: For each chain the ``state.json`` that the next boundary may name; None without one.
         latest: For each chain the last entry that a boundary may name, however old it is: that of the oldest checkpoint
             that is kept regardless of its age; 0 without one.
     """
@@ -79,12 +79,12 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
     - the newest complete one from before the grace period, from which its first snapshots are read;
     - the one that the history begins with, or will begin with after the next boundary, and those that it needs.
 
-    A checkpoint is complete if all index files that its head names exist. One may lack some whose writer was suspended
-    for longer than the grace period before it wrote the head; readers ignore it.
+    A checkpoint is complete if all index files that it names exist. One may lack some whose writer was suspended
+    for longer than the grace period before it wrote ``state.json``; readers ignore it.
     """
     chain = history.chain
     listed = objects.list(keys.checkpoints(chain))
-    heads = {number: item for item in listed if (number := checkpoint_sequence(item.key)) is not None}
+    written = {number: item for item in listed if (number := checkpoint_sequence(item.key)) is not None}
     index = [item for item in listed if index_range(item.key) is not None]
     index_keys = {item.key for item in index}
 
@@ -94,22 +94,22 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
             if named is not None and index_keys.issuperset(named):
                 yield sequence
 
-    newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
+    newest = list(islice(complete(written), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
         return OldCheckpoints([], [], listed, [None], [0])
-    before_grace = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
-    candidate = min(next(complete(history.before(heads)), 0), newest[-1])
-    needed = {history.hinted, next(complete(before_grace), 0), candidate} | history.needed(heads)
-    unused = {sequence for sequence in heads if sequence < newest[-1]} - needed
-    remaining = heads.keys() - (unused & before_grace)
+    before_grace = {sequence for sequence, item in written.items() if item.modified_ms <= limit}
+    candidate = min(next(complete(history.before(written)), 0), newest[-1])
+    needed = {history.hinted, next(complete(before_grace), 0), candidate} | history.needed(written)
+    unused = {sequence for sequence in written if sequence < newest[-1]} - needed
+    remaining = written.keys() - (unused & before_grace)
     unnamed = [item for item in index if _is_garbage(item.key, remaining, newest[0])]
-    unneeded = [*(heads[sequence] for sequence in sorted(unused & before_grace)), *older(unnamed, limit)]
+    unneeded = [*(written[sequence] for sequence in sorted(unused & before_grace)), *older(unnamed, limit)]
     deleted = {item.key for item in unneeded}
     return OldCheckpoints(
-        [*(heads[sequence] for sequence in sorted(unused)), *unnamed],
+        [*(written[sequence] for sequence in sorted(unused)), *unnamed],
         unneeded,
         [item for item in listed if item.key not in deleted],
-        [heads.get(candidate)],
+        [written.get(candidate)],
         [newest[-1]],
     )
 
@@ -117,7 +117,7 @@ def _old_checkpoints(objects: ObjectStore, keys: Keys, limit: int, history: Chai
 def _is_garbage(key: str, remaining: Iterable[int], newest: int) -> bool:
     """Whether an index file is named by no remaining checkpoint, nor by one that a writer is about to complete.
 
-    A writer may be about to write the head of a checkpoint after ``newest``, so a file that ends later is needed.
+    A writer may be about to complete a checkpoint after ``newest``, so a file that ends later is needed.
     """
     covered = index_range(key)
     return (

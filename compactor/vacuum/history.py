@@ -63,22 +63,22 @@ class ChainHistory:
     part_ms: int
     open_from: int
 
-    def before(self, heads: dict[int, ObjectInfo]) -> set[int]:
-        """The checkpoints, of those with these heads, that were written before the history began.
+    def before(self, written: dict[int, ObjectInfo]) -> set[int]:
+        """The checkpoints, of these, that were written before the history began.
 
         An open transaction can always be explained: its first entry belongs to the history, however old it is.
         """
-        old = {sequence for sequence, item in heads.items() if item.modified_ms <= self.begins_ms}
+        old = {sequence for sequence, item in written.items() if item.modified_ms <= self.begins_ms}
         return {sequence for sequence in old if sequence < self.open_from}
 
-    def needed(self, heads: dict[int, ObjectInfo]) -> set[int]:
+    def needed(self, written: dict[int, ObjectInfo]) -> set[int]:
         """The checkpoints that snapshots begin with: those at the boundaries, and the last one of each part."""
         needed, newer = {self.last.sequence, self.settled}, None
-        for sequence in sorted(heads.keys() - self.before(heads), reverse=True):
-            part = heads[sequence].modified_ms // self.part_ms
+        for sequence in sorted(written.keys() - self.before(written), reverse=True):
+            part = written[sequence].modified_ms // self.part_ms
             if sequence >= self.settled and (newer is None or part < newer):
                 needed.add(sequence)
-                newer = part  # A head that was written late, after those of newer checkpoints, is none of its part.
+                newer = part  # One that was written late, after those of newer checkpoints, is none of its part.
         return needed
 
 
@@ -148,7 +148,7 @@ def announce(connection: Connection, history: ChainHistory, candidate: ObjectInf
     """Create the next boundary of a chain: from then on, it is known that entries will be deleted.
 
     Args:
-        candidate: The head of the checkpoint that the remaining history begins with.
+        candidate: The checkpoint that the remaining history begins with.
         dry_run: Create nothing.
 
     Returns:

@@ -87,7 +87,7 @@ def _damage(connection: Connection, state: State, survey: Survey) -> Iterator[Un
         if boundary is None:
             yield Unsound(names.boundary(chain, number), "it is missing or damaged")
     for number, saved in survey.saved.items():
-        if saved is None and number in survey.heads and not (survey.leftover and number == survey.hinted):
+        if saved is None and number in survey.checkpoints and not (survey.leftover and number == survey.hinted):
             yield Unsound(names.checkpoint_state(chain, number), "it cannot be read: it or its index is damaged")
     if survey.conflict:
         yield Unsound(keys.latest(chain), survey.conflict)

@@ -187,16 +187,16 @@ class ChainVerifier:
             self._report("payload_intact", key, damage)
 
     def _list_checkpoints(self) -> set[int]:
-        """The checkpoints with a head."""
+        """The checkpoints with a ``state.json``."""
         hint = self._hint.sequence
         listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
-        heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
+        checkpoints = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
         self._index = {key for key in listed if index_range(key) is not None}
-        # A hint below a head may come from a writer that was paused until a vacuum had deleted what it names.
-        if hint > max(heads, default=0):
+        # A hint below a checkpoint may come from a writer that was paused until a vacuum had deleted what it names.
+        if hint > max(checkpoints, default=0):
             message = f"it is missing, although {latest(self._chain)} names it"
             self._report("checkpoint_intact", self._keys.checkpoint_state(self._chain, hint), message)
-        return heads
+        return checkpoints
 
     def _entries(self) -> set[int]:
         """The entries that exist.
@@ -380,7 +380,7 @@ class ChainVerifier:
     def _report_incomplete(self) -> None:
         """Report checkpoints that lack index files, unless a newer one is sound.
 
-        A writer that was paused can write the head of a checkpoint whose index files a vacuum has deleted. There is a
+        A writer that was paused can complete a checkpoint whose index files a vacuum has deleted. There is a
         newer checkpoint then, so this is not damage.
         """
         for sequence, message in self._incomplete.items():

@@ -3,7 +3,7 @@
 It imports nothing of txnstore. A store is its objects: a mapping of keys to bytes. :class:`Reader` folds the chains of
 a store from their beginnings, and answers for each closed cut what a reader shows. ``complete``: it also folds what
 only writers need, and compares the whole state with each checkpoint that it passes. The state of a chain has the form
-of ``head.json``, but for maps in the place of lists with names.
+of ``state.json``, but for maps in the place of lists with names.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class State:
     """The state of a chain after an entry.
 
     ``decided``: the outcome of each decided transaction that is not completed, by producer id (7.5). The other members
-    are those of ``head.json``.
+    are those of ``state.json``.
     """
 
     chain: int
@@ -635,7 +635,7 @@ def remove(state: State, removed: Sequence[Json], added: Sequence[Json] = ()) ->
 
 
 def head_of(state: State) -> Json:
-    """The members of ``head.json``, but for ``version``, ``index`` and ``checksum``."""
+    """The members of ``state.json``, but for ``version``, ``index`` and ``checksum``."""
     named = {"topics", "partitions", "transactions", "groups", "decided"}
     same = {name: value for name, value in vars(state).items() if name not in named}
     return {
@@ -822,7 +822,7 @@ class Chain:
         first = self.boundary()
         if not first:
             return State(self.number, self.chains, next_producer_id=self.number << 32)
-        state = self._first_sound(number for number in self._listed("checkpoints", "/head.json") if number >= first)
+        state = self._first_sound(number for number in self._listed("checkpoints", "/state.json") if number >= first)
         if state is None:
             raise RefusedError(f"chain {self.number} has no sound checkpoint")
         return state
@@ -840,13 +840,13 @@ class Chain:
     def _newest(self, hint: Json | None) -> State:
         """The newest sound checkpoint at or after the one of the hint, found by listing; else the beginning."""
         first = max(self.boundary(), hint["sequence"] if hint else 0)
-        numbers = [number for number in self._listed("checkpoints", "/head.json") if number >= first]
+        numbers = [number for number in self._listed("checkpoints", "/state.json") if number >= first]
         return self._first_sound(reversed(numbers)) or self._oldest()
 
     def _first_sound(self, numbers: Iterable[int]) -> State | None:
         for number in numbers:
             try:
-                head = checked(self.objects[f"{self.folder}checkpoints/{number:020d}/head.json"])
+                head = checked(self.objects[f"{self.folder}checkpoints/{number:020d}/state.json"])
                 if head["sequence"] != number:
                     raise RefusedError(f"checkpoint {number} is that of entry {head['sequence']}")
                 state = state_of(head, indexed(self.objects, self.folder, head))
@@ -875,7 +875,7 @@ class Chain:
 
     def _compare(self, state: State) -> None:
         """Compare the state with its checkpoint, if there is one: all members, and all batches."""
-        key = f"{self.folder}checkpoints/{state.sequence:020d}/head.json"
+        key = f"{self.folder}checkpoints/{state.sequence:020d}/state.json"
         if not self.complete or key not in self.objects:
             return
         head = checked(self.objects[key])

@@ -40,7 +40,7 @@ def sample_objects(clock: ManualClock) -> MemoryStore:
 
 def checkpoints(objects: MemoryStore) -> list[int]:
     """The checkpoints with a head."""
-    heads = [item.key for item in objects.list(keys.checkpoints(0)) if item.key.endswith("head.json")]
+    heads = [item.key for item in objects.list(keys.checkpoints(0)) if item.key.endswith("state.json")]
     return [int(key.split("/")[-2]) for key in heads]
 
 

@@ -142,7 +142,7 @@ CHAIN = (
         settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
     ),
     Mutant(
-        "the head of a checkpoint is written before its index",
+        "a checkpoint is complete before its index is written",
         Saver._save,
         "in checkpoint.encoded(self._keys, self._number, $ends, $state, $stored):",
         "in [*checkpoint.encoded(self._keys, self._number, $ends, $state, $stored)][::-1]:",

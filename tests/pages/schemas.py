@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "format" / "schemas"
 MODELS: dict[str, type[Stored]] = {
     "store": StoreDocument,
     "entry": Entry,
-    "head": StateDocument,
+    "state": StateDocument,
     "index": IndexDocument,
     "hint": LatestDocument,
     "boundary": BoundaryDocument,

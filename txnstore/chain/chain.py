@@ -629,7 +629,7 @@ class Chain:
         """Write a checkpoint of the state at the head; returns its sequence number. An empty chain (0) needs none."""
         self._check_writable("written")
         state = self.refresh()
-        self.check_features()  # A head of this release lacks what it does not know.
+        self.check_features()  # A checkpoint of this release lacks what it does not know.
         check_rights(self.authorization(), self._principal, [CLUSTER_ACTION])
         if state.sequence > 0:
             self._saver.save(state)

@@ -55,8 +55,8 @@ class Keys:
         return f"{self.chain(chain)}checkpoints/"
 
     def checkpoint_state(self, chain: int, sequence: int) -> str:
-        """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
-        return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
+        """The state after entry ``sequence``; written last, it completes the checkpoint."""
+        return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/state.json"
 
     def index_file(self, chain: int, after: int, until: int) -> str:
         """The index file of the entries from ``after + 1`` to ``until``."""
@@ -86,9 +86,9 @@ def latest(chain: int) -> str:
 
 
 def checkpoint_sequence(key: str) -> int | None:
-    """The sequence number of a checkpoint, or None if ``key`` is not the head of one."""
+    """The sequence number of a checkpoint, or None if ``key`` is not its ``state.json``."""
     parts = key.split("/")
-    if len(parts) == 6 and parts[3] == "checkpoints" and parts[5] == "head.json" and parts[4].isdigit():
+    if len(parts) == 6 and parts[3] == "checkpoints" and parts[5] == "state.json" and parts[4].isdigit():
         return int(parts[4])
     return None
 
@@ -118,7 +118,7 @@ def lease_number(key: str) -> int | None:
 
 
 def is_of_chain(key: str) -> bool:
-    """Whether ``key`` has the form of an entry, a boundary, an index file or the head of a checkpoint."""
+    """Whether ``key`` has the form of an entry, a boundary, an index file or the ``state.json`` of a checkpoint."""
     numbers = entry_sequence(key), boundary_number(key), checkpoint_sequence(key)
     return any(number is not None for number in numbers) or index_range(key) is not None
 

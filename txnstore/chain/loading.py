@@ -95,7 +95,7 @@ class Loader:
             self._check_hint(checkpoint.hint_mismatch(self._keys, hinted, saved.state))
         named = listed.result()
         is_due = first_due is not None and first_due.result() is not None
-        if is_due or (sequence and saved is None) or any(each.is_head for each in named):
+        if is_due or (sequence and saved is None) or any(each.is_checkpoint for each in named):
             saved, window = self._newest() or saved, None
         elif named:
             window = None  # It was read beside the list, and may lack an entry that was created meanwhile.

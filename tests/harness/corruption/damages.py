@@ -28,7 +28,7 @@ EFFECTS = (
     "backup",
     "folder",
 )
-KINDS = ("store", "latest", "head", "index", "entry", "segment", "boundary")
+KINDS = ("store", "latest", "state", "index", "entry", "segment", "boundary")
 #: Those that are done with many objects.
 _WHOLE = ("backup", "folder")
 _FOLDERS = ("boundaries/", "checkpoints/", "chains/latest/", "topics/")
@@ -46,7 +46,7 @@ def kind_of(key: str) -> str:
         return "boundary"
     if key.startswith(keys.HINTS):
         return "latest"
-    return "index" if keys.index_range(key) is not None else "head"
+    return "index" if keys.index_range(key) is not None else "state"
 
 
 @dataclass(frozen=True)

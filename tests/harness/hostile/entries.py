@@ -88,7 +88,7 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
 def forged_checkpoint(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
     """The newest checkpoint of a chain with a mutated head, and no entry before it to compare with."""
     objects = dict(world("plain", chains, parts).objects)
-    heads = sorted(key for key in objects if key.endswith("/head.json"))
+    heads = sorted(key for key in objects if key.endswith("/state.json"))
     key = rng.choice(heads)
     document = json.loads(objects[key])
     document.pop("checksum")

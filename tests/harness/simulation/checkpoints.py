@@ -20,7 +20,7 @@ class Written:
         """An object is written; what must exist before it, and does not."""
         if key.startswith(HINTS):
             number = decode(LatestDocument, key, data).sequence
-            head = f"/{key.removeprefix(HINTS).removesuffix('.json')}/checkpoints/{number:020d}/head.json"
+            head = f"/{key.removeprefix(HINTS).removesuffix('.json')}/checkpoints/{number:020d}/state.json"
             if not any(part.endswith(head) for part in self._parts):
                 yield f"hint-before-checkpoint: {key} names {number}"
         elif checkpoint_sequence(key) is not None:

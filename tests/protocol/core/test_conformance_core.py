@@ -39,7 +39,7 @@ def test_stm_03_a_checkpoint_with_such_a_state_is_not_believed(name: str) -> Non
     store.producer("a")
     store.checkpoint()
     objects = backend(store)
-    (head,) = [item.key for item in objects.list("chains/") if item.key.endswith("head.json")]
+    (head,) = [item.key for item in objects.list("chains/") if item.key.endswith("state.json")]
     body = objects.get(head).rpartition(b',"checksum":"')[0] + b"}"
     objects.put(head, _sealed(body.replace(b'"EMPTY"', b'"%s"' % name.encode())))
     assert connection_of(another_process(store)).view().transactions["a"].state is TxnState.EMPTY

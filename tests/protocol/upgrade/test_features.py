@@ -110,7 +110,7 @@ def test_store_with_an_unknown_read_feature_does_not_open(
         says = f"needs the features more, {FEATURE}, which {key} requires"
     else:
         store.checkpoint()
-        key = [each.key for each in bucket.list(keys.checkpoints(chains - 1)) if each.key.endswith("head.json")][-1]
+        key = [each.key for each in bucket.list(keys.checkpoints(chains - 1)) if each.key.endswith("state.json")][-1]
         change(bucket, key, requires={"read": [FEATURE], "write": []})
         says = f"{SAYS}{key} requires"
     with refused(bucket, UnsupportedFormatError, says):
@@ -262,7 +262,7 @@ def test_checkpoint_keeps_what_a_chain_requires(bucket: MemoryStore, clock: Manu
     store = filled(bucket, clock, chains)
     store.checkpoint()
     last = chains - 1
-    head = [each.key for each in bucket.list(keys.checkpoints(last)) if each.key.endswith("head.json")][-1]
+    head = [each.key for each in bucket.list(keys.checkpoints(last)) if each.key.endswith("state.json")][-1]
     change(bucket, head, requires={"read": [], "write": [FEATURE]}, colour="red", future={"a": [1]})
     opened = reopened(bucket, clock)
     assert connection_of(opened).view().states[last].requires == Features((), (FEATURE,))
@@ -301,7 +301,7 @@ def test_requirements_of_a_chain_grow(bucket: MemoryStore, clock: ManualClock, m
 def test_repairs_need_the_features(bucket: MemoryStore, clock: ManualClock) -> None:
     store = filled(bucket, clock)
     append_entry(bucket, write=[FEATURE])
-    head = next(each.key for each in bucket.list(keys.checkpoints(0)) if each.key.endswith("head.json"))
+    head = next(each.key for each in bucket.list(keys.checkpoints(0)) if each.key.endswith("state.json"))
     bucket.put(head, b"damaged")
     del store
     with refused(bucket, UnsupportedFormatError, SAYS):

@@ -145,7 +145,7 @@ def test_a_reader_that_sleeps_again_while_it_begins_again(
 
     class Slow(Suspending):
         def get(self, key: str, *rest: int | None) -> bytes:
-            if key.endswith("head.json"):
+            if key.endswith("state.json"):
                 self._suspend()
             return self.inner.get(key, *rest)
 

@@ -77,7 +77,7 @@ def test_an_object_of_another_format_version_is_refused(bucket: MemoryStore, whi
         "entry": last_entry(bucket),
         "boundary": keys.boundary(0, 1),
         "index": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith(".index")),
-        "checkpoint": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")),
+        "checkpoint": next(item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("state.json")),
     }[which]
     if which == "boundary":
         boundary = BoundaryDocument(sequence=1, timestamp=0, modified_ms=0)

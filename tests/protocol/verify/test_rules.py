@@ -79,7 +79,7 @@ def test_failed_rule_is_named_with_its_invariant(store: Store) -> None:
 
 def test_checkpoint_is_compared_with_the_fold(store: Store) -> None:
     connection = connection_of(store)
-    (head,) = [item.key for item in connection.objects.list(keys.checkpoints(0)) if item.key.endswith("head.json")]
+    (head,) = [item.key for item in connection.objects.list(keys.checkpoints(0)) if item.key.endswith("state.json")]
     connection.objects.put(head, connection.objects.get(head)[:-9])
     report = store.verify()
     assert _failed(report) == {"checkpoint_intact": 1}

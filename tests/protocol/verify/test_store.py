@@ -413,7 +413,7 @@ def test_an_index_file_is_read_once(store: Store) -> None:
         counting.reset()
         assert reader.verify().ok
     assert counting.log.count(("get", shared)) == 1
-    assert len([key for kind, key in counting.log if kind == "get" and key.endswith("head.json")]) >= 4
+    assert len([key for kind, key in counting.log if kind == "get" and key.endswith("state.json")]) >= 4
 
 
 def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> None:

@@ -67,7 +67,7 @@ def requests_of_opening(objects: ObjectStore) -> list[tuple[str, str]]:
 
 
 def test_commit_that_reaches_the_interval_writes_a_checkpoint(bucket: MemoryStore) -> None:
-    heads = [item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")]
+    heads = [item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("state.json")]
     assert heads == [keys.checkpoint_state(0, 4), keys.checkpoint_state(0, 8)]
     assert json.loads(bucket.get(keys.latest(0)))["sequence"] == 8
 
@@ -298,7 +298,7 @@ def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemorySto
 
 def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
     bucket.put(keys.checkpoint_state(0, 8), sealed(b'{"version":5}'))
-    with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 5"):
+    with pytest.raises(UnsupportedFormatError, match=r"state\.json has format version 5"):
         state_of(bucket)
 
 
@@ -378,7 +378,7 @@ def test_checkpoint_of_an_idle_store_writes_only_the_checkpoint() -> None:
     assert store.checkpoint() == before.sequence
     assert connection_of(another_process(store)).view() == before
     assert store.metrics().checkpoints == 2
-    heads = [item for item in backend(store).list(keys.checkpoints(0)) if item.key.endswith("head.json")]
+    heads = [item for item in backend(store).list(keys.checkpoints(0)) if item.key.endswith("state.json")]
     assert len(heads) == 1
 
 

@@ -21,7 +21,7 @@ from txnstore.errors import CorruptionError
 PLACES = {
     "store": "store.json",
     "entry": "/entries/",
-    "head": "/head.json",
+    "state": "/state.json",
     "index": ".index",
     "hint": "chains/latest/",
     "boundary": "/boundaries/",

@@ -1,7 +1,7 @@
 """Checkpoints: saved states of a chain, so that opening a store does not read its whole history.
 
 A checkpoint consists of index files (the batches, :mod:`~txnstore.chain.checkpoints.index`), most of which it shares
-with others, and ``head.json`` (the rest of the state), which is written last and names them. A hint names the newest
+with others, and ``state.json`` (the rest of the state), which is written last and names them. A hint names the newest
 one.
 See docs/format.md.
 """
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 def interval(state: State, every: int) -> int:
     """The number of entries from one checkpoint to the next, ``every`` for a small state.
 
-    A head has all topics, partitions, ids, groups, rules, and dropped and released objects: a large one costs more than
+    It has all topics, partitions, ids, groups, rules, and dropped and released objects: a large one costs more than
     the entries that an open reads instead.
     """
     names = len(state.transactions) + len(state.groups) + len(state.dropped) + len(state.released)
@@ -74,8 +74,8 @@ def encoded(
         key = keys.index_file(chain, before.sequence, after.sequence)
         if key not in stored:
             yield key, encode_file(before, after)
-    head = encode(to_document(state, [edge.sequence for edge in edges[1:]]))
-    yield keys.checkpoint_state(chain, state.sequence), head
+    document = to_document(state, [edge.sequence for edge in edges[1:]])
+    yield keys.checkpoint_state(chain, state.sequence), encode(document)
 
 
 def hint_to(keys: Keys, state: State, boundary: int = 0, head: State | None = None) -> tuple[str, bytes]:
@@ -148,12 +148,12 @@ class Requested(NamedTuple):
     """The pending requests for a checkpoint.
 
     Attributes:
-        files: The index files that it should name, by key; if its head names others, they are requested then.
+        files: The index files that it should name, by key; if its state names others, they are requested then.
         shared: The edges of another checkpoint; index files between those that both have need not be read.
     """
 
     objects: ObjectStore
-    head: Future[bytes]
+    state: Future[bytes]
     files: dict[str, Future[bytes]]
     shared: Sequence[Edge]
 
@@ -171,10 +171,10 @@ def request(
     """
     if not 0 < sequence < 2**63:
         return None
-    head = pool.submit(objects.get, keys.checkpoint_state(chain, sequence))
+    state = pool.submit(objects.get, keys.checkpoint_state(chain, sequence))
     numbers = [0, *edge_numbers(sequence)]
     files = [keys.index_file(chain, *pair) for pair in pairwise(numbers[len(_shared(shared, numbers)) - 1 :])]
-    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, shared)
+    return Requested(objects, state, {key: pool.submit(objects.get, key) for key in files}, shared)
 
 
 def _shared(other: Sequence[Edge], numbers: Sequence[int]) -> list[Edge]:
@@ -201,18 +201,18 @@ def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
     """The checkpoint of entry ``sequence``.
 
     Raises:
-        ObjectNotFoundError: Its head or an index file is missing.
+        ObjectNotFoundError: Its ``state.json`` or an index file is missing.
         CorruptionError: One of them is damaged; names it.
     """
-    head_key = keys.checkpoint_state(chain, sequence)
-    document = decode(StateDocument, head_key, requested.head.result())
+    key = keys.checkpoint_state(chain, sequence)
+    document = decode(StateDocument, key, requested.state.result())
     if document.sequence != sequence:
-        msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
+        msg = f"{key} contains the state after entry {document.sequence}; expected {sequence}"
         raise CorruptionError(msg)
     shared = _shared(requested.shared, [0, *document.index])
     names = _names(document, keys, chain)[len(shared) - 1 :]
     edges = decoded_edges([IndexFile(name, requested.file(name)) for name in names], shared)
-    return _saved(document, edges, head_key)
+    return _saved(document, edges, key)
 
 
 def _saved(document: StateDocument, edges: list[Edge], key: str) -> Saved:
@@ -246,7 +246,7 @@ def decode_all(state: State) -> None:
 
 
 def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:
-    """The keys of the index files that the head of a checkpoint names; None if the head is missing or damaged."""
+    """The keys of the index files that a checkpoint names; None if its ``state.json`` is missing or damaged."""
     key = keys.checkpoint_state(chain, sequence)
     try:
         document = decode(StateDocument, key, objects.get(key))
@@ -266,13 +266,13 @@ class Named(NamedTuple):
     key: str = ""
 
     @property
-    def is_head(self) -> bool:
-        """Whether the object is the head of a checkpoint; else an index file."""
+    def is_checkpoint(self) -> bool:
+        """Whether the object is a ``state.json``, which completes a checkpoint; else an index file."""
         return checkpoint_sequence(self.key) is not None
 
 
 def named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) -> list[Named]:
-    """The entries after ``after`` that the keys of heads and index files name, ascending. One LIST request.
+    """The entries after ``after`` that the keys of checkpoints and index files name, ascending. One LIST request.
 
     These objects may be damaged, and those of an unfinished or incomplete checkpoint count, too.
     """
@@ -284,8 +284,8 @@ def named_after(objects: ObjectStore, keys: Keys, chain: int, after: int = 0) ->
 
 
 def numbers(objects: ObjectStore, keys: Keys, chain: int) -> list[int]:
-    """The numbers of the checkpoints that have a head, ascending. One LIST request."""
-    return [each.sequence for each in named_after(objects, keys, chain) if each.is_head]
+    """The numbers of the checkpoints that are complete, ascending. One LIST request."""
+    return [each.sequence for each in named_after(objects, keys, chain) if each.is_checkpoint]
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:

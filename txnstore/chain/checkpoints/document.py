@@ -1,4 +1,4 @@
-"""The head of a checkpoint: the state of a chain as a JSON document, without its batches (``docs/format.md``)."""
+"""``state.json`` of a checkpoint: the state of a chain as a JSON document, without its batches (``docs/format.md``)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class AuthorizationDocument:
 
 
 class StateDocument(Stored):
-    """``head.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
+    """``state.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 
     chain: int
     chains: int
