@@ -160,7 +160,7 @@ GATEWAYS = (
     _mutant(
         "a refused batch is not looked up at the head",
         Produce._committed,
-        "if isinstance($error, OUTDATED) and $staged.client is not None:",
+        "if isinstance($error, OUTDATED) and $staged.session is not None:",
         "if False:",
         _ALONE,
         3,

@@ -25,7 +25,7 @@ from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.hot import HotBatches
 from txnstore.gateway.records.batch import MAX_DELTA, gap_batch
 from txnstore.gateway.records.columns import EncodedBatch
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, check_leader_epoch
 from txnstore.gateway.wire import Request, value
 
@@ -63,7 +63,7 @@ class Fetch:
         """The handler of its API."""
         return {Api.FETCH: self.fetch}
 
-    async def fetch(self, request: Request, peer: Peer) -> Fields:
+    async def fetch(self, request: Request, client: Client) -> Fields:
         """Read partitions from their offsets on; waits for ``min_bytes`` as long as the request allows."""
         body = request.body
         if value(body, "session_epoch", -1) > 0:  # It names only what has changed in a session that is not here.
@@ -74,11 +74,11 @@ class Fetch:
         deadline = loop.time() + max_wait / 1000
         limit = min(value(body, "max_bytes", _MAX_BYTES), _MAX_BYTES)
         await self._services.freshness.recent(_OUTDATED)  # First: names are those of the topics that are read then.
-        asked = [await self._asked(topic, partition, peer) for topic in body.topics for partition in topic.partitions]
+        asked = [await self._asked(topic, partition, client) for topic in body.topics for partition in topic.partitions]
         view = await self._services.view_with(lambda view: not _is_behind(view, asked))
         with self._services.freshness.waiting():
             while True:
-                async with peer.room.granted(limit) as most:
+                async with client.room.granted(limit) as most:
                     parts, size, is_final = await self._read_all(view, asked, isolation, most)
                 remaining = deadline - loop.time()
                 if is_final or size >= body.min_bytes or remaining <= 0:
@@ -88,14 +88,14 @@ class Fetch:
                 await self._services.freshness.change(view, remaining)
                 view = self._services.freshness.view
 
-    async def _asked(self, topic: Any, partition: Any, peer: Peer) -> _Asked:
+    async def _asked(self, topic: Any, partition: Any, client: Client) -> _Asked:
         name, topic_id = value(topic, "topic"), value(topic, "topic_id")
         tp = TopicPartition(str(name or ""), partition.partition)
         try:
             if name is not None:
-                self._services.check(peer, read_topics([name]))
+                self._services.check(client, read_topics([name]))
             found = await self._services.find(name, topic_id, tp.partition)
-            self._services.check(peer, read_topics([found.name]))
+            self._services.check(client, read_topics([found.name]))
             check_leader_epoch(value(partition, "current_leader_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             return _Asked(tp, None, partition.fetch_offset, 0, error)

@@ -32,7 +32,7 @@ from txnstore.gateway.peers import SOFTWARE, Node, Peers
 from txnstore.gateway.produce import Produce
 from txnstore.gateway.properties import Properties
 from txnstore.gateway.security import OPEN, Security
-from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
+from txnstore.gateway.server import Built, Client, Fields, Handler, Server
 from txnstore.gateway.services import Services
 from txnstore.gateway.sessions import Sessions
 from txnstore.gateway.transactions import Transactions
@@ -255,16 +255,16 @@ def _handlers(services: Services, parts: Iterable[dict[Api, Handler]]) -> dict[A
     handlers: dict[Api, Handler] = {}
 
     def with_recent_rules(handle: Handler) -> Handler:
-        async def handle_by_them(request: Request, peer: Peer) -> Fields | Built | Awaitable[Fields | None] | None:
+        async def handle_by_them(request: Request, client: Client) -> Fields | Built | Awaitable[Fields | None] | None:
             with services.freshness.request():
                 await services.read_rules()
-                return await handle(request, peer)
+                return await handle(request, client)
 
         return handle_by_them
 
-    async def api_versions(request: Request, peer: Peer) -> Fields:
+    async def api_versions(request: Request, client: Client) -> Fields:
         name, version = (value(request.body, f"client_software_{of}", "") for of in ("name", "version"))
-        peer.software = name
+        client.software = name
         is_foreign = name == SOFTWARE and version != services.connection.store_id
         return versions_fields(handlers, ErrorCode.inconsistent_cluster_id if is_foreign else ErrorCode.none)
 

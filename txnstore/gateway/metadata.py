@@ -18,7 +18,7 @@ from txnstore.gateway.apis import LISTED_FIRST, VERSIONS, Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
 from txnstore.gateway.peers import Node
-from txnstore.gateway.server import Built, Fields, Handler, Peer
+from txnstore.gateway.server import Built, Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
@@ -79,21 +79,21 @@ class Metadata:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    async def metadata(self, request: Request, peer: Peer) -> Fields | Built:
+    async def metadata(self, request: Request, client: Client) -> Fields | Built:
         """The gateways, and topics with the leaders of their partitions."""
         asked, with_operations = value(request.body, "topics"), _wants_operations(request, "topic")
         topics: list[CatalogTopic | Fields]
         if asked is None or (request.version == 0 and not asked):
             view = await self._services.freshness.recent()
-            topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, peer)]
+            topics = [topic for name, topic in sorted(view.topics.items()) if self._is_visible(name, client)]
         else:
             named = {(value(each, "name"), value(each, "topic_id")): each for each in asked}  # Each once, as in Kafka.
-            topics = [await self._asked(each, request, peer) for each in named.values()]
-        cluster = {**self._cluster(self._named(peer)), **self._cluster_operations(request, peer)}
+            topics = [await self._asked(each, request, client) for each in named.values()]
+        cluster = {**self._cluster(self._named(client)), **self._cluster_operations(request, client)}
 
         def build() -> Fields:
             described = [
-                self._described(topic, peer, with_operations=with_operations)
+                self._described(topic, client, with_operations=with_operations)
                 if isinstance(topic, CatalogTopic)
                 else topic
                 for topic in topics
@@ -103,28 +103,28 @@ class Metadata:
         partitions = sum(topic.partitions for topic in topics if isinstance(topic, CatalogTopic))
         return build if partitions > MOST_AT_ONCE else build()
 
-    async def _asked(self, asked: Any, request: Request, peer: Peer) -> CatalogTopic | Fields:
+    async def _asked(self, asked: Any, request: Request, client: Client) -> CatalogTopic | Fields:
         name, topic_id = value(asked, "name"), value(asked, "topic_id")
         try:
             if topic_id is not None:  # Java's consumer sends an empty name with it.
                 topic = await self._services.find(None, topic_id, 0)
-                self._check_described(topic.name, peer)
+                self._check_described(topic.name, client)
                 return topic
             may_create = bool(value(request.body, "allow_auto_topic_creation", True))
-            return await self._find(name, peer, may_create=may_create)
+            return await self._find(name, client, may_create=may_create)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.METADATA, 0)
             shown = None if topic_id is not None and request.version >= _WITHOUT_NAME else name or ""
             return {"error_code": code, "name": shown, "topic_id": topic_id, "partitions": ()}
 
-    def _check_described(self, name: str, peer: Peer) -> None:
-        self._services.check(peer, Right("DESCRIBE", "TOPIC", (name,)))
+    def _check_described(self, name: str, client: Client) -> None:
+        self._services.check(client, Right("DESCRIBE", "TOPIC", (name,)))
 
-    def _is_visible(self, name: str, peer: Peer) -> bool:
-        return self._services.may(peer, Right("DESCRIBE", "TOPIC", (name,)))
+    def _is_visible(self, name: str, client: Client) -> bool:
+        return self._services.may(client, Right("DESCRIBE", "TOPIC", (name,)))
 
-    async def _find(self, name: str, peer: Peer, *, may_create: bool) -> CatalogTopic:
-        self._check_described(name, peer)
+    async def _find(self, name: str, client: Client, *, may_create: bool) -> CatalogTopic:
+        self._check_described(name, client)
         topic = (await self._services.freshness.recent()).topics.get(name)
         if topic is None:
             topic = (await self._services.freshness.since_request()).topics.get(name)
@@ -134,19 +134,19 @@ class Metadata:
         may_create = may_create and self._services.properties.auto_create_topics_enable and name not in INTERNAL_TOPICS
         if not may_create:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
-        if not self._services.may(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
+        if not self._services.may(client, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", None))):
             raise RefusedError(ErrorCode.topic_authorization_failed, f"{name!r} may not be created")
         topic = new_topic(self._services.connection.runtime, name, self._services.properties.num_partitions)
         try:
-            created: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), peer.principal)
+            created: CatalogTopic = await self._services.commits.submit(CreateTopic(topic), client.principal)
         except TopicExistsError:
             return (await self._services.freshness.head()).find_topic(name)
         return created
 
     def _described(
-        self, topic: CatalogTopic, peer: Peer, *, with_operations: bool, first: int = 0, limit: int | None = None
+        self, topic: CatalogTopic, client: Client, *, with_operations: bool, first: int = 0, limit: int | None = None
     ) -> Fields:
-        operations = operations_of(self._services, peer, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
+        operations = operations_of(self._services, client, "TOPIC", topic.name) if with_operations else NO_OPERATIONS
         last = None if limit is None else first + limit
         return {
             "error_code": ErrorCode.none,
@@ -172,7 +172,7 @@ class Metadata:
             "last_known_elr": (),
         }
 
-    async def describe_topic_partitions(self, request: Request, peer: Peer) -> Fields:
+    async def describe_topic_partitions(self, request: Request, client: Client) -> Fields:
         """Topics in the form of KIP-966, page by page; with what other gateways have changed, as administrators ask."""
         cursor, limit = request.body.cursor, min(max(1, request.body.response_partition_limit), MOST_AT_ONCE)
         if cursor is not None and cursor.partition_index < 0:
@@ -182,13 +182,13 @@ class Metadata:
         view = await self._services.freshness.since_request()
         names = sorted({each.name for each in request.body.topics})
         if not names:
-            names = sorted(name for name in view.topics if self._is_visible(name, peer))
+            names = sorted(name for name in view.topics if self._is_visible(name, client))
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         topics: list[Mapping[str, Any]] = []
         for name in names:
             first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            topic = await self._asked_by_name(name, peer, first, limit)
+            topic = await self._asked_by_name(name, client, first, limit)
             topics.append(topic)
             partitions = len(topic["partitions"])
             limit -= partitions
@@ -197,20 +197,20 @@ class Metadata:
                 return {"topics": topics, "next_cursor": following}
         return {"topics": topics, "next_cursor": None}
 
-    async def _asked_by_name(self, name: str, peer: Peer, first: int, limit: int) -> Mapping[str, Any]:
+    async def _asked_by_name(self, name: str, client: Client, first: int, limit: int) -> Mapping[str, Any]:
         try:
-            topic = await self._find(name, peer, may_create=False)
-            return self._described(topic, peer, with_operations=True, first=first, limit=limit)
+            topic = await self._find(name, client, may_create=False)
+            return self._described(topic, client, with_operations=True, first=first, limit=limit)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.DESCRIBE_TOPIC_PARTITIONS, 0)
             return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
     # Gateways ---------------------------------------------------------------------------------------------------------
 
-    def _named(self, peer: Peer) -> Sequence[Node]:
+    def _named(self, client: Client) -> Sequence[Node]:
         """The gateways that the response lists: Java's tools would wait a minute for each that has ended."""
         peers = self._services.peers
-        return peers.live if peer.software == _JAVA else peers.named()
+        return peers.live if client.software == _JAVA else peers.named()
 
     def _cluster(self, nodes: Iterable[Node]) -> dict[str, Any]:
         services = self._services
@@ -223,46 +223,46 @@ class Metadata:
             "controller_id": services.peers.leader(CATALOG).node_id,
         }
 
-    async def describe_cluster(self, request: Request, peer: Peer) -> Fields:
+    async def describe_cluster(self, request: Request, client: Client) -> Fields:
         """The gateways."""
         if value(request.body, "endpoint_type", 1) != 1:
             code = ErrorCode.unsupported_endpoint_type
             return {"error_code": code, "error_message": "a gateway is a broker", "cluster_id": "", "brokers": ()}
         return {
             **self._cluster(self._services.peers.live),
-            **self._cluster_operations(request, peer),
+            **self._cluster_operations(request, client),
             "endpoint_type": 1,
         }
 
-    def _cluster_operations(self, request: Request, peer: Peer) -> dict[str, int]:
+    def _cluster_operations(self, request: Request, client: Client) -> dict[str, int]:
         """What the client may do to the cluster, if it asks; nothing for one that may not describe it, as in Kafka."""
         if not _wants_operations(request, "cluster"):
             operations = NO_OPERATIONS
-        elif self._services.may(peer, Right("DESCRIBE", "CLUSTER", (CLUSTER,))):
-            operations = operations_of(self._services, peer, "CLUSTER", CLUSTER)
+        elif self._services.may(client, Right("DESCRIBE", "CLUSTER", (CLUSTER,))):
+            operations = operations_of(self._services, client, "CLUSTER", CLUSTER)
         else:
             operations = 0
         return {"cluster_authorized_operations": operations}
 
-    async def find_coordinator(self, request: Request, peer: Peer) -> Fields:
+    async def find_coordinator(self, request: Request, client: Client) -> Fields:
         """The gateway that coordinates a group or a transactional id."""
         kind = value(request.body, "key_type", _GROUP)
         keys = value(request.body, "coordinator_keys")
         several = [request.body.key] if keys is None else keys
         await self._services.peers.confirm({self._chain(key, kind) for key in several})
-        found = [self._coordinator(key, kind, peer) for key in several]
+        found = [self._coordinator(key, kind, client) for key in several]
         return found[0] if keys is None else {"coordinators": found}
 
     def _chain(self, key: str, kind: int) -> int:
         return (chain_of_group if kind == _GROUP else chain_of_transactional_id)(key, self._services.peers.chains)
 
-    def _coordinator(self, key: str, kind: int, peer: Peer) -> Mapping[str, Any]:
+    def _coordinator(self, key: str, kind: int, client: Client) -> Mapping[str, Any]:
         nowhere = {"key": key, "node_id": -1, "host": "", "port": -1}
         if kind not in {_GROUP, _TRANSACTION}:
             return {**nowhere, "error_code": ErrorCode.invalid_request, "error_message": f"no coordinator {kind}"}
         right = Right("DESCRIBE", "GROUP" if kind == _GROUP else "TRANSACTIONAL_ID", (key,))
         try:
-            self._services.check(peer, right)
+            self._services.check(client, right)
         except AuthorizationError as error:
             code = code_of(error, Api.FIND_COORDINATOR, 0)
             return {**nowhere, "error_code": code, "error_message": message_of(error)}

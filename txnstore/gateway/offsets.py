@@ -15,7 +15,7 @@ from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import LEADER_EPOCH, Services, check_leader_epoch
 from txnstore.gateway.wire import Request, value
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time, offset_of_greatest_time
@@ -37,7 +37,7 @@ class Offsets:
         """The handlers of its APIs."""
         return {Api.LIST_OFFSETS: self.list_offsets, Api.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch}
 
-    async def list_offsets(self, request: Request, peer: Peer) -> Fields:
+    async def list_offsets(self, request: Request, client: Client) -> Fields:
         """The ends of logs, or the first offsets from a time on, at the heads of the chains."""
         view = await self._services.freshness.head()
         level = value(request.body, "isolation_level", 0)
@@ -49,7 +49,7 @@ class Offsets:
         for topic in request.body.topics:
             asked = {each.partition_index: each for each in topic.partitions}.values()
             listed = [
-                await self._listed(view, topic.name, each, isolation, request, peer)
+                await self._listed(view, topic.name, each, isolation, request, client)
                 if named[topic.name, each.partition_index] == 1
                 else _nothing(each.partition_index, ErrorCode.invalid_request)
                 for each in asked
@@ -58,12 +58,12 @@ class Offsets:
         return {"topics": topics}
 
     async def _listed(
-        self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, peer: Peer
+        self, view: View, topic: str, asked: Any, isolation: Isolation, request: Request, client: Client
     ) -> Fields:
         try:
             if request.version < _SINCE.get(asked.timestamp, 0):
                 raise RefusedError(ErrorCode.unsupported_version, f"this version has no time {asked.timestamp}")
-            found = await self._look_up(view, topic, asked, isolation, peer)
+            found = await self._look_up(view, topic, asked, isolation, client)
         except (TxnStoreError, RefusedError) as error:
             return _nothing(asked.partition_index, code_of(error, Api.LIST_OFFSETS, 0))
         if found is None:
@@ -72,10 +72,10 @@ class Offsets:
         return {**_nothing(asked.partition_index), **place}
 
     async def _look_up(
-        self, view: View, topic: str, asked: Any, isolation: Isolation, peer: Peer
+        self, view: View, topic: str, asked: Any, isolation: Isolation, client: Client
     ) -> OffsetAndTimestamp | None:
         tp = TopicPartition(topic, asked.partition_index)
-        log = self._log(view, tp, peer)
+        log = self._log(view, tp, client)
         check_leader_epoch(value(asked, "current_leader_epoch", -1))
         timestamp, objects = asked.timestamp, self._services.connection.objects
         if timestamp == _LATEST:
@@ -90,29 +90,29 @@ class Offsets:
             raise RefusedError(ErrorCode.unsupported_version, f"there is no time {timestamp}")
         return await self._services.in_thread(partial(offset_for_time, objects, view, tp, isolation, timestamp))
 
-    def _log(self, view: View, tp: TopicPartition, peer: Peer) -> Partition:
-        self._services.check(peer, Right("DESCRIBE", "TOPIC", (tp.topic,)))
+    def _log(self, view: View, tp: TopicPartition, client: Client) -> Partition:
+        self._services.check(client, Right("DESCRIBE", "TOPIC", (tp.topic,)))
         log = view.partition(tp)
         if log is None:
             raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
         return log
 
-    async def offset_for_leader_epoch(self, request: Request, peer: Peer) -> Fields:
+    async def offset_for_leader_epoch(self, request: Request, client: Client) -> Fields:
         """The end of an epoch of a leader: the log end for the only one that there is."""
         view = await self._services.freshness.head()
         topics = [
             {
                 "topic": topic.topic,
-                "partitions": [self._end_of_epoch(view, topic.topic, each, peer) for each in topic.partitions],
+                "partitions": [self._end_of_epoch(view, topic.topic, each, client) for each in topic.partitions],
             }
             for topic in request.body.topics
         ]
         return {"topics": topics}
 
-    def _end_of_epoch(self, view: View, topic: str, asked: Any, peer: Peer) -> Fields:
+    def _end_of_epoch(self, view: View, topic: str, asked: Any, client: Client) -> Fields:
         fields = {"partition": asked.partition, "error_code": ErrorCode.none, "leader_epoch": -1, "end_offset": -1}
         try:
-            log = self._log(view, TopicPartition(topic, asked.partition), peer)
+            log = self._log(view, TopicPartition(topic, asked.partition), client)
             check_leader_epoch(value(asked, "current_leader_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             return {**fields, "error_code": code_of(error, Api.OFFSET_FOR_LEADER_EPOCH, 0)}

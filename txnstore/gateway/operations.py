@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnstore.core.authorization.model import OPERATIONS, Operation, ResourceType
 from txnstore.core.authorization.rights import Right
-from txnstore.gateway.server import Peer
+from txnstore.gateway.server import Client
 from txnstore.gateway.services import Services
 
 #: The numbers of Kafka's operations (``AclOperation``).
@@ -16,7 +16,7 @@ OPERATION_CODES: dict[Operation, int] = {
 NO_OPERATIONS = -(2**31)
 
 
-def operations_of(services: Services, peer: Peer, resource_type: ResourceType, name: str) -> int:
+def operations_of(services: Services, client: Client, resource_type: ResourceType, name: str) -> int:
     """What the client may do to a resource: a bit for each operation."""
-    allowed = [each for each in OPERATIONS[resource_type] if services.may(peer, Right(each, resource_type, (name,)))]
+    allowed = [each for each in OPERATIONS[resource_type] if services.may(client, Right(each, resource_type, (name,)))]
     return sum(1 << OPERATION_CODES[each] for each in allowed)

@@ -52,7 +52,7 @@ from txnstore.gateway.records.batch import (
 from txnstore.gateway.records.columns import to_table
 from txnstore.gateway.records.typed import check_keyed, rows_from_json
 from txnstore.gateway.repetitions import ProducerPartition, Repetitions
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, newest_version
 from txnstore.gateway.sessions import OUTDATED
 from txnstore.gateway.wire import Request, value
@@ -81,7 +81,7 @@ class StagedBatch:
 
     Attributes:
         raw: The batch as it came.
-        client: The identity that its client has for many transactions (v1); None: the same as that of the producer.
+        session: The identity that its client has for many transactions (v1); None: the same as that of the producer.
             Then the partition must have been added to the transaction before.
         principal: Who asks for it; None: the principal of the gateway.
         appended: Where it was appended.
@@ -94,7 +94,7 @@ class StagedBatch:
     tp: TopicPartition
     raw: RawBatch
     producer: ProducerIdentity
-    client: ProducerIdentity | None
+    session: ProducerIdentity | None
     principal: str | None
     appended: asyncio.Future[Appended]
     has_times: bool = field(default=True)
@@ -128,19 +128,19 @@ class Produce:
         """The handler of its API."""
         return {Api.PRODUCE: self.produce}
 
-    async def produce(self, request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def produce(self, request: Request, client: Client) -> Awaitable[Fields | None]:
         """Stage the batches of a request; the response follows when they are committed."""
         body = request.body
         parts = [
             (
                 topic,
-                [(each, await self._stage(request, topic, each, peer)) for each in topic.partition_data],
+                [(each, await self._stage(request, topic, each, client)) for each in topic.partition_data],
             )
             for topic in body.topic_data
         ]
-        return self._respond(request, parts, peer)
+        return self._respond(request, parts, client)
 
-    async def _stage(self, request: Request, topic: Any, partition: Any, peer: Peer) -> StagedBatch | Exception:
+    async def _stage(self, request: Request, topic: Any, partition: Any, client: Client) -> StagedBatch | Exception:
         """Check a batch and stage it; returns the error that refuses it."""
         body = request.body
         try:
@@ -148,9 +148,9 @@ class Produce:
                 raise RefusedError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
             name = value(topic, "name")
             if name is not None:  # Without the right, a client must not learn whether a topic exists.
-                self._services.check(peer, write_topics([name]))
+                self._services.check(client, write_topics([name]))
             found = await self._services.find(name, value(topic, "topic_id"), partition.index)
-            self._services.check(peer, write_topics([found.name]))
+            self._services.check(client, write_topics([found.name]))
             found, raw = await self._checked(found, partition.records or b"")
             if raw.codec is Codec.ZSTD and request.version < _ZSTD_FROM:
                 raise RefusedError(ErrorCode.unsupported_compression_type, "this version of Produce has no zstd")
@@ -159,17 +159,17 @@ class Produce:
                 msg = "a batch of a transaction came without a transactional id"
                 raise RefusedError(ErrorCode.transactional_id_authorization_failed, msg)
             if transactional_id is not None:
-                self._services.check(peer, write_id(transactional_id))
-            client = self._client(raw, transactional_id if raw.is_transactional else None)
+                self._services.check(client, write_id(transactional_id))
+            session = self._session(raw, transactional_id if raw.is_transactional else None)
             tp = TopicPartition(found.name, partition.index)
             if raw.producer_id >= 0:
                 self._repetitions.check(_sender(raw, tp), raw.base_sequence)
             is_v1 = raw.is_transactional and request.version < PRODUCE_V2
-            producer = await self._identity(client, raw, tp) if is_v1 else client
+            producer = await self._identity(session, raw, tp) if is_v1 else session
         except (TxnStoreError, RefusedError) as error:
             return error
         appended = asyncio.get_running_loop().create_future()
-        staged = StagedBatch(found, tp, raw, producer, client if is_v1 else None, peer.principal, appended)
+        staged = StagedBatch(found, tp, raw, producer, session if is_v1 else None, client.principal, appended)
         self._staged.append(staged)
         if raw.producer_id >= 0:
             self._unanswered.setdefault(staged.sender, []).append(staged)
@@ -189,10 +189,10 @@ class Produce:
                 raise
             return newest, check_produced(records, self._max_bytes(writer_of(newest).config))
 
-    async def _identity(self, client: ProducerIdentity, raw: RawBatch, tp: TopicPartition) -> ProducerIdentity:
+    async def _identity(self, session: ProducerIdentity, raw: RawBatch, tp: TopicPartition) -> ProducerIdentity:
         """The identity of the transaction of a client of transactions v1; raises as that of the sessions."""
         try:
-            return await self._services.sessions.identity(client)
+            return await self._services.sessions.identity(session)
         except _REPEATED as error:
             self._repetitions.expect(_sender(raw, tp), raw.base_sequence, error)
             raise
@@ -202,7 +202,7 @@ class Produce:
         is_own = "max.message.bytes" in config.explicit
         return config.max_message_bytes if is_own else self._services.properties.message_max_bytes
 
-    def _client(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
+    def _session(self, raw: RawBatch, transactional_id: str | None) -> ProducerIdentity:
         if raw.producer_id < 0:
             if raw.is_transactional:
                 raise RefusedError(ErrorCode.invalid_record, "a batch of a transaction has no producer id")
@@ -354,7 +354,7 @@ class Produce:
 
     def _commit(self, staged: StagedBatch) -> None:
         assert staged.new_batch is not None
-        append = Append(staged.producer, (staged.new_batch,), added_only=staged.client is not None)
+        append = Append(staged.producer, (staged.new_batch,), added_only=staged.session is not None)
         answer = staged.answer = self._services.commits.submit(append, staged.principal)
         answer.add_done_callback(partial(self._committed, staged))
 
@@ -362,8 +362,8 @@ class Produce:
         if answer.cancelled():
             staged.appended.cancel()
         elif (error := answer.exception()) is not None:
-            if isinstance(error, OUTDATED) and staged.client is not None:
-                self._look_up_refusal(staged, staged.client, error)
+            if isinstance(error, OUTDATED) and staged.session is not None:
+                self._look_up_refusal(staged, staged.session, error)
             else:
                 self._fail(staged, error)
         else:
@@ -391,12 +391,12 @@ class Produce:
         if not unanswered:
             del self._unanswered[staged.sender]
 
-    def _look_up_refusal(self, staged: StagedBatch, client: ProducerIdentity, error: Exception) -> None:
+    def _look_up_refusal(self, staged: StagedBatch, session: ProducerIdentity, error: Exception) -> None:
         """Refuse a batch of a transaction that may have ended at another gateway since the batch came."""
 
         async def look_up() -> None:
             try:
-                await self._services.sessions.check_current(client, staged.producer)
+                await self._services.sessions.check_current(session, staged.producer)
             except Exception as refusal:  # noqa: BLE001 - The client of the batch gets it.
                 self._fail(staged, refusal)
             else:
@@ -417,7 +417,10 @@ class Produce:
     # Responses --------------------------------------------------------------------------------------------------------
 
     async def _respond(
-        self, request: Request, parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]], peer: Peer
+        self,
+        request: Request,
+        parts: Sequence[tuple[Any, Sequence[tuple[Any, StagedBatch | Exception]]]],
+        client: Client,
     ) -> Fields | None:
         responses = []
         failed: BaseException | None = None
@@ -435,7 +438,7 @@ class Produce:
                     failed = error
                     answers.append(refusal := _refusal(partition.index, error, request.version))
                     if isinstance(error, BatchError):
-                        _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, peer)
+                        _log_refusal(error, refusal["error_code"], name or str(topic_id), partition.index, client)
             responses.append({"name": name, "topic_id": topic_id, "partition_responses": answers})
         if request.body.acks == 0:
             if failed is not None:
@@ -476,10 +479,10 @@ def _refusal(index: int, error: Exception, version: int) -> Fields:
     }
 
 
-def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int, peer: Peer) -> None:
+def _log_refusal(error: BatchError, code: ErrorCode, topic: str, partition: int, client: Client) -> None:
     """Log a batch that is against the rules. Its client gets the whole text, which may have values of records."""
     extra = {
-        "peer": peer.host, "topic": topic, "partition": partition, "reason": code.name,
+        "client": client.host, "topic": topic, "partition": partition, "reason": code.name,
         "records": [each.index for each in error.record_errors[:_LOGGED]],
     }  # fmt: skip
     _LOG.info("a batch was refused", extra=extra)

@@ -32,7 +32,7 @@ from txnstore.core.authorization.changes import check_principal
 from txnstore.errors import InvalidConfigError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.logs import limited_logger
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.wire import Request
 
 _LOG = limited_logger(__name__)
@@ -204,7 +204,7 @@ class Security:
         return Sasl(self.users, plain=self.plain or self.tls is not None).handlers()
 
 
-async def _without_users(request: Request, peer: Peer) -> Fields:  # noqa: ARG001 - A handler takes both.
+async def _without_users(request: Request, client: Client) -> Fields:  # noqa: ARG001 - A handler takes both.
     """Tell a client that authenticates that this listener has no users, as a broker does."""
     return _failed(ErrorCode.illegal_sasl_state, "this listener has no users: connect without SASL")
 
@@ -230,7 +230,7 @@ class Sasl:
         """The handlers of its APIs."""
         return {Api.SASL_HANDSHAKE: self.handshake, Api.SASL_AUTHENTICATE: self.authenticate}
 
-    async def handshake(self, request: Request, peer: Peer) -> Fields:
+    async def handshake(self, request: Request, client: Client) -> Fields:
         """Choose a mechanism."""
         mechanism = request.body.mechanism
         if request.version == 0:
@@ -238,31 +238,31 @@ class Sasl:
             return {"error_code": ErrorCode.unsupported_version, "mechanisms": self.mechanisms}
         if mechanism not in self.mechanisms:
             name = mechanism if _MECHANISM.fullmatch(mechanism) else "unknown"
-            _log_failure(peer, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
+            _log_failure(client, name, _LoginError(f"the mechanism is not one of {', '.join(self.mechanisms)}"))
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": self.mechanisms}
-        peer.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
+        client.sasl = mechanism if mechanism == _PLAIN else self._scram(mechanism)
         return {"error_code": ErrorCode.none, "mechanisms": self.mechanisms}
 
     def _scram(self, mechanism: str) -> Any:
         return _Scram(self._users, mechanism)
 
-    async def authenticate(self, request: Request, peer: Peer) -> Fields:
+    async def authenticate(self, request: Request, client: Client) -> Fields:
         """A message of the mechanism; after the last one the client has its principal."""
         data: bytes = request.body.auth_bytes
-        if peer.sasl is None or len(data) > _MAX_MESSAGE:
+        if client.sasl is None or len(data) > _MAX_MESSAGE:
             return _failed(ErrorCode.illegal_sasl_state, "SaslHandshake must come first, and messages are small")
         try:
-            if peer.sasl == _PLAIN:
+            if client.sasl == _PLAIN:
                 user, answer = await self._plain(data), b""
             else:
-                user, answer = peer.sasl.answer(data)
+                user, answer = client.sasl.answer(data)
         except _LoginError as error:
-            _log_failure(peer, _PLAIN if peer.sasl == _PLAIN else peer.sasl.mechanism, error)
-            peer.sasl = None
+            _log_failure(client, _PLAIN if client.sasl == _PLAIN else client.sasl.mechanism, error)
+            client.sasl = None
             await asyncio.sleep(_FAILURE_DELAY)
             return _failed(ErrorCode.sasl_authentication_failed, "Authentication failed: invalid credentials")
         if user is not None:
-            peer.principal, peer.sasl, peer.authenticated = f"User:{user}", None, True
+            client.principal, client.sasl, client.authenticated = f"User:{user}", None, True
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
     async def _plain(self, data: bytes) -> str:
@@ -313,9 +313,9 @@ class _Scram:
         return self._user, server.get_server_final().encode()
 
 
-def _log_failure(peer: Peer, mechanism: str, error: _LoginError) -> None:
+def _log_failure(client: Client, mechanism: str, error: _LoginError) -> None:
     """``user`` is the last field: what a client calls itself cannot pass for the others."""
-    extra = {"peer": peer.host, "mechanism": mechanism, "reason": error.reason, "user": error.user[:_LOGGED]}
+    extra = {"client": client.host, "mechanism": mechanism, "reason": error.reason, "user": error.user[:_LOGGED]}
     _LOG.warning("a client failed to authenticate", extra=extra)
 
 

@@ -42,7 +42,7 @@ Built = Callable[[], Fields]
 #: Handles a request: the fields of its response; None: it has none; what builds them, if they are so many that the
 #: event loop would stand still; or an awaitable of fields or None, for a request that has begun and whose successors
 #: may begin.
-Handler = Callable[[Request, "Peer"], Awaitable["Fields | Built | Awaitable[Fields | None] | None"]]
+Handler = Callable[[Request, "Client"], Awaitable["Fields | Built | Awaitable[Fields | None] | None"]]
 
 #: Kafka's ``socket.request.max.bytes``, here for Produce.
 MAX_REQUEST_BYTES = 100 << 20
@@ -102,7 +102,7 @@ class SuspendedError(Exception):
 
 
 @dataclass(slots=True)
-class Peer:
+class Client:
     """The client of a connection.
 
     Attributes:
@@ -256,13 +256,13 @@ class Server:
         if self.is_draining or len(self._connections) >= self._max_connections:
             if not self.is_draining:
                 self.traffic.closed["full"] += 1
-                extra = {"peer": host, "connections": len(self._connections)}
+                extra = {"client": host, "connections": len(self._connections)}
                 _LOG.warning("refusing a connection: there are too many", extra=extra)
             stream.transport.abort()
             return
         self.traffic.accepted += 1
         _keep_alive(stream.transport)
-        connection = _Connection(self, stream, Peer(host, authenticated=not self.authenticates, room=self.room))
+        connection = _Connection(self, stream, Client(host, authenticated=not self.authenticates, room=self.room))
         task = asyncio.get_running_loop().create_task(self._serve(connection, host))
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)
@@ -274,20 +274,20 @@ class Server:
             await connection.serve()
         except MalformedRequestError as error:
             reason = "malformed"
-            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
+            _LOG.warning("closing a connection: %s", error, extra={"client": host, "error": str(error)})
         except SlowClientError as error:
             reason = "slow"
-            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
+            _LOG.warning("closing a connection: %s", error, extra={"client": host, "error": str(error)})
         except SuspendedError:
             reason = "suspended"
         except ConnectionAbortedError as error:
             reason = "failed"
-            _LOG.warning("closing a connection: %s", error, extra={"peer": host, "error": str(error)})
+            _LOG.warning("closing a connection: %s", error, extra={"client": host, "error": str(error)})
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError) as error:
-            _LOG.debug("connection closed", extra={"peer": host, "reason": repr(error)})
+            _LOG.debug("connection closed", extra={"client": host, "reason": repr(error)})
         except Exception:  # noqa: BLE001 - The gateway continues without this connection.
             reason = "failed"
-            _LOG.exception("closing a connection after an unexpected error", extra={"peer": host})
+            _LOG.exception("closing a connection after an unexpected error", extra={"client": host})
         finally:
             self.traffic.connections -= 1
             if reason is not None:
@@ -296,7 +296,7 @@ class Server:
 
     # For connections --------------------------------------------------------------------------------------------------
 
-    def check_start(self, start: Start, size: int, peer: Peer) -> None:
+    def check_start(self, start: Start, size: int, client: Client) -> None:
         """Check what the beginning of a request tells, before the rest of it is read.
 
         Raises:
@@ -305,7 +305,7 @@ class Server:
         if start.api not in self._handlers:
             raise MalformedRequestError(f"a request of API {start.api}, which this gateway does not have")
         api = Api(start.api)
-        if not (peer.authenticated or api in _BEFORE_AUTHENTICATION):
+        if not (client.authenticated or api in _BEFORE_AUTHENTICATION):
             raise MalformedRequestError(f"a request of {api.name} before the client has authenticated")
         first, last = VERSIONS[api]
         is_known = first <= start.version <= last or (api is Api.API_VERSIONS and start.version > last)
@@ -313,7 +313,7 @@ class Server:
             msg = f"a request of {api.name} in version {start.version}; this gateway has versions {first} to {last}"
             raise MalformedRequestError(msg)
         most = MAX_REQUEST_BYTES if api is Api.PRODUCE else MAX_OTHER_BYTES
-        if size > (most if peer.authenticated else MAX_UNAUTHENTICATED_BYTES):
+        if size > (most if client.authenticated else MAX_UNAUTHENTICATED_BYTES):
             raise MalformedRequestError(f"a request of {api.name} of {size} bytes; the largest has {most}")
 
     def check(self, data: bytes, start: Start) -> Frame | None:
@@ -366,8 +366,8 @@ class Server:
 class _Connection:
     """One connection: reads its requests, and sends their responses in order."""
 
-    def __init__(self, server: Server, stream: Stream, peer: Peer) -> None:
-        self._server, self._stream, self._peer = server, stream, peer
+    def __init__(self, server: Server, stream: Stream, client: Client) -> None:
+        self._server, self._stream, self._client = server, stream, client
         #: The responses of Produce requests in the order of these, and who sends them; None: all are sent.
         self._unsent: deque[asyncio.Task[bytes | None]] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -404,7 +404,9 @@ class _Connection:
             while True:
                 await self._serve_next()
         if self._is_reading and not self._server.is_draining:
-            _LOG.info("a client has closed its connection in the middle of a request", extra={"peer": self._peer.host})
+            _LOG.info(
+                "a client has closed its connection in the middle of a request", extra={"client": self._client.host}
+            )
         await self._all_sent()
 
     async def _serve_next(self) -> None:
@@ -416,12 +418,12 @@ class _Connection:
                 raise ConnectionResetError("a request of a transaction was given up before it was begun")
             if request is not None and request.api == Api.PRODUCE:
                 # Staged before the next request is read; the response follows when its batches are committed.
-                later = await self._server.handler(request.api)(request, self._peer)
+                later = await self._server.handler(request.api)(request, self._client)
                 self._send_later(asyncio.get_running_loop().create_task(self._response(request, later)), held)
                 held = self._server.budget.hold()  # Its bytes are those of the task now.
                 return
             await self._all_sent()
-            await self._peer.room.wait(2)  # A fetch waits on its own: it knows when it reads.
+            await self._client.room.wait(2)  # A fetch waits on its own: it knows when it reads.
             unknown = None if request is not None else self._counted(self._server.unknown_version(start))
             await self._send(unknown if request is None else await self._handle(request))
             self._slots.release()
@@ -475,7 +477,7 @@ class _Connection:
             raise MalformedRequestError(f"a request of {size} bytes; the largest has {MAX_REQUEST_BYTES}")
         first = await self._read(min(size, AHEAD), held)  # Small requests are in memory whatever else is.
         start = read_start(first)
-        self._server.check_start(start, size, self._peer)
+        self._server.check_start(start, size, self._client)
         self._api = start.api
         if is_stale and start.api not in _HARMLESS:
             raise SuspendedError
@@ -500,7 +502,7 @@ class _Connection:
         if self._stream.has(PREFIX.size):
             return await self._stream.read(PREFIX.size)
         try:
-            async with asyncio.timeout(MAX_IDLE if self._peer.authenticated else AUTHENTICATION_TIME):
+            async with asyncio.timeout(MAX_IDLE if self._client.authenticated else AUTHENTICATION_TIME):
                 return await self._stream.read(PREFIX.size)
         except TimeoutError:
             raise ConnectionResetError("the connection is idle") from None
@@ -545,7 +547,7 @@ class _Connection:
         """The bytes of a response, or of an error: of a request whose handler has begun it, or is to be called."""
         try:
             if request.api != Api.PRODUCE:
-                later = await self._server.handler(request.api)(request, self._peer)
+                later = await self._server.handler(request.api)(request, self._client)
             if callable(later):
                 return self._counted(await self._server.encode_in_thread(request, later))
             fields = later if later is None or isinstance(later, Mapping) else await later
@@ -563,7 +565,7 @@ class _Connection:
         if self._is_closed:
             return response  # It is not sent.
         self._unsent_bytes += len(response)
-        self._peer.room.add(len(response))
+        self._client.room.add(len(response))
         return response
 
     def _ended(self) -> None:
@@ -619,10 +621,10 @@ class _Connection:
             raise SlowClientError(str(error)) from None
         self._server.traffic.bytes_out += len(response)
         self._unsent_bytes -= len(response)
-        self._peer.room.remove(len(response))
+        self._client.room.remove(len(response))
 
     def _is_slow(self, waited: float) -> bool:
-        return waited >= (SHORT_WRITE_TIMEOUT if self._peer.room.is_short else WRITE_TIMEOUT)
+        return waited >= (SHORT_WRITE_TIMEOUT if self._client.room.is_short else WRITE_TIMEOUT)
 
     async def end(self, *, at_once: bool) -> None:
         """Close the connection. Its requests run to their ends, and their bytes count as long as they are in memory."""
@@ -634,7 +636,7 @@ class _Connection:
             if self._server.is_draining:  # Its time has passed.
                 response.cancel()
             response.add_done_callback(_retrieve)
-        self._peer.room.remove(self._unsent_bytes)
+        self._client.room.remove(self._unsent_bytes)
         with suppress(asyncio.CancelledError):
             await self._stream.close(linger=0 if at_once else _LINGER)
 

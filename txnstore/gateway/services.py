@@ -22,7 +22,7 @@ from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.freshness import Freshness
 from txnstore.gateway.peers import Peers
 from txnstore.gateway.properties import Properties
-from txnstore.gateway.server import Peer
+from txnstore.gateway.server import Client
 from txnstore.gateway.sessions import Sessions
 
 T = TypeVar("T")
@@ -80,25 +80,25 @@ class Services:
         if self.connection.chain.state.authorization.mode != "off":
             await self.freshness.recent()
 
-    def check(self, peer: Peer, *rights: Right) -> None:
+    def check(self, client: Client, *rights: Right) -> None:
         """Check that the principal of a connection has these rights, by the rules as they are known; no request.
 
         Raises:
             AuthorizationError: It lacks one.
         """
-        check_rights(self.connection.chain.state.authorization, self.principal(peer), rights)
+        check_rights(self.connection.chain.state.authorization, self.principal(client), rights)
 
-    def may(self, peer: Peer, *rights: Right) -> bool:
+    def may(self, client: Client, *rights: Right) -> bool:
         """Whether the principal of a connection has these rights."""
         try:
-            self.check(peer, *rights)
+            self.check(client, *rights)
         except AuthorizationError:
             return False
         return True
 
-    def principal(self, peer: Peer) -> str:
+    def principal(self, client: Client) -> str:
         """Who the client of a connection is; without authentication, who the gateway is."""
-        return peer.principal or self.connection.principal
+        return client.principal or self.connection.principal
 
 
 def _found(view: View, name: str | None, topic_id: UUID | None, partition: int) -> CatalogTopic:

@@ -15,7 +15,7 @@ from txnstore.errors import TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.offsets import GroupOffsets, committed_topics
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
 
@@ -42,7 +42,7 @@ class Transactions:
             Api.END_TXN: self.end,
         }
 
-    async def init(self, request: Request, peer: Peer) -> Fields:
+    async def init(self, request: Request, client: Client) -> Fields:
         """Grant a producer id and epoch; fence earlier instances of a transactional id."""
         body = request.body
         expected = (value(body, "producer_id", NO_PRODUCER), value(body, "producer_epoch", NO_PRODUCER))
@@ -52,7 +52,7 @@ class Transactions:
                 raise RefusedError(ErrorCode.invalid_request, "producer id and epoch must be given together")
             _check_id(body.transactional_id)
             if body.transactional_id is not None:
-                self._services.check(peer, write_id(body.transactional_id))
+                self._services.check(client, write_id(body.transactional_id))
             timeout_ms = int(body.transaction_timeout.total_seconds() * 1000)
             identity: ProducerIdentity = await self._services.commits.submit(
                 InitProducer(
@@ -60,7 +60,7 @@ class Transactions:
                     timeout_ms if body.transactional_id is not None else None,
                     expected if expected[0] >= 0 else None,
                 ),
-                peer.principal,
+                client.principal,
             )
         except (TxnStoreError, RefusedError) as error:
             return {**refused, "error_code": code_of(error, Api.INIT_PRODUCER_ID, request.version)}
@@ -70,7 +70,7 @@ class Transactions:
             "producer_epoch": identity.epoch,
         }
 
-    async def add_partitions(self, request: Request, peer: Peer) -> Fields:
+    async def add_partitions(self, request: Request, client: Client) -> Fields:
         """Add partitions to a transaction: all or none, as in Kafka."""
         body = request.body
         transactional_id = body.v3_and_below_transactional_id
@@ -81,7 +81,7 @@ class Transactions:
         for name, number in tps:
             try:
                 _check_id(transactional_id)
-                self._services.check(peer, write_id(transactional_id), write_topics([name]))
+                self._services.check(client, write_id(transactional_id), write_topics([name]))
                 await self._services.find(name, None, number)
                 partitions.append(TopicPartition(name, number))
             except (TxnStoreError, RefusedError) as error:
@@ -89,7 +89,7 @@ class Transactions:
         if codes:
             codes = {tp: codes.get(tp, ErrorCode.operation_not_attempted) for tp in tps}
         elif partitions:
-            failure = await self._joined(producer, Append(producer, partitions=tuple(partitions)), request, peer)
+            failure = await self._joined(producer, Append(producer, partitions=tuple(partitions)), request, client)
             codes = dict.fromkeys(tps, failure)
         results = [
             {
@@ -103,21 +103,21 @@ class Transactions:
         ]
         return {"results_by_topic_v3_and_below": results}
 
-    async def add_offsets(self, request: Request, peer: Peer) -> Fields:
+    async def add_offsets(self, request: Request, client: Client) -> Fields:
         """Add a group to a transaction."""
         body = request.body
         try:
             _check_id(body.transactional_id)
-            self._services.check(peer, write_id(body.transactional_id), read_group(body.group_id))
+            self._services.check(client, write_id(body.transactional_id), read_group(body.group_id))
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.ADD_OFFSETS_TO_TXN, request.version)}
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
-        return {"error_code": await self._joined(producer, Append(producer, groups=(body.group_id,)), request, peer)}
+        return {"error_code": await self._joined(producer, Append(producer, groups=(body.group_id,)), request, client)}
 
-    async def commit_offsets(self, request: Request, peer: Peer) -> Fields:
+    async def commit_offsets(self, request: Request, client: Client) -> Fields:
         """Commit offsets of a group with a transaction."""
         body, api = request.body, Api.TXN_OFFSET_COMMIT
-        parts = await self._offsets.checked(body.topics, body.group_id, api, request.version, peer)
+        parts = await self._offsets.checked(body.topics, body.group_id, api, request.version, client)
         offsets = tuple(offset for _, offset, _ in parts if offset is not None)
         failure = ErrorCode.invalid_group_id if body.group_id == "" else None
         if offsets and failure is None:
@@ -125,23 +125,23 @@ class Transactions:
             pending = TxnOffsets(body.group_id, offsets, generation, member_id, value(body, "group_instance_id"))
             producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
             try:
-                self._services.check(peer, write_id(body.transactional_id))
+                self._services.check(client, write_id(body.transactional_id))
                 is_v1 = request.version < TXN_OFFSET_COMMIT_V2
                 append = Append(producer, offsets=(pending,), added_only=is_v1)
-                failure = await self._joined(producer, append, request, peer, is_v1=is_v1)
+                failure = await self._joined(producer, append, request, client, is_v1=is_v1)
             except TxnStoreError as error:
                 failure = code_of(error, api, request.version)
         return {"topics": committed_topics(body.topics, parts, failure)}
 
-    async def end(self, request: Request, peer: Peer) -> Fields:
+    async def end(self, request: Request, client: Client) -> Fields:
         """Commit or abort a transaction."""
         body = request.body
         producer = ProducerIdentity(body.producer_id, body.producer_epoch, body.transactional_id)
         outcome = Outcome.COMMIT if body.committed else Outcome.ABORT
         try:
             _check_id(body.transactional_id)
-            self._services.check(peer, write_id(body.transactional_id))
-            ended = await self._end(producer, outcome, request, peer)
+            self._services.check(client, write_id(body.transactional_id))
+            ended = await self._end(producer, outcome, request, client)
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.END_TXN, request.version), "producer_id": -1, "producer_epoch": -1}
         return {
@@ -150,27 +150,27 @@ class Transactions:
             "producer_epoch": ended.producer.epoch,
         }
 
-    async def _end(self, client: ProducerIdentity, outcome: Outcome, request: Request, peer: Peer) -> Ended:
+    async def _end(self, producer: ProducerIdentity, outcome: Outcome, request: Request, client: Client) -> Ended:
         """End a transaction; one of version 1 leaves its client the epoch that it has.
 
         A repeated end is answered as the first one.
         """
         if request.version < END_TXN_V2:
-            return await self._services.sessions.end(client, outcome, peer.principal)
-        ended: Ended = await self._services.commits.submit(EndTxn(client, outcome), peer.principal)
+            return await self._services.sessions.end(producer, outcome, client.principal)
+        ended: Ended = await self._services.commits.submit(EndTxn(producer, outcome), client.principal)
         return ended
 
     async def _joined(
-        self, client: ProducerIdentity, command: Append, request: Request, peer: Peer, *, is_v1: bool = True
+        self, producer: ProducerIdentity, command: Append, request: Request, client: Client, *, is_v1: bool = True
     ) -> ErrorCode:
         """Add to the transaction of a client."""
         try:
             if is_v1:
                 await self._services.sessions.commit(
-                    client, lambda identity: replace(command, producer=identity), peer.principal
+                    producer, lambda identity: replace(command, producer=identity), client.principal
                 )
             else:
-                await self._services.commits.submit(command, peer.principal)
+                await self._services.commits.submit(command, client.principal)
         except TxnStoreError as error:
             return code_of(error, Api(request.api), request.version)
         return ErrorCode.none

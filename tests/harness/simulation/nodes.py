@@ -29,7 +29,7 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import code_of
 from txnstore.gateway.gateway import Gateway
 from txnstore.gateway.peers import Peers
-from txnstore.gateway.server import Peer, Traffic
+from txnstore.gateway.server import Client, Traffic
 from txnstore.gateway.wire import Request, has_error_code
 from txnstore.testing.faults import SimulatedCrash
 
@@ -309,7 +309,7 @@ class Node(Actor):
         assert self.gateway is not None
         listener: Any = self.gateway._server
         try:
-            answer = await listener.handlers[call.request.api](call.request, Peer("10.0.0.1", authenticated=True))
+            answer = await listener.handlers[call.request.api](call.request, Client("10.0.0.1", authenticated=True))
             if not isinstance(answer, Mapping):
                 answer = await answer
         except ConnectionAbortedError:

@@ -171,10 +171,10 @@ def test_an_empty_password_that_is_typed_is_refused(cli: Cli, monkeypatch: pytes
 def test_lines_have_times_and_say_an_error_once(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("txnstore.gateway.test")
     with printed_logs(), printed_logs(logging.INFO, times=True):
-        log.info("closing a connection: %s", "a reason", extra={"peer": "::1", "error": "a reason"})
+        log.info("closing a connection: %s", "a reason", extra={"client": "::1", "error": "a reason"})
         log.info("it failed", extra={"error": "a reason", "user": "a\nb"})
     lines = capsys.readouterr().err.splitlines()
     time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 INFO txnstore\.gateway\.test: "
-    assert re.fullmatch(time + r"closing a connection: a reason peer=::1", lines[0])
+    assert re.fullmatch(time + r"closing a connection: a reason client=::1", lines[0])
     assert re.fullmatch(time + r"it failed error=a reason user='a\\nb'", lines[1])
     assert len(lines) == 2

@@ -155,7 +155,12 @@ def test_the_log_says_who_failed_to_authenticate_and_why(
     (line,) = (record for record in caplog.records if record.getMessage() == "a client failed to authenticate")
     fields = line.__dict__
     assert line.levelno == logging.WARNING
-    assert [fields[name] for name in ("peer", "mechanism", "reason", "user")] == ["127.0.0.1", mechanism, reason, user]
+    assert [fields[name] for name in ("client", "mechanism", "reason", "user")] == [
+        "127.0.0.1",
+        mechanism,
+        reason,
+        user,
+    ]
     assert "hunter2" not in str([record.__dict__ for record in caplog.records])
 
 

@@ -20,7 +20,7 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
 from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator
 from txnstore.gateway.properties import Properties
-from txnstore.gateway.server import Peer
+from txnstore.gateway.server import Client
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request
 from txnstore.runtime import Runtime
@@ -99,7 +99,7 @@ class Gateway:
                 chains=SimpleNamespace(expired_members=lambda _group: ()),
             ),
             check=self._check,
-            may=lambda _peer, right: not self.hidden & set(right.names),
+            may=lambda _client, right: not self.hidden & set(right.names),
         )
 
         def coordinates(_group: str) -> bool:
@@ -120,7 +120,7 @@ class Gateway:
         if view.entries > self.view.entries:
             self.view = view
 
-    def _check(self, _peer: Peer, *rights: Right) -> None:
+    def _check(self, _client: Client, *rights: Right) -> None:
         for right in rights:
             if self.hidden & set(right.names):
                 raise TopicAuthorizationError("no right", "p", right.operation, tuple(right.names))
@@ -171,7 +171,7 @@ class Gateway:
     async def send(self, body: Any) -> Mapping[str, Any]:
         """The fields of the response to a request."""
         request = Request(body.__api_key__, body.__version__, 1, "client", body)
-        answer = await self._handlers[Api(request.api)](request, Peer("10.0.0.1", authenticated=True))
+        answer = await self._handlers[Api(request.api)](request, Client("10.0.0.1", authenticated=True))
         return cast("Mapping[str, Any]", answer)
 
     @property

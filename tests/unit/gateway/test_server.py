@@ -19,7 +19,7 @@ from txnstore.errors import UnknownOutcomeError
 from txnstore.gateway import server as module
 from txnstore.gateway.apis import VERSIONS, Api
 from txnstore.gateway.frames import VALUE_SIZE
-from txnstore.gateway.server import Built, Fields, Handler, Peer, Server
+from txnstore.gateway.server import Built, Client, Fields, Handler, Server
 from txnstore.gateway.wire import Request, write_response
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -62,7 +62,7 @@ async def correlation(reader: asyncio.StreamReader) -> int:
     return int(struct.unpack_from(">i", await receive(reader))[0])
 
 
-async def answer(request: Request, peer: Peer) -> Fields:
+async def answer(request: Request, client: Client) -> Fields:
     return {}
 
 
@@ -87,7 +87,7 @@ async def settle() -> None:
 def test_produce_requests_overlap_and_their_responses_keep_the_order() -> None:
     commits: list[asyncio.Future[Fields | None]] = []
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         commits.append(asyncio.get_running_loop().create_future())
         return commits[-1]
 
@@ -103,7 +103,7 @@ def test_produce_requests_overlap_and_their_responses_keep_the_order() -> None:
 
     handled: list[int] = []
 
-    async def heartbeat(request: Request, peer: Peer) -> Fields:
+    async def heartbeat(request: Request, client: Client) -> Fields:
         handled.append(request.correlation_id)
         return {}
 
@@ -114,7 +114,7 @@ def test_a_client_has_a_bounded_number_of_requests_without_answers(monkeypatch: 
     monkeypatch.setattr(module, "MAX_UNANSWERED", 4)
     commits: list[asyncio.Future[Fields | None]] = []
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         commits.append(asyncio.get_running_loop().create_future())
         return commits[-1]
 
@@ -135,7 +135,7 @@ def test_a_client_has_a_bounded_number_of_requests_without_answers(monkeypatch: 
     ("error", "code"), [(RuntimeError("a defect"), -1), (UnknownOutcomeError("unknown"), 15)], ids=["defect", "outcome"]
 )
 def test_a_handler_that_raises_is_an_error_of_its_api(error: Exception, code: int) -> None:
-    async def fail(request: Request, peer: Peer) -> Fields:
+    async def fail(request: Request, client: Client) -> Fields:
         raise error
 
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -152,7 +152,7 @@ def test_a_handler_that_raises_is_an_error_of_its_api(error: Exception, code: in
 def test_a_handler_that_raises_closes_the_connection_where_its_api_has_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def fail(request: Request, peer: Peer) -> Fields:
+    async def fail(request: Request, client: Client) -> Fields:
         raise RuntimeError("a defect")
 
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -167,7 +167,7 @@ def test_a_handler_that_raises_closes_the_connection_where_its_api_has_no_error(
 
 
 def test_a_commit_that_fails_without_an_answer_closes_the_connection_and_what_came_before_is_answered() -> None:
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         async def later() -> Fields | None:
             if request.body.acks == 0:
                 raise ConnectionAbortedError("a request with acks=0 failed")
@@ -189,7 +189,7 @@ def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
     begun, ended, cancelled = list[str](), list[str](), list[str]()
     release = asyncio.Event()
 
-    async def wait(request: Request, peer: Peer) -> Fields:
+    async def wait(request: Request, client: Client) -> Fields:
         name = Api(request.api).name
         begun.append(name)
         try:
@@ -217,7 +217,7 @@ def test_only_a_fetch_is_cancelled_when_its_client_leaves() -> None:
 def test_the_bytes_of_requests_count_until_they_have_ended_though_their_client_is_gone() -> None:
     release = asyncio.Event()
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         async def later() -> Fields | None:
             await release.wait()
             return PRODUCED
@@ -242,14 +242,14 @@ def test_the_bytes_of_requests_count_until_they_have_ended_though_their_client_i
 def test_draining_answers_what_has_arrived_and_then_closes() -> None:
     release = asyncio.Event()
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         async def later() -> Fields | None:
             await release.wait()
             return PRODUCED
 
         return later()
 
-    async def fetch(request: Request, peer: Peer) -> Fields:
+    async def fetch(request: Request, client: Client) -> Fields:
         await asyncio.Event().wait()
         return {}
 
@@ -279,7 +279,7 @@ def test_a_request_of_a_transaction_is_not_begun_after_its_client_has_gone(api: 
     begun = list[Api]()
     answered = asyncio.Event()
 
-    async def note(request: Request, peer: Peer) -> Fields:
+    async def note(request: Request, client: Client) -> Fields:
         begun.append(Api(request.api))
         if request.api == Api.HEARTBEAT:
             await answered.wait()
@@ -308,15 +308,15 @@ def test_nothing_is_sent_after_a_fetch_that_is_left_out() -> None:
     """Kafka's clients match responses by their order: Java's consumer dies of one with another correlation id."""
     begun = list[str]()
 
-    async def note(request: Request, peer: Peer) -> Fields:
+    async def note(request: Request, client: Client) -> Fields:
         begun.append(Api(request.api).name)
         if request.api == Api.FETCH:
             await asyncio.Event().wait()
         return {}
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         async def later() -> Fields | None:
-            return await note(request, peer)
+            return await note(request, client)
 
         return later()
 
@@ -333,7 +333,7 @@ def test_nothing_is_sent_after_a_fetch_that_is_left_out() -> None:
 
 
 def test_draining_gives_up_requests_that_do_not_end() -> None:
-    async def wait(request: Request, peer: Peer) -> Fields:
+    async def wait(request: Request, client: Client) -> Fields:
         await asyncio.Event().wait()
         return {}
 
@@ -366,7 +366,7 @@ def test_the_loop_goes_on_while_a_large_response_is_built_and_encoded(monkeypatc
         encoders.append(threading.current_thread().name)
         return write(*arguments)
 
-    async def handle(request: Request, peer: Peer) -> Built:
+    async def handle(request: Request, client: Client) -> Built:
         return build
 
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -426,7 +426,7 @@ def test_connections_without_a_change_outlast_a_suspension(monkeypatch: pytest.M
     """Idle ones, a fetch that waits, a heartbeat that came meanwhile; batches that are staged are committed."""
     release, commit = asyncio.Event(), asyncio.Event()
 
-    async def fetch(request: Request, peer: Peer) -> Fields:
+    async def fetch(request: Request, client: Client) -> Fields:
         await release.wait()
         return {}
 
@@ -434,7 +434,7 @@ def test_connections_without_a_change_outlast_a_suspension(monkeypatch: pytest.M
         await commit.wait()
         return PRODUCED
 
-    async def stage(request: Request, peer: Peer) -> Awaitable[Fields | None]:
+    async def stage(request: Request, client: Client) -> Awaitable[Fields | None]:
         return commits()
 
     async def scenario(server: Server, connect: Callable[[], Awaitable[Streams]]) -> None:
@@ -463,7 +463,7 @@ def test_no_change_is_begun_that_arrived_before_the_process_woke(
     """Alone, behind more heartbeats than the buffer holds, and of which a part follows later."""
     begun: list[int] = []
 
-    async def begin(request: Request, peer: Peer) -> Fields:
+    async def begin(request: Request, client: Client) -> Fields:
         begun.append(request.correlation_id)
         return {}
 
@@ -491,7 +491,7 @@ def test_no_change_is_begun_that_arrived_before_the_process_woke(
 def test_a_change_under_way_is_given_up_when_the_process_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    async def end(request: Request, peer: Peer) -> Fields:
+    async def end(request: Request, client: Client) -> Fields:
         begun.append("begun")
         try:
             await asyncio.Event().wait()
@@ -518,7 +518,7 @@ def test_the_values_of_a_request_count_in_the_budget() -> None:
     """Decoded, a request of 40 kB takes 2 MB, until it has ended; a small one is not counted."""
     used: list[int] = []
 
-    async def note(request: Request, peer: Peer) -> Fields:
+    async def note(request: Request, client: Client) -> Fields:
         used.append(servers[0].budget.used)
         return {}
 
@@ -568,7 +568,7 @@ def test_a_client_that_takes_no_response_is_closed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "STEP", 0.01)
     monkeypatch.setattr(module, "WRITE_TIMEOUT", 0.05)
 
-    async def much(request: Request, peer: Peer) -> Fields:
+    async def much(request: Request, client: Client) -> Fields:
         part = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": b"x" * (32 << 20)}
         return {"responses": [{"topic": "t", "partitions": [part]}]}
 

@@ -25,7 +25,7 @@ from txnstore.gateway.admin.common import on_cluster, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.operations import OPERATION_CODES
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
 
@@ -140,10 +140,10 @@ class Rules:
             Api.DELETE_ACLS: self.delete,
         }
 
-    async def describe(self, request: Request, peer: Peer) -> Fields:
+    async def describe(self, request: Request, client: Client) -> Fields:
         """The rules that a filter means, by resource."""
         try:
-            self._services.check(peer, on_cluster("DESCRIBE"))
+            self._services.check(client, on_cluster("DESCRIBE"))
             authorization = await self._authorization()
             wanted = Filter.of(request.body)
         except (TxnStoreError, RefusedError) as error:
@@ -156,11 +156,11 @@ class Rules:
             "resources": [{**_resource(acls[0]), "acls": [_entry(acl) for acl in acls]} for acls in resources.values()]
         }
 
-    async def create(self, request: Request, peer: Peer) -> Fields:
+    async def create(self, request: Request, client: Client) -> Fields:
         """Create rules: those that can be, in one entry; each of the others is refused alone."""
         creations: Sequence[Any] = request.body.creations
         try:
-            await self._check_may_change(peer)
+            await self._check_may_change(client)
         except (TxnStoreError, RefusedError) as error:
             return {"results": [refusal(error, Api.CREATE_ACLS, request.version)] * len(creations)}
         acls: list[Acl | None] = []
@@ -175,18 +175,18 @@ class Rules:
         valid = tuple(acl for acl in acls if acl is not None)
         if valid:
             try:
-                await self._change(ChangeAcls(created=valid), peer)
+                await self._change(ChangeAcls(created=valid), client)
             except (TxnStoreError, RefusedError) as error:
                 refused = refusal(error, Api.CREATE_ACLS, request.version)
                 answers = [refused if acl is not None else answer for acl, answer in zip(acls, answers, strict=True)]
         return {"results": answers}
 
-    async def delete(self, request: Request, peer: Peer) -> Fields:
+    async def delete(self, request: Request, client: Client) -> Fields:
         """Delete the rules that filters mean, in one entry; each filter is answered with its rules."""
         asked: Sequence[Any] = request.body.filters
         api, version = Api.DELETE_ACLS, request.version
         try:
-            await self._check_may_change(peer)
+            await self._check_may_change(client)
             acls = (await self._authorization()).sorted_acls
         except (TxnStoreError, RefusedError) as error:
             return {"filter_results": [{**refusal(error, api, version), "matching_acls": ()}] * len(asked)}
@@ -202,20 +202,20 @@ class Rules:
         deleted: frozenset[Acl] = frozenset()
         if chosen:
             try:
-                deleted = frozenset((await self._change(ChangeAcls(deleted=tuple(chosen)), peer)).deleted)
+                deleted = frozenset((await self._change(ChangeAcls(deleted=tuple(chosen)), client)).deleted)
             except (TxnStoreError, RefusedError) as error:
                 failure = refusal(error, api, version)
         return {"filter_results": [_filter_result(found, deleted, failure, version) for found in meant]}
 
-    async def _change(self, command: ChangeAcls, peer: Peer) -> ChangedAcls:
+    async def _change(self, command: ChangeAcls, client: Client) -> ChangedAcls:
         try:
-            changed: ChangedAcls = await self._services.commits.submit(command, peer.principal)
+            changed: ChangedAcls = await self._services.commits.submit(command, client.principal)
         except InvalidConfigError as error:  # The client could not change the rules again.
             raise RefusedError(ErrorCode.invalid_request, str(error)) from error
         return changed
 
-    async def _check_may_change(self, peer: Peer) -> None:
-        self._services.check(peer, on_cluster("ALTER"))
+    async def _check_may_change(self, client: Client) -> None:
+        self._services.check(client, on_cluster("ALTER"))
         await self._authorization()
 
     async def _authorization(self) -> Authorization:

@@ -16,7 +16,7 @@ from txnstore.core.view import View
 from txnstore.errors import TopicChangedError, TxnStoreError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of, message_of
-from txnstore.gateway.server import Peer
+from txnstore.gateway.server import Client
 from txnstore.gateway.services import Services
 
 H = TypeVar("H", bound=Hashable)
@@ -61,13 +61,18 @@ def topic_of(view: View, name: str) -> CatalogTopic:
 
 
 async def alter_topic(
-    services: Services, peer: Peer, name: str, change: Callable[[CatalogTopic], CatalogTopic], *, validate_only: bool
+    services: Services,
+    client: Client,
+    name: str,
+    change: Callable[[CatalogTopic], CatalogTopic],
+    *,
+    validate_only: bool,
 ) -> CatalogTopic:
     """Change a topic; what another process changes meanwhile stays.
 
     Args:
         services: The services.
-        peer: Who asks for it.
+        client: Who asks for it.
         name: The topic.
         change: The next version of a topic.
         validate_only: Only make the next version, which may be refused.
@@ -84,7 +89,7 @@ async def alter_topic(
             return altered
         try:
             command = AlterTopic(altered, topic.version)
-            committed: CatalogTopic = await services.commits.submit(command, peer.principal)
+            committed: CatalogTopic = await services.commits.submit(command, client.principal)
         except TopicChangedError:
             continue  # Only after a change by another process, so the loop ends.
         return committed

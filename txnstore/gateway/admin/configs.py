@@ -21,7 +21,7 @@ from txnstore.gateway.admin.common import alter_topic, on_cluster, on_topic, ref
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.properties import Properties
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
@@ -187,22 +187,22 @@ class Configs:
 
     # Describing -------------------------------------------------------------------------------------------------------
 
-    async def describe(self, request: Request, peer: Peer) -> Fields:
+    async def describe(self, request: Request, client: Client) -> Fields:
         """The settings of topics and gateways."""
-        answers = [self._described(resource, request, peer) for resource in request.body.resources]
+        answers = [self._described(resource, request, client) for resource in request.body.resources]
         return {"results": await asyncio.gather(*answers)}
 
-    async def _described(self, asked: Any, request: Request, peer: Peer) -> Fields:
+    async def _described(self, asked: Any, request: Request, client: Client) -> Fields:
         fields = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
         try:
-            kind = self._checked(asked, "DESCRIBE_CONFIGS", peer)
-            configs = await self._configs(kind, asked, request, peer)
+            kind = self._checked(asked, "DESCRIBE_CONFIGS", client)
+            configs = await self._configs(kind, asked, request, client)
         except (TxnStoreError, RefusedError) as error:
             return {**fields, **refusal(error, Api.DESCRIBE_CONFIGS, request.version), "configs": ()}
         return {**fields, "configs": configs}
 
     async def _configs(
-        self, kind: ResourceKind, asked: Any, request: Request, peer: Peer
+        self, kind: ResourceKind, asked: Any, request: Request, client: Client
     ) -> Sequence[Mapping[str, Any]]:
         name, keys = asked.resource_name, value(asked, "configuration_keys")
         shown = {
@@ -218,7 +218,7 @@ class Configs:
                 return ()  # Those of all gateways together, which can be set nowhere.
             case ResourceKind.BROKER:
                 self._check_node(name)
-                entries = _broker_entries(self._services, peer)
+                entries = _broker_entries(self._services, client)
             case ResourceKind.BROKER_LOGGER:
                 self._check_node(name)
                 entries = []
@@ -228,7 +228,7 @@ class Configs:
                 entries = _group_entries(self._services) if kind is ResourceKind.GROUP else []
         return [entry.fields(**shown) for entry in entries if not keys or entry.name in keys]
 
-    def _checked(self, asked: Any, operation: Operation, peer: Peer) -> ResourceKind:
+    def _checked(self, asked: Any, operation: Operation, client: Client) -> ResourceKind:
         """The kind of a resource on which the client may do this."""
         kind = _kind(asked.resource_type)
         if kind is ResourceKind.TOPIC:
@@ -237,7 +237,7 @@ class Configs:
             right = Right(operation, "GROUP", (asked.resource_name,))
         else:
             right = on_cluster(operation)
-        self._services.check(peer, right)
+        self._services.check(client, right)
         return kind
 
     def _check_node(self, name: str) -> None:
@@ -252,21 +252,22 @@ class Configs:
 
     # Altering ---------------------------------------------------------------------------------------------------------
 
-    async def alter(self, request: Request, peer: Peer) -> Fields:
+    async def alter(self, request: Request, client: Client) -> Fields:
         """Replace all settings of topics: those that are not named get their defaults."""
-        return {"responses": await self._altered_all(request, peer, _replaced)}
+        return {"responses": await self._altered_all(request, client, _replaced)}
 
-    async def alter_incrementally(self, request: Request, peer: Peer) -> Fields:
+    async def alter_incrementally(self, request: Request, client: Client) -> Fields:
         """Change single settings of topics (KIP-339)."""
-        return {"responses": await self._altered_all(request, peer, _changed)}
+        return {"responses": await self._altered_all(request, client, _changed)}
 
     async def _altered_all(
-        self, request: Request, peer: Peer, change: Callable[[Any, CatalogTopic], CatalogTopic]
+        self, request: Request, client: Client, change: Callable[[Any, CatalogTopic], CatalogTopic]
     ) -> list[Fields]:
         asked = {(each.resource_type, each.resource_name): each for each in request.body.resources}
         twice = repeated((each.resource_type, each.resource_name) for each in request.body.resources)
         answers = [
-            self._altered(resource, change, request, peer, is_repeated=key in twice) for key, resource in asked.items()
+            self._altered(resource, change, request, client, is_repeated=key in twice)
+            for key, resource in asked.items()
         ]
         return await asyncio.gather(*answers)
 
@@ -275,7 +276,7 @@ class Configs:
         asked: Any,
         change: Callable[[Any, CatalogTopic], CatalogTopic],
         request: Request,
-        peer: Peer,
+        client: Client,
         *,
         is_repeated: bool,
     ) -> Fields:
@@ -284,7 +285,7 @@ class Configs:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             _check_changes(asked.configs)
-            kind, name = self._checked(asked, "ALTER_CONFIGS", peer), asked.resource_name
+            kind, name = self._checked(asked, "ALTER_CONFIGS", client), asked.resource_name
             if kind is not ResourceKind.TOPIC:
                 if kind in {ResourceKind.BROKER, ResourceKind.BROKER_LOGGER} and name != "":
                     self._check_node(name)
@@ -292,17 +293,17 @@ class Configs:
                     return fields  # Nothing is set. Kafka's tools remove what limits a move of replicas in any case.
                 raise RefusedError(ErrorCode.invalid_request, _FIXED[kind])
             validate_only = request.body.validate_only
-            await alter_topic(self._services, peer, name, partial(change, asked), validate_only=validate_only)
+            await alter_topic(self._services, client, name, partial(change, asked), validate_only=validate_only)
         except (TxnStoreError, RefusedError) as error:
             return {**fields, **refusal(error, Api(request.api), request.version)}
         return fields
 
     # Listing ----------------------------------------------------------------------------------------------------------
 
-    async def list_resources(self, request: Request, peer: Peer) -> Fields:
+    async def list_resources(self, request: Request, client: Client) -> Fields:
         """What has settings; before version 1 only subscriptions to metrics, of which there are none."""
         try:
-            self._services.check(peer, on_cluster("DESCRIBE_CONFIGS"))
+            self._services.check(client, on_cluster("DESCRIBE_CONFIGS"))
             if request.version < 1:
                 return {"config_resources": ()}
             kinds = {_kind(each) for each in request.body.resource_types} or set(ResourceKind)
@@ -395,10 +396,10 @@ def _list(config: Any, topic: CatalogTopic, operation: Change) -> str:
 # Gateways -------------------------------------------------------------------------------------------------------------
 
 
-def _broker_entries(services: Services, peer: Peer) -> list[_Entry]:
+def _broker_entries(services: Services, client: Client) -> list[_Entry]:
     """What clients ask a broker for: its properties, and the defaults of topics. None of it can be altered."""
     own = services.peers.own
-    protocol = ("SASL_" if peer.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
+    protocol = ("SASL_" if client.principal else "") + ("SSL" if services.peers.encrypted else "PLAINTEXT")
     entries = [
         _given(
             "advertised.listeners", f"{protocol}://{own.host}:{own.port}", "LIST", "where clients reach this gateway"

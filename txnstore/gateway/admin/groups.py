@@ -29,7 +29,7 @@ from txnstore.gateway.groups.classic.group import State
 from txnstore.gateway.groups.consumer.coordinator import ConsumerCoordinator, assignment_of, by_topic, describe_topics
 from txnstore.gateway.groups.consumer.members import LEAVING_FOR_NOW, KeptMember, assignor_name, state_of
 from txnstore.gateway.operations import NO_OPERATIONS, operations_of
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, build, value
 
@@ -83,13 +83,13 @@ class Groups:
 
         return await self._services.in_thread(describe)
 
-    async def list(self, request: Request, peer: Peer) -> Fields:
+    async def list(self, request: Request, client: Client) -> Fields:
         """The groups that this gateway coordinates, in these states and of these types; without filters all."""
         view, services = await self._services.freshness.head(), self._services
-        sees_all = services.may(peer, on_cluster("DESCRIBE"))
+        sees_all = services.may(client, on_cluster("DESCRIBE"))
 
         def visible(names: Iterable[str]) -> Sequence[str]:
-            return [name for name in names if sees_all or services.may(peer, _on_group("DESCRIBE", name))]
+            return [name for name in names if sees_all or services.may(client, _on_group("DESCRIBE", name))]
 
         led = led_chains(services)
         stored = [name for name in visible(view.groups) if chain_of_group(name, view.chains) in led]
@@ -107,20 +107,22 @@ class Groups:
 
     # Describing -------------------------------------------------------------------------------------------------------
 
-    async def describe(self, request: Request, peer: Peer) -> Fields:
+    async def describe(self, request: Request, client: Client) -> Fields:
         """Groups with their members, in the form of the classic protocol."""
         view, names = await self._services.freshness.head(), list(dict.fromkeys(request.body.groups))
         stored = await self._stored(view, names)
         groups: list[Fields] = []
         for name in names:
             try:
-                self._services.check(peer, _on_group("DESCRIBE", name))
-                groups.append(await self._described(view, name, stored.get(name), request, peer))
+                self._services.check(client, _on_group("DESCRIBE", name))
+                groups.append(await self._described(view, name, stored.get(name), request, client))
             except (TxnStoreError, RefusedError) as error:
                 groups.append({"group_id": name, **refusal(error, Api.DESCRIBE_GROUPS, request.version)})
         return {"groups": groups}
 
-    async def _described(self, view: View, name: str, stored: Fields | None, request: Request, peer: Peer) -> Fields:
+    async def _described(
+        self, view: View, name: str, stored: Fields | None, request: Request, client: Client
+    ) -> Fields:
         group, is_classic = stored, stored is not None and view.groups[name].kind == "classic"
         if is_classic or self._classic.state(name) is not None:  # Its coordinator knows more of it than the chain.
             described = await self._classic.describe(name)
@@ -130,30 +132,30 @@ class Groups:
             if request.version < _WITH_NOT_FOUND:
                 return absent
             return {**absent, "error_code": ErrorCode.group_id_not_found, "error_message": f"Group {name} not found."}
-        return {**group, "authorized_operations": self._operations(request, name, peer)}
+        return {**group, "authorized_operations": self._operations(request, name, client)}
 
-    async def describe_consumers(self, request: Request, peer: Peer) -> Fields:
+    async def describe_consumers(self, request: Request, client: Client) -> Fields:
         """Groups of KIP-848 with their members."""
         await self._services.freshness.head()
         view, groups = self._services.freshness.view, []
         for name in dict.fromkeys(request.body.group_ids):
             try:
-                groups.append(self._described_consumers(view, name, request, peer))
+                groups.append(self._described_consumers(view, name, request, client))
             except (TxnStoreError, RefusedError) as error:
                 groups.append({"group_id": name, **refusal(error, Api.CONSUMER_GROUP_DESCRIBE, request.version)})
         return {"groups": groups}
 
-    def _described_consumers(self, view: View, name: str, request: Request, peer: Peer) -> Fields:
+    def _described_consumers(self, view: View, name: str, request: Request, client: Client) -> Fields:
         group = view.groups.get(name, Group())
         members = [member for _, member in sorted(group.members.items())]
-        self._services.check(peer, _on_group("DESCRIBE", name))
+        self._services.check(client, _on_group("DESCRIBE", name))
         if not name:
             raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
         self._consumers.check_coordinator(name)
         if group.kind != "consumer":
             raise RefusedError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
         topics = {topic for member in members for topic in (*member.topics, *(tp.topic for tp in member.target))}
-        self._services.check(peer, describe_topics(topics))
+        self._services.check(client, describe_topics(topics))
         kept = self._consumers.kept(name)
         return {
             "group_id": name,
@@ -163,48 +165,48 @@ class Groups:
             "assignment_epoch": group.generation,
             "assignor_name": assignor_name(members),
             "members": [_consumer(view, group, member, kept[member.member_id]) for member in members],
-            "authorized_operations": self._operations(request, name, peer),
+            "authorized_operations": self._operations(request, name, client),
         }
 
-    def _operations(self, request: Request, name: str, peer: Peer) -> int:
+    def _operations(self, request: Request, name: str, client: Client) -> int:
         """What the client may do to a group, if it asks."""
         is_asked = value(request.body, "include_authorized_operations", False)
-        return operations_of(self._services, peer, "GROUP", name) if is_asked else NO_OPERATIONS
+        return operations_of(self._services, client, "GROUP", name) if is_asked else NO_OPERATIONS
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 
-    async def delete(self, request: Request, peer: Peer) -> Fields:
+    async def delete(self, request: Request, client: Client) -> Fields:
         """Delete groups that have no live member."""
         names = list(dict.fromkeys(request.body.groups_names))
-        codes = await asyncio.gather(*(self._delete(name, request.version, peer) for name in names))
+        codes = await asyncio.gather(*(self._delete(name, request.version, client) for name in names))
         results = [{"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)]
         return {"results": results}
 
-    async def _delete(self, name: str, version: int, peer: Peer) -> ErrorCode:
+    async def _delete(self, name: str, version: int, client: Client) -> ErrorCode:
         try:
-            self._services.check(peer, _on_group("DELETE", name))
+            self._services.check(client, _on_group("DELETE", name))
             if self._classic.state(name) not in (None, State.EMPTY):
                 raise RefusedError(ErrorCode.non_empty_group, f"the group {name!r} has members")
-            await self._services.commits.submit(DeleteGroup(name), peer.principal)
+            await self._services.commits.submit(DeleteGroup(name), client.principal)
         except (TxnStoreError, RefusedError) as error:
             return code_of(error, Api.DELETE_GROUPS, version)
         return ErrorCode.none
 
-    async def delete_offsets(self, request: Request, peer: Peer) -> Fields:
+    async def delete_offsets(self, request: Request, client: Client) -> Fields:
         """Delete committed offsets of a group, but for topics that a live member reads (KIP-496)."""
         name, services = request.body.group_id, self._services
         codes: dict[TopicPartition, ErrorCode] = {}
         try:
-            services.check(peer, _on_group("DELETE", name))
+            services.check(client, _on_group("DELETE", name))
             if not name:
                 raise RefusedError(ErrorCode.invalid_group_id, "the name of the group is empty")
             for topic in request.body.topics:
                 for partition in topic.partitions:
                     tp = TopicPartition(topic.name, partition.partition_index)
-                    codes[tp] = await self._deletable(tp, request.version, peer)
+                    codes[tp] = await self._deletable(tp, request.version, client)
             chosen = tuple(tp for tp, code in codes.items() if code is ErrorCode.none)
             kept: tuple[TopicPartition, ...] = await services.commits.submit(
-                DeleteOffsets(name, chosen), peer.principal
+                DeleteOffsets(name, chosen), client.principal
             )
         except (TxnStoreError, RefusedError) as error:
             return {"error_code": code_of(error, Api.OFFSET_DELETE, request.version), "topics": ()}
@@ -224,9 +226,9 @@ class Groups:
         ]
         return {"topics": topics}
 
-    async def _deletable(self, tp: TopicPartition, version: int, peer: Peer) -> ErrorCode:
+    async def _deletable(self, tp: TopicPartition, version: int, client: Client) -> ErrorCode:
         try:
-            self._services.check(peer, on_topic("READ", tp.topic))
+            self._services.check(client, on_topic("READ", tp.topic))
             await self._services.find(tp.topic, None, tp.partition)
         except (TxnStoreError, RefusedError) as error:
             return code_of(error, Api.OFFSET_DELETE, version)

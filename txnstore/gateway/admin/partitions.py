@@ -16,7 +16,7 @@ from txnstore.errors import AuthorizationError, TxnStoreError, UndecidedRecordsE
 from txnstore.gateway.admin.common import led_chains, on_cluster, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request
 
@@ -39,32 +39,32 @@ class Partitions:
             Api.LIST_PARTITION_REASSIGNMENTS: self.list_reassignments,
         }
 
-    async def delete_records(self, request: Request, peer: Peer) -> Fields:
+    async def delete_records(self, request: Request, client: Client) -> Fields:
         """Move the starts of logs; each partition is refused alone."""
         topics = []
         for topic in request.body.topics:
-            answers = [self._deleted(topic.name, each, request.version, peer) for each in topic.partitions]
+            answers = [self._deleted(topic.name, each, request.version, client) for each in topic.partitions]
             topics.append({"name": topic.name, "partitions": await asyncio.gather(*answers)})
         return {"topics": topics}
 
-    async def _deleted(self, topic: str, asked: Any, version: int, peer: Peer) -> Fields:
+    async def _deleted(self, topic: str, asked: Any, version: int, client: Client) -> Fields:
         services, number = self._services, asked.partition_index
         fields = {"partition_index": number, "error_code": ErrorCode.none, "low_watermark": _UNKNOWN}
         try:
-            services.check(peer, delete_records_of([topic]))
+            services.check(client, delete_records_of([topic]))
             found = await services.find(topic, None, number)
             deletion = Deletion(TopicPartition(topic, number), asked.offset, found.topic_id)
-            starts = await services.commits.submit(DeleteRecords((deletion,)), peer.principal)
+            starts = await services.commits.submit(DeleteRecords((deletion,)), client.principal)
         except UndecidedRecordsError:
             return {**fields, "error_code": ErrorCode.offset_out_of_range}
         except (TxnStoreError, RefusedError) as error:
             return {**fields, "error_code": code_of(error, Api.DELETE_RECORDS, version)}
         return {**fields, "low_watermark": starts[deletion.tp]}
 
-    async def describe_log_dirs(self, request: Request, peer: Peer) -> Fields:
+    async def describe_log_dirs(self, request: Request, client: Client) -> Fields:
         """The store as the only directory, with the size of each partition that this gateway leads."""
         try:
-            self._services.check(peer, on_cluster("DESCRIBE"))
+            self._services.check(client, on_cluster("DESCRIBE"))
         except AuthorizationError as error:
             return {"error_code": code_of(error, Api.DESCRIBE_LOG_DIRS, request.version), "results": ()}
         view = await self._services.freshness.head()
@@ -83,11 +83,11 @@ class Partitions:
         }
         return {"results": [directory]}
 
-    async def elect_leaders(self, request: Request, peer: Peer) -> Fields:
+    async def elect_leaders(self, request: Request, client: Client) -> Fields:
         """No partition needs an election: its leader is there, and no other one is preferred."""
         body, denied = request.body, None
         try:
-            self._services.check(peer, on_cluster("ALTER"))
+            self._services.check(client, on_cluster("ALTER"))
         except AuthorizationError as error:
             denied = refusal(error, Api.ELECT_LEADERS, request.version)
         if body.topic_partitions is None:  # All: those that need no election are not listed.
@@ -105,10 +105,10 @@ class Partitions:
         ]
         return {"error_code": denied["error_code"] if denied else ErrorCode.none, "replica_election_results": results}
 
-    async def list_reassignments(self, request: Request, peer: Peer) -> Fields:
+    async def list_reassignments(self, request: Request, client: Client) -> Fields:
         """None: partitions have no replicas that could move."""
         try:
-            self._services.check(peer, on_cluster("DESCRIBE"))
+            self._services.check(client, on_cluster("DESCRIBE"))
         except AuthorizationError as error:
             return {**refusal(error, Api.LIST_PARTITION_REASSIGNMENTS, request.version), "topics": ()}
         return {"topics": ()}

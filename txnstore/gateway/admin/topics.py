@@ -24,7 +24,7 @@ from txnstore.gateway.admin.configs import described_settings
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError
 from txnstore.gateway.metadata import INTERNAL_TOPICS
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
@@ -61,19 +61,19 @@ class Topics:
 
     # Creating ---------------------------------------------------------------------------------------------------------
 
-    async def create(self, request: Request, peer: Peer) -> Fields:
+    async def create(self, request: Request, client: Client) -> Fields:
         """Create topics; each is refused alone."""
         asked = {topic.name: topic for topic in request.body.topics}
         twice = repeated(topic.name for topic in request.body.topics)
-        answers = [self._created(topic, request, peer, is_repeated=name in twice) for name, topic in asked.items()]
+        answers = [self._created(topic, request, client, is_repeated=name in twice) for name, topic in asked.items()]
         return {"topics": await asyncio.gather(*answers)}
 
-    async def _created(self, asked: Any, request: Request, peer: Peer, *, is_repeated: bool) -> Fields:
+    async def _created(self, asked: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
         name = asked.name
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
-            self._services.check(peer, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", "kafka-cluster")))
+            self._services.check(client, Right("CREATE", "TOPIC", (name,), ("CREATE", "CLUSTER", "kafka-cluster")))
             if name == _CLUSTER_METADATA:
                 raise RefusedError(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
             check_topic_name(name)
@@ -82,12 +82,12 @@ class Topics:
                 shape = self._shape(asked, _INTERNAL_PARTITIONS)
                 shown = {"num_partitions": shape.partitions, "replication_factor": shape.replicas, "configs": ()}
                 return {"name": name, **shown}
-            topic, shape = await self._create(asked, peer, validate_only=request.body.validate_only)
+            topic, shape = await self._create(asked, client, validate_only=request.body.validate_only)
         except (TxnStoreError, RefusedError) as error:
             return {"name": name, "configs": (), **refusal(error, Api.CREATE_TOPICS, request.version)}
-        return {"name": name, "topic_id": topic_uuid(topic), **self._details(topic, shape, peer)}
+        return {"name": name, "topic_id": topic_uuid(topic), **self._details(topic, shape, client)}
 
-    async def _create(self, asked: Any, peer: Peer, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
+    async def _create(self, asked: Any, client: Client, *, validate_only: bool) -> tuple[CatalogTopic, _Shape]:
         services = self._services
         view = await services.view_with(lambda view: asked.name not in view.topics)
         if asked.name in view.topics:
@@ -101,9 +101,9 @@ class Topics:
         topic = new_topic(runtime, asked.name, shape.partitions, config=config, inert=INERT_NAMES)
         check_place(services.connection.objects, topic)
         if not validate_only:
-            return await services.commits.submit(CreateTopic(topic), peer.principal), shape
+            return await services.commits.submit(CreateTopic(topic), client.principal), shape
         state = (await services.freshness.head()).states[CATALOG]
-        decide(begin_entry(state, runtime.clock()), CreateTopic(topic), services.principal(peer))
+        decide(begin_entry(state, runtime.clock()), CreateTopic(topic), services.principal(client))
         return topic, shape
 
     def _shape(self, asked: Any, default: int) -> _Shape:
@@ -144,9 +144,9 @@ class Topics:
         if len({len(brokers) for brokers in assignments}) > 1:
             raise RefusedError(ErrorCode.invalid_replica_assignment, "partitions have different numbers of replicas")
 
-    def _details(self, topic: CatalogTopic, shape: _Shape, peer: Peer) -> Fields:
+    def _details(self, topic: CatalogTopic, shape: _Shape, client: Client) -> Fields:
         """What the response says about a new topic (KIP-525), if the client may know its settings."""
-        if not self._services.may(peer, on_topic("DESCRIBE_CONFIGS", topic.name)):
+        if not self._services.may(client, on_topic("DESCRIBE_CONFIGS", topic.name)):
             return {"topic_config_error_code": int(ErrorCode.topic_authorization_failed.value), "configs": None}
         return {
             "num_partitions": topic.partitions,
@@ -156,7 +156,7 @@ class Topics:
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 
-    async def delete(self, request: Request, peer: Peer) -> Fields:
+    async def delete(self, request: Request, client: Client) -> Fields:
         """Delete topics, named by their names, or by their ids."""
         names = value(request.body, "topic_names")
         asked: list[tuple[str | None, UUID | None]]
@@ -166,13 +166,13 @@ class Topics:
             asked = [(topic.name, topic.topic_id or None) for topic in request.body.topics]
         twice = repeated(asked)
         answers = [
-            self._deleted(name, topic_id, request.version, peer, is_repeated=(name, topic_id) in twice)
+            self._deleted(name, topic_id, request.version, client, is_repeated=(name, topic_id) in twice)
             for name, topic_id in dict.fromkeys(asked)
         ]
         return {"responses": await asyncio.gather(*answers)}
 
     async def _deleted(
-        self, name: str | None, topic_id: UUID | None, version: int, peer: Peer, *, is_repeated: bool
+        self, name: str | None, topic_id: UUID | None, version: int, client: Client, *, is_repeated: bool
     ) -> Mapping[str, Any]:
         try:
             if (name is None) == (topic_id is None):
@@ -181,47 +181,47 @@ class Topics:
             if is_repeated:
                 what = "Duplicate topic name." if topic_id is None else "Duplicate topic id."
                 raise RefusedError(ErrorCode.invalid_request, what)
-            deleted = await (self._delete(name, peer) if name is not None else self._delete_by_id(topic_id, peer))
+            deleted = await (self._delete(name, client) if name is not None else self._delete_by_id(topic_id, client))
         except (TxnStoreError, RefusedError) as error:
             return {"name": name, "topic_id": topic_id, **refusal(error, Api.DELETE_TOPICS, version)}
         return {"name": deleted.name, "topic_id": topic_uuid(deleted)}
 
-    async def _delete(self, name: str, peer: Peer) -> CatalogTopic:
+    async def _delete(self, name: str, client: Client) -> CatalogTopic:
         services = self._services
-        services.check(peer, on_topic("DELETE", name))
+        services.check(client, on_topic("DELETE", name))
         topic = topic_of(await services.view_with(lambda view: name in view.topics), name)
-        await services.commits.submit(DeleteTopic(name), peer.principal)
+        await services.commits.submit(DeleteTopic(name), client.principal)
         return topic
 
-    async def _delete_by_id(self, topic_id: UUID | None, peer: Peer) -> CatalogTopic:
+    async def _delete_by_id(self, topic_id: UUID | None, client: Client) -> CatalogTopic:
         services = self._services
         while True:
             topic = topic_by_id(await services.freshness.head(), topic_id)
-            services.check(peer, on_topic("DELETE", topic.name))
+            services.check(client, on_topic("DELETE", topic.name))
             try:
                 # Of this revision: another topic may have the name by now.
-                await services.commits.submit(DeleteTopic(topic.name, topic.revision), peer.principal)
+                await services.commits.submit(DeleteTopic(topic.name, topic.revision), client.principal)
             except TopicChangedError:
                 continue
             return topic
 
     # Partitions -------------------------------------------------------------------------------------------------------
 
-    async def create_partitions(self, request: Request, peer: Peer) -> Fields:
+    async def create_partitions(self, request: Request, client: Client) -> Fields:
         """Add partitions to topics."""
         asked = {topic.name: topic for topic in request.body.topics}
         twice = repeated(topic.name for topic in request.body.topics)
-        answers = [self._enlarged(topic, request, peer, is_repeated=name in twice) for name, topic in asked.items()]
+        answers = [self._enlarged(topic, request, client, is_repeated=name in twice) for name, topic in asked.items()]
         return {"results": await asyncio.gather(*answers)}
 
-    async def _enlarged(self, asked: Any, request: Request, peer: Peer, *, is_repeated: bool) -> Fields:
+    async def _enlarged(self, asked: Any, request: Request, client: Client, *, is_repeated: bool) -> Fields:
         try:
             if is_repeated:
                 raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
-            self._services.check(peer, on_topic("ALTER", asked.name))
+            self._services.check(client, on_topic("ALTER", asked.name))
             change = partial(self._with_partitions, asked)
             validate_only = request.body.validate_only
-            await alter_topic(self._services, peer, asked.name, change, validate_only=validate_only)
+            await alter_topic(self._services, client, asked.name, change, validate_only=validate_only)
         except (TxnStoreError, RefusedError) as error:
             return {"name": asked.name, **refusal(error, Api.CREATE_PARTITIONS, request.version)}
         return {"name": asked.name}

@@ -22,7 +22,7 @@ from txnstore.errors import AuthorizationError, TxnStoreError
 from txnstore.gateway.admin.common import led_chains, on_cluster, on_topic, refusal
 from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request, value
 from txnstore.validation import check_topic_name
@@ -53,14 +53,14 @@ class AdminTransactions:
 
     # Showing ----------------------------------------------------------------------------------------------------------
 
-    async def describe_producers(self, request: Request, peer: Peer) -> Fields:
+    async def describe_producers(self, request: Request, client: Client) -> Fields:
         """The producers that partitions know."""
         view = await self._services.freshness.head()
         topics = [
             {
                 "name": topic.name,
                 "partitions": [
-                    self._producers(view, TopicPartition(topic.name, number), request.version, peer)
+                    self._producers(view, TopicPartition(topic.name, number), request.version, client)
                     for number in topic.partition_indexes
                 ],
             }
@@ -68,10 +68,10 @@ class AdminTransactions:
         ]
         return {"topics": topics}
 
-    def _producers(self, view: View, tp: TopicPartition, version: int, peer: Peer) -> Fields:
+    def _producers(self, view: View, tp: TopicPartition, version: int, client: Client) -> Fields:
         try:
             check_topic_name(tp.topic)
-            self._services.check(peer, on_topic("READ", tp.topic))
+            self._services.check(client, on_topic("READ", tp.topic))
             _check_exists(view, tp)
         except (TxnStoreError, RefusedError) as error:
             return {"partition_index": tp.partition, **refusal(error, Api.DESCRIBE_PRODUCERS, version)}
@@ -88,15 +88,15 @@ class AdminTransactions:
         ]
         return {"partition_index": tp.partition, "active_producers": producers}
 
-    async def describe(self, request: Request, peer: Peer) -> Fields:
+    async def describe(self, request: Request, client: Client) -> Fields:
         """The last transactions of transactional ids."""
         view = await self._services.freshness.head()
-        states = [self._described(view, name, request.version, peer) for name in request.body.transactional_ids]
+        states = [self._described(view, name, request.version, client) for name in request.body.transactional_ids]
         return {"transaction_states": states}
 
-    def _described(self, view: View, transactional_id: str, version: int, peer: Peer) -> Fields:
+    def _described(self, view: View, transactional_id: str, version: int, client: Client) -> Fields:
         try:
-            self._services.check(peer, Right("DESCRIBE", "TRANSACTIONAL_ID", (transactional_id,)))
+            self._services.check(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (transactional_id,)))
             if not transactional_id:
                 raise RefusedError(ErrorCode.invalid_request, "the transactional id is empty")
             txn = view.transactions.get(transactional_id)
@@ -112,7 +112,7 @@ class AdminTransactions:
             }
         numbers: dict[str, list[int]] = {}
         for tp in sorted(txn.partitions):
-            if self._services.may(peer, on_topic("DESCRIBE", tp.topic)):
+            if self._services.may(client, on_topic("DESCRIBE", tp.topic)):
                 numbers.setdefault(tp.topic, []).append(tp.partition)
         return {
             "transactional_id": transactional_id,
@@ -124,7 +124,7 @@ class AdminTransactions:
             "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()],
         }
 
-    async def list(self, request: Request, peer: Peer) -> Fields:
+    async def list(self, request: Request, client: Client) -> Fields:
         """The transactions that this gateway coordinates and that pass all filters."""
         body = request.body
         unknown = [name for name in body.state_filters if name not in _STATES]
@@ -143,7 +143,7 @@ class AdminTransactions:
             and (txn.state in states if body.state_filters else txn.state is not TxnState.DEAD)
             and (not body.producer_id_filters or txn.producer_id in body.producer_id_filters)
             and (duration < 0 or _runs_longer(txn, now, duration))
-            and self._services.may(peer, Right("DESCRIBE", "TRANSACTIONAL_ID", (txn.transactional_id,)))
+            and self._services.may(client, Right("DESCRIBE", "TRANSACTIONAL_ID", (txn.transactional_id,)))
         ]
         listed = [
             {
@@ -157,12 +157,12 @@ class AdminTransactions:
 
     # Aborting ---------------------------------------------------------------------------------------------------------
 
-    async def write_markers(self, request: Request, peer: Peer) -> Fields:
+    async def write_markers(self, request: Request, client: Client) -> Fields:
         """Abort open data in partitions (KIP-664). A commit is refused: only a coordinator decides it."""
         denied: ErrorCode | None = None
-        if not self._services.may(peer, on_cluster("ALTER")):
+        if not self._services.may(client, on_cluster("ALTER")):
             try:
-                self._services.check(peer, on_cluster("CLUSTER_ACTION"))
+                self._services.check(client, on_cluster("CLUSTER_ACTION"))
             except AuthorizationError as error:
                 denied = code_of(error, Api.WRITE_TXN_MARKERS, request.version)
         markers = []

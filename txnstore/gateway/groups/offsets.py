@@ -18,7 +18,7 @@ from txnstore.gateway.apis import Api
 from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator
 from txnstore.gateway.groups.consumer.members import check_epoch_of_fetch
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_by_id, topic_uuid
 from txnstore.gateway.wire import Request, value
 
@@ -43,18 +43,18 @@ class GroupOffsets:
 
     # Commits ----------------------------------------------------------------------------------------------------------
 
-    async def commit(self, request: Request, peer: Peer) -> Fields:
+    async def commit(self, request: Request, client: Client) -> Fields:
         """Commit offsets of a group outside of a transaction."""
         body = request.body
         generation = value(body, "generation_id_or_member_epoch", value(body, "generation_id", -1))
-        parts = await self.checked(body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, peer)
+        parts = await self.checked(body.topics, body.group_id, Api.OFFSET_COMMIT, request.version, client)
         offsets = tuple(offset for _, offset, _ in parts if offset is not None)
         failure: ErrorCode | None = None
         if offsets:
             commit = TxnOffsets(body.group_id, offsets, generation, body.member_id, value(body, "group_instance_id"))
             try:
                 try:
-                    await self._services.commits.submit(CommitOffsets(commit), peer.principal)
+                    await self._services.commits.submit(CommitOffsets(commit), client.principal)
                 except IllegalGenerationError:
                     failure = await self._illegal_generation(commit, request.version)
             except TxnStoreError as error:
@@ -73,25 +73,25 @@ class GroupOffsets:
         return ErrorCode.illegal_generation
 
     async def checked(
-        self, topics: Sequence[Any], group: str, api: Api, version: int, peer: Peer
+        self, topics: Sequence[Any], group: str, api: Api, version: int, client: Client
     ) -> list[tuple[Any, GroupOffset | None, ErrorCode]]:
         """Each partition of a request with its offset, or the code that refuses it."""
         parts: list[tuple[Any, GroupOffset | None, ErrorCode]] = []
         for topic in topics:
             for partition in topic.partitions:
                 try:
-                    self._services.check(peer, read_group(group))
-                    parts.append((partition, await self._offset(topic, partition, peer), ErrorCode.none))
+                    self._services.check(client, read_group(group))
+                    parts.append((partition, await self._offset(topic, partition, client), ErrorCode.none))
                 except (TxnStoreError, RefusedError) as error:
                     parts.append((partition, None, code_of(error, api, version)))
         return parts
 
-    async def _offset(self, topic: Any, partition: Any, peer: Peer) -> GroupOffset:
+    async def _offset(self, topic: Any, partition: Any, client: Client) -> GroupOffset:
         name = value(topic, "name")
         if name is not None:
-            self._services.check(peer, read_topics([name]))
+            self._services.check(client, read_topics([name]))
         found = await self._services.find(name, value(topic, "topic_id"), partition.partition_index)
-        self._services.check(peer, read_topics([found.name]))
+        self._services.check(client, read_topics([found.name]))
         metadata = partition.committed_metadata or ""
         if len(metadata.encode("utf-16-le")) > 2 * _MAX_METADATA:
             raise OffsetMetadataTooLargeError(f"the metadata has more than {_MAX_METADATA} characters")
@@ -106,7 +106,7 @@ class GroupOffsets:
 
     # Look-ups ---------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: Request, peer: Peer) -> Fields:
+    async def fetch(self, request: Request, client: Client) -> Fields:
         """The committed offsets of groups, at the heads of the chains."""
         body = request.body
         asked = body.groups if request.version >= _SEVERAL else (body,)
@@ -115,7 +115,7 @@ class GroupOffsets:
             groups_of_view = (view.groups.get(each.group_id) or Group() for each in asked)
             pending_in = {producer_id for group in groups_of_view for producer_id in group.pending}
             view = await self._services.freshness.unblocked(view, pending_in)
-        groups = [self._group(view, each, request.version, peer, stable=stable) for each in asked]
+        groups = [self._group(view, each, request.version, client, stable=stable) for each in asked]
         if request.version >= _SEVERAL:
             return {"groups": groups}
         fields = dict(groups[0])
@@ -127,37 +127,37 @@ class GroupOffsets:
             ]
         return fields
 
-    def _group(self, view: View, asked: Any, version: int, peer: Peer, *, stable: bool) -> Mapping[str, Any]:
+    def _group(self, view: View, asked: Any, version: int, client: Client, *, stable: bool) -> Mapping[str, Any]:
         group = view.groups.get(asked.group_id) or Group()
         try:
-            self._services.check(peer, Right("DESCRIBE", "GROUP", (asked.group_id,)))
+            self._services.check(client, Right("DESCRIBE", "GROUP", (asked.group_id,)))
             check_epoch_of_fetch(group, value(asked, "member_id"), value(asked, "member_epoch", -1))
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api.OFFSET_FETCH, version)
             return {"group_id": asked.group_id, "topics": (), "error_code": code}
         by_id = version >= _BY_ID
-        topics = self._all_topics(view, group, peer) if asked.topics is None else asked.topics
+        topics = self._all_topics(view, group, client) if asked.topics is None else asked.topics
         described = []
         for topic in topics:
-            name, numbers, code = self._asked(view, topic, peer, by_id=by_id)
+            name, numbers, code = self._asked(view, topic, client, by_id=by_id)
             offsets = [_found(group, TopicPartition(name, number), code, stable=stable) for number in numbers]
             described.append({"name": name, "topic_id": _id_of(view, topic, name), "partitions": offsets})
         return {"group_id": asked.group_id, "topics": described, "error_code": ErrorCode.none}
 
-    def _all_topics(self, view: View, group: Group, peer: Peer) -> list[tuple[str, list[int]]]:
+    def _all_topics(self, view: View, group: Group, client: Client) -> list[tuple[str, list[int]]]:
         numbers: dict[str, list[int]] = {}
         for tp in sorted(group.offsets):
-            if tp.topic in view.topics and self._services.may(peer, Right("DESCRIBE", "TOPIC", (tp.topic,))):
+            if tp.topic in view.topics and self._services.may(client, Right("DESCRIBE", "TOPIC", (tp.topic,))):
                 numbers.setdefault(tp.topic, []).append(tp.partition)
         return list(numbers.items())
 
-    def _asked(self, view: View, topic: Any, peer: Peer, *, by_id: bool) -> tuple[str, Sequence[int], ErrorCode]:
+    def _asked(self, view: View, topic: Any, client: Client, *, by_id: bool) -> tuple[str, Sequence[int], ErrorCode]:
         if isinstance(topic, tuple):
             return topic[0], topic[1], ErrorCode.none
         numbers = topic.partition_indexes
         try:
             name = topic_by_id(view, topic.topic_id).name if by_id else topic.name
-            self._services.check(peer, Right("DESCRIBE", "TOPIC", (name,)))
+            self._services.check(client, Right("DESCRIBE", "TOPIC", (name,)))
         except (TxnStoreError, RefusedError) as error:
             return value(topic, "name", ""), numbers, code_of(error, Api.OFFSET_FETCH, 0)
         return name, numbers, ErrorCode.none

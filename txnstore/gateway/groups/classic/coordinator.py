@@ -30,7 +30,7 @@ from txnstore.gateway.errors import RefusedError, code_of
 from txnstore.gateway.groups.classic.group import Actions, Answer, ClassicGroup, Fields, State, code_of_member
 from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
 from txnstore.gateway.logs import limited_logger
-from txnstore.gateway.server import Handler, Peer
+from txnstore.gateway.server import Client, Handler
 from txnstore.gateway.services import Services
 from txnstore.gateway.wire import Request
 from txnstore.validation import check_id
@@ -62,34 +62,37 @@ class ClassicCoordinator(Coordinator[ClassicGroup]):
     # Members ----------------------------------------------------------------------------------------------------------
 
     async def _handle(
-        self, handle: Callable[[Live[ClassicGroup], Request, Peer], Awaitable[Fields]], request: Request, peer: Peer
+        self,
+        handle: Callable[[Live[ClassicGroup], Request, Client], Awaitable[Fields]],
+        request: Request,
+        client: Client,
     ) -> Fields:
         try:
-            self._services.check(peer, read_group(request.body.group_id))
+            self._services.check(client, read_group(request.body.group_id))
             live = await self._live(request.body.group_id)
         except (TxnStoreError, RefusedError) as error:
             code = code_of(error, Api(request.api), request.version)
             if request.api == Api.JOIN_GROUP:
                 return {"error_code": code, "member_id": request.body.member_id}
             return {"error_code": code_of_member(code)}
-        return await handle(live, request, peer)
+        return await handle(live, request, client)
 
-    async def _join(self, live: Live[ClassicGroup], request: Request, peer: Peer) -> Fields:
+    async def _join(self, live: Live[ClassicGroup], request: Request, client: Client) -> Fields:
         """Join a group, or take part in its next generation; waits for the other members."""
-        return await self._ask(live, partial(live.group.join, request.body, request.client_id or "", peer.host))
+        return await self._ask(live, partial(live.group.join, request.body, request.client_id or "", client.host))
 
-    async def _sync(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+    async def _sync(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
         """The assignment of a member; that of the leader brings all of them. It waits until they are stored."""
         return await self._ask(live, partial(live.group.sync, request.body))
 
-    async def _heartbeat(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+    async def _heartbeat(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
         code = live.group.heartbeat(request.body, self._now())
         # It only moves a deadline away, so the timer stays: it will find nothing due and be set again.
         if live.group.idle:
             self._forget(live)
         return {"error_code": code}
 
-    async def _leave_group(self, live: Live[ClassicGroup], request: Request, _peer: Peer) -> Fields:
+    async def _leave_group(self, live: Live[ClassicGroup], request: Request, _client: Client) -> Fields:
         """Members leave, or are removed; that of the last one waits until the chain has the group without members."""
         return await self._ask(live, partial(live.group.leave, request.body))
 

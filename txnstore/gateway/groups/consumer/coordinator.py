@@ -39,7 +39,7 @@ from txnstore.gateway.groups.consumer.members import (
 )
 from txnstore.gateway.groups.coordinator import RETRY_MS, Coordinator, Live
 from txnstore.gateway.logs import limited_logger
-from txnstore.gateway.server import Fields, Handler, Peer
+from txnstore.gateway.server import Client, Fields, Handler
 from txnstore.gateway.services import Services, topic_uuid
 from txnstore.gateway.wire import Request
 from txnstore.validation import is_topic_name
@@ -65,21 +65,21 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
 
     # Members ----------------------------------------------------------------------------------------------------------
 
-    async def heartbeat(self, request: Request, peer: Peer) -> Fields:
+    async def heartbeat(self, request: Request, client: Client) -> Fields:
         """A member joins, is alive, or leaves; it gets its epoch and, if it changes, its assignment."""
         asked: MemberHeartbeat = request.body
         name = asked.group_id
         try:
-            self._services.check(peer, read_group(name))
+            self._services.check(client, read_group(name))
             await self._services.freshness.recent()  # The request may refer to topics that others have created.
             check_request(asked)
             self.check_coordinator(name)
             if asked.subscribed_topic_names:
-                self._services.check(peer, describe_topics(asked.subscribed_topic_names))
+                self._services.check(client, describe_topics(asked.subscribed_topic_names))
             try:
                 if asked.member_epoch < JOINING:
-                    return await self._leave_group(asked, peer)
-                return await self._heartbeat(asked, self._owned(asked), request.client_id or "", peer)
+                    return await self._leave_group(asked, client)
+                return await self._heartbeat(asked, self._owned(asked), request.client_id or "", client)
             finally:
                 if (live := self._groups.get(name)) is not None:
                     self._rest(live)
@@ -94,15 +94,15 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         known = [each for each in asked.topic_partitions if each.topic_id in names]
         return tuple(TopicPartition(names[each.topic_id], int(number)) for each in known for number in each.partitions)
 
-    async def _heartbeat(self, asked: MemberHeartbeat, owned: Owned, client_id: str, peer: Peer) -> Fields:
+    async def _heartbeat(self, asked: MemberHeartbeat, owned: Owned, client_id: str, client: Client) -> Fields:
         name, now = asked.group_id, self._now()
         live, group = self._live(name), self._group(name)
         before = member_before(group, live.group, asked, owned)
         member_id = asked.member_id or self._services.connection.runtime.new_id()
         session_ms = self._services.properties.group_consumer_session_timeout_ms
         kept = live.group.members.get(member_id) or KeptMember(now + session_ms)
-        kept.hear(asked, client_id, peer.host, now, session_ms)
-        topics = self._topics(kept, peer)
+        kept.hear(asked, client_id, client.host, now, session_ms)
+        topics = self._topics(kept, client)
         assignor = ASSIGNORS[asked.server_assignor] if asked.server_assignor is not None else None
         if assignor is None:
             assignor = before.assignor if before is not None else next(iter(ASSIGNORS.values()))
@@ -111,18 +111,18 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         if joins or before is None or (before.topics, before.assignor) != (topics, assignor):
             instance_id = asked.instance_id if before is None or joins else before.instance_id
             join = JoinGroup(name, member_id, tuple(topics.items()), assignor, session_ms, instance_id, kind="consumer")
-            membership = await submit(join, peer.principal)
+            membership = await submit(join, client.principal)
             if before is None or joins:
                 extra = {"group": name, "member_id": member_id, "generation": membership.generation}
                 _LOG.info("member joins the group", extra=extra)
         if before is not None and (owned is not None if membership is not None else would_change(group, before, owned)):
             try:
-                membership = await submit(Heartbeat(name, member_id, owned), peer.principal)
+                membership = await submit(Heartbeat(name, member_id, owned), client.principal)
             except UnknownMemberError:
                 if asked.member_epoch != JOINING:
                     raise
                 # Its session ended after it had joined again, while the storage did not answer: now it is new.
-                return await self._heartbeat(asked, owned, client_id, peer)
+                return await self._heartbeat(asked, owned, client_id, client)
         if membership is None:
             assert before is not None
             assert group.epochs is not None
@@ -153,7 +153,7 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
             fields["assignment"] = {"topic_partitions": by_topic(assignment)}
         return fields
 
-    def _topics(self, kept: KeptMember, peer: Peer) -> dict[str, int]:
+    def _topics(self, kept: KeptMember, client: Client) -> dict[str, int]:
         """The topics that a member reads, with their partitions: none of one that does not exist yet.
 
         A name that no topic can have is left out, as if it did not exist: Metadata refuses it, and clients report that.
@@ -162,10 +162,10 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         names = {name for name in kept.names if is_topic_name(name)}
         if kept.regex:
             matches = matching(kept.regex, tuple(sorted(topics)))
-            names |= {name for name in matches if self._services.may(peer, describe_topics((name,)))}
+            names |= {name for name in matches if self._services.may(client, describe_topics((name,)))}
         return {name: topics[name].partitions if name in topics else 0 for name in sorted(names)}
 
-    async def _leave_group(self, asked: MemberHeartbeat, peer: Peer) -> Fields:
+    async def _leave_group(self, asked: MemberHeartbeat, client: Client) -> Fields:
         name = asked.group_id
         live, group = self._live(name), self._group(name)
         member = member_before(group, live.group, asked, None)
@@ -173,11 +173,11 @@ class ConsumerCoordinator(Coordinator[KeptGroup]):
         submit = self._services.commits.submit
         if asked.member_epoch == LEAVING_FOR_NOW:
             if not is_released(member):
-                await submit(Heartbeat(name, member.member_id, ()), peer.principal)
+                await submit(Heartbeat(name, member.member_id, ()), client.principal)
             kept = live.group.members[member.member_id]
             kept.is_heard = kept.is_away = True
         else:
-            await submit(LeaveGroup(name, member.member_id), peer.principal)
+            await submit(LeaveGroup(name, member.member_id), client.principal)
             live.group.members.pop(member.member_id, None)
         extra = {"group": name, "member_id": member.member_id, "member_epoch": asked.member_epoch}
         _LOG.info("member leaves the group", extra=extra)
