@@ -13,11 +13,10 @@ from typing import Any
 from benchmarks.measure import Result
 from txnstore.chain.codec import Entry, check, encode
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.expiration import Expire, is_due
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.model import Command, Outcome, ProducerIdentity
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.storage.memory import MemoryStore

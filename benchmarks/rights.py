@@ -10,11 +10,13 @@ from functools import partial
 import txnstore
 from benchmarks.measure import Result, interleaved, median_ms
 from txnstore.core.authorization.model import CLUSTER, Acl
-from txnstore.core.authorization.rights import check_command
+from txnstore.core.authorization.rights import check_rights
 from txnstore.core.authorization.rules import Authorization
+from txnstore.core.commands import COMMANDS
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import Map, ProducerIdentity
+from txnstore.core.state import first_state
 from txnstore.store import Store
 
 CALLS, ROUNDS, COMMITS = 20_000, 7, 200
@@ -36,12 +38,14 @@ def run() -> Iterator[Result]:
     batch = NewBatch("t", 0, Segment("topics/t/0/x", "arrow", 1, "", 1), 1, 0, 0)
     command = Append(ProducerIdentity(0, 0, "id"), (batch,))
 
+    declared, state = COMMANDS[Append], first_state()
+
     def warm() -> None:
-        check_command(rules, OWNER, command, None)
+        check_rights(rules, OWNER, declared.right(command, state))
 
     def cold() -> None:
         rules._answers.clear()  # noqa: SLF001 - as for names that no command has had
-        check_command(rules, OWNER, command, None)
+        check_rights(rules, OWNER, declared.right(command, state))
 
     for name, call, target in (("known before", warm, 5), ("new names", cold, 20)):
         yield Result(f"rights: µs per command, 10,000 rules, {name}", _us(call), target, at_most=True, detail="")

@@ -13,7 +13,7 @@ from txnstore.catalog.iceberg.location import location_of
 from txnstore.catalog.settings import TABLE_FORMAT, TopicConfig, check_setting
 from txnstore.chain import keys
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
+from txnstore.core.model import Command
 from txnstore.core.view import View
 from txnstore.errors import (
     InvalidConfigError,

@@ -32,9 +32,8 @@ from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.authorization.rights import Right, check_rights
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
-from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Command, TopicPartition
 from txnstore.core.routes import sole_chain_of, with_expired
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.state import State

@@ -13,14 +13,13 @@ from tests.helpers.connections import connection_of
 from tests.helpers.core import check_entry
 from tests.helpers.keys import FixedRuntime
 from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.commands import Added, Append
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.state import State, begin_entry, first_state

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
@@ -27,7 +26,16 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
 from txnstore.core.log.visibility import visible
 from txnstore.core.maintenance import ReplaceSegments
-from txnstore.core.model import NO_FEATURES, NO_PRODUCER, Features, Isolation, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import (
+    NO_FEATURES,
+    NO_PRODUCER,
+    Command,
+    Features,
+    Isolation,
+    Outcome,
+    ProducerIdentity,
+    TopicPartition,
+)
 from txnstore.core.routes import with_expired
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer

@@ -14,6 +14,8 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core import decide as deciding
 from txnstore.core.authorization import changes, rights
 from txnstore.core.authorization.rules import Authorization
+from txnstore.core.transactions import init
+from txnstore.core.transactions import rules as transactions
 from txnstore.scan import Scan
 
 #: Producers and maintenance of several principals under rules that change all the time.
@@ -40,15 +42,15 @@ _FAULTS: tuple[tuple[str, Any, str, str, int], ...] = (
      'if $acl.permission == "DENIED":', 1),
     ("super users are checked by rules", Authorization.explain, "if $principal in self.super_users:",
      'if $principal in self.super_users and resource_type == "CLUSTER":', 1),
-    ("an append to a topic needs no right", rights._of_append, "if $topics:", "if False:", 1),
-    ("an init of a transactional id needs no right", rights._of_init,
-     '$rights = [Right("WRITE", "TRANSACTIONAL_ID", ($command.transactional_id,))]', "$rights = []", 1),
-    ("maintenance needs no right", rights._of_maintenance, "return [CLUSTER_ACTION]", "return []", 1),
+    ("an append to a topic needs no right", transactions.appends, "if $topics:", "if False:", 1),
+    ("an init of a transactional id needs no right", init.inits_producer,
+     '$rights = [write_id($command.transactional_id)]', "$rights = []", 1),
+    ("maintenance needs no right", rights.maintains, "return [CLUSTER_ACTION]", "return []", 1),
     ("a scan may read any topic", Scan.__init__, "$connection.check_rights(read_topics([$topic]))", "pass", 1),
     ("an administrator locks himself out by a rule", changes.change_acls, "_check_not_locked_out($draft)", "pass", 1),
-    ("an abort needs the rights of what is aborted", rights._of_end,
-     "return _of_append(Append($command.producer, $command.batches, $command.offsets))",
-     'return [*_of_producer($command.producer), Right("WRITE", "TOPIC", ("source",))]', 1),
+    ("an abort needs the rights of what is aborted", transactions.ends,
+     "return appends(Append($command.producer, $command.batches, $command.offsets), $state)",
+     'return [*writes_id($command.producer), Right("WRITE", "TOPIC", ("source",))]', 1),
     ("a deleted rule stays", changes._acl_deleted, "$state.authorization.acls.discard($event.acl)",
      "$state.authorization.acls", 1),
     ("an entry does not say who asked", Drafts.decide, "$principals if $checked else None", "None", 3),
@@ -62,7 +64,7 @@ AUTHORIZATION = (
     Mutant(
         "a repetition of what is committed is refused",
         deciding._repetition,
-        "if not isinstance($command, Append | EndTxn | PrepareTxn):",
+        "if not COMMANDS[type($command)].repeats:",
         "if True:",
         mishaps=(Mishap.OUTAGE, Mishap.LOST),
         settings={**_UNDER_RULES, "actors": _WRITERS, "operations": 12, "rate": 0.1, "interrupts": 0.2},

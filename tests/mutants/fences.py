@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.coordinator import copies
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has_added as has_all
-from txnstore.core import fences, routes
+from txnstore.core import fences
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.groups import offsets as group_offsets
 from txnstore.core.log import appending as log_appending
@@ -117,9 +117,9 @@ FENCES = (
     ),
     Mutant(
         "the topics of offsets are not copied to the chain of their group",
-        routes._partitions_of,
-        "yield from ($item.tp for $item in $command.offsets.offsets)",
-        "return",
+        group_offsets.partitions_of_offsets,
+        "return ($item.tp for $item in $command.offsets.offsets)",
+        "return iter(())",
         test=_FENCES + "test_off_18_offsets_of_topic_unknown_to_chain_of_group",
     ),
 )

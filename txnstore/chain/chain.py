@@ -48,8 +48,8 @@ from txnstore.core.authorization.changes import is_in_use
 from txnstore.core.authorization.model import ANONYMOUS, CLUSTER
 from txnstore.core.authorization.rights import CLUSTER_ACTION, check_rights
 from txnstore.core.authorization.rules import Authorization
-from txnstore.core.commands import Command
 from txnstore.core.groups.events import OffsetsCommitted
+from txnstore.core.model import Command
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State, first_state
 from txnstore.errors import AuthorizationError, CorruptionError, InvalidConfigError, StorageError, UnknownOutcomeError

@@ -25,13 +25,12 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from txnstore.chain.keys import CHAINS, entry_sequence, store_of
 from txnstore.core.authorization.changes import AUTHORIZATION
-from txnstore.core.commands import Command
 from txnstore.core.events import EVENT_TYPES, Event
 from txnstore.core.groups.model import GROUPS
 from txnstore.core.log.events import BatchesAppended, MarkerWritten
 from txnstore.core.log.model import Segment
 from txnstore.core.maintenance import SegmentsReplaced
-from txnstore.core.model import NO_FEATURES, Features
+from txnstore.core.model import NO_FEATURES, Command, Features
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import NO_TIMEOUT_MS

@@ -14,10 +14,9 @@ from txnstore.chain.keys import Keys
 from txnstore.chain.payload import Payload, encode_entry, entry_hash
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.authorization.rules import Authorization
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
-from txnstore.core.model import NO_FEATURES
+from txnstore.core.model import NO_FEATURES, Command
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import InvalidConfigError, StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.runtime import Runtime

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from txnstore.chain.codec import Entry, PayloadInfo, check_places, content_hash, decode, encode, segments_of
-from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.log.commands import Append
 from txnstore.core.log.events import BatchesAppended
 from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Command
 from txnstore.core.transactions.commands import EndTxn
 
 _BREAK = b"\n"

@@ -26,15 +26,21 @@ from txnstore.coordinator.copies import copy_everywhere, delete_topic, submit_co
 from txnstore.core.authorization.changes import is_in_use
 from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
+from txnstore.core.commands import chain_of
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
 from txnstore.core.groups.offsets import identified_in
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS, find_batch
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.maintenance import DropObjects, ForgetObjects
-from txnstore.core.model import ProducerIdentity, TopicPartition
-from txnstore.core.routes import Part, chains_of, chains_of_command, joined, keys_by_chain, parts_of
-from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
+from txnstore.core.model import Command, ProducerIdentity, TopicPartition
+from txnstore.core.routes import Part, chains_of, joined, keys_by_chain, parts_of
+from txnstore.core.routing import (
+    CATALOG,
+    chain_of_group,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
 from txnstore.core.state import State
 from txnstore.core.transactions.commands import (
     AbortTxn,
@@ -105,11 +111,10 @@ class Coordinator:
             case ChangeAuthorization() | ChangeAcls():
                 return self._change_authorization(command)
             case CommitOffsets():
-                return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
+                return self._submit_part(chain_of(command, len(self._chains)), command)
             case ResetOffsets():
-                return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
-        (number,) = chains_of_command(command, len(self._chains))
-        return self._submit(number, command)
+                return self._submit_part(chain_of(command, len(self._chains)), command)
+        return self._submit(chain_of(command, len(self._chains)), command)
 
     def _submit(self, number: int, command: Command) -> Any:
         return submit_copying_topics(self._chains, number, command)
@@ -141,10 +146,11 @@ class Coordinator:
 
     def _init(self, command: InitProducer) -> ProducerIdentity:
         """Grant an identity, after the previous transaction is completed in all chains (INIT-03, INIT-05)."""
-        candidates = chains_of_command(command, len(self._chains))
-        number = candidates[self._runtime.rng.randrange(len(candidates))] if len(candidates) > 1 else candidates[0]
         if command.transactional_id is not None:
+            number = chain_of_transactional_id(command.transactional_id, len(self._chains))
             self.completions.wait_for(command.transactional_id)
+        else:  # Any chain may grant a producer id.
+            number = self._runtime.rng.randrange(len(self._chains)) if len(self._chains) > 1 else CATALOG
         for _ in range(ATTEMPTS):
             answer = self._chains[number].submit(command)
             if isinstance(answer, DecidedTransaction):
@@ -185,8 +191,8 @@ class Coordinator:
 
     def _fence_in_all_chains(self, command: FenceProducer) -> None:
         """Submit a fence to all its chains; the entry that granted the new epoch is already stored."""
-        numbers = chains_of_command(command, len(self._chains))
-        self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
+        numbers = chains_of(command, len(self._chains)) - {chain_of_producer(command.producer.producer_id)}
+        self._all({number: partial(self._submit, number, command) for number in sorted(numbers)}, happened=True)
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
         self._identify_topics(command)  # Unknown topics are refused before anything is written.
@@ -406,7 +412,7 @@ class Coordinator:
         return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {coordinator_chain}))
 
     def _abort(self, command: AbortTxn) -> None:
-        (number,) = chains_of_command(command, len(self._chains))
+        number = chain_of_transactional_id(command.transactional_id, len(self._chains))
         answer = self._chains[number].submit(command)
         if answer is not None:
             self.completions.finish_first(answer)

@@ -9,9 +9,9 @@ from typing import Any
 
 from txnstore.chain.chains import Chains
 from txnstore.core.catalog.model import CatalogTopic, CloseTopic, CopyTopic, DeleteTopic
-from txnstore.core.commands import Command
-from txnstore.core.model import items_of
-from txnstore.core.routes import leaders_of, topics_of
+from txnstore.core.commands import topics_of
+from txnstore.core.model import Command, items_of
+from txnstore.core.routes import leaders_of
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.core.view import View

@@ -1,62 +1,35 @@
-"""The union of all commands; each subject defines its own."""
+"""All commands. The rules must not import this module, which imports them: so who has it has all of them."""
 
 from __future__ import annotations
 
-from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
-from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.expiration import Expire
-from txnstore.core.groups.commands import (
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    ResetOffsets,
-    StoreGeneration,
-)
-from txnstore.core.log.commands import Append, DeleteRecords
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
-from txnstore.core.transactions.commands import (
-    AbortTxn,
-    CompleteTxn,
-    EndTxn,
-    FenceProducer,
-    InitProducer,
-    PrepareTxn,
-    WriteMarkers,
-)
+from collections.abc import Mapping
 
-Command = (
-    CreateTopic
-    | AlterTopic
-    | DeleteTopic
-    | InitProducer
-    | Append
-    | DeleteRecords
-    | EndTxn
-    | PrepareTxn
-    | FenceProducer
-    | AbortTxn
-    | WriteMarkers
-    | CompleteTxn
-    | CopyTopic
-    | CloseTopic
-    | CommitOffsets
-    | JoinGroup
-    | Heartbeat
-    | LeaveGroup
-    | ResetOffsets
-    | DeleteGroup
-    | StoreGeneration
-    | DeleteOffsets
-    | ReplaceSegments
-    | ReplaceRuns
-    | DropObjects
-    | ForgetObjects
-    | ForgetEntries
-    | Expire
-    | ChangeAuthorization
-    | ChangeAcls
-    | FollowAuthorization
-)
+from txnstore.core import expiration, maintenance
+from txnstore.core.authorization import changes
+from txnstore.core.catalog import rules as catalog
+from txnstore.core.declaration import DECLARED, Declaration
+from txnstore.core.groups import classic, membership, offsets
+from txnstore.core.log import retention
+from txnstore.core.model import Command
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.transactions import init
+from txnstore.core.transactions import rules as transactions
+
+_MODULES = (catalog, init, transactions, retention, membership, classic, offsets, maintenance, expiration, changes)
+#: The declaration of each class of commands.
+COMMANDS: Mapping[type[Command], Declaration] = DECLARED
+
+
+def chain_of(command: Command, chains: int) -> int:
+    """The chain that decides a command which no other one takes part in."""
+    route = COMMANDS[type(command)].route
+    if route is None:
+        msg = f"{type(command).__name__} is no command of one chain"
+        raise TypeError(msg)
+    return route(command, chains)
+
+
+def topics_of(command: Command, chain: int, chains: int) -> set[str]:
+    """The topics that a chain must know to decide a command: those of which it leads a partition in the command."""
+    named = COMMANDS[type(command)].partitions(command)
+    return {tp.topic for tp in named if chain_of_partition(tp, chains) == chain}

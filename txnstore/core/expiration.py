@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
+from txnstore.core.authorization.rights import maintains
+from txnstore.core.declaration import command
 from txnstore.core.groups.events import GroupDeleted
 from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import expired_offsets, is_dead
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Map, TopicPartition, items_of, sorted_items
+from txnstore.core.model import Command, Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State, begin_entry
 from txnstore.core.transactions.machine import may_enter
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
@@ -28,7 +30,7 @@ from txnstore.errors import InvalidConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(Command):
     """Remove state that was not used for longer than its limit. Answered with :class:`Expired`.
 
     Attributes:
@@ -119,6 +121,7 @@ Expiration = ProducersExpired | FencesExpired | TransactionalIdExpired | Offsets
 MAX_EVENTS = 2_000
 
 
+@command(Expire, route=None, right=maintains)
 def expire(draft: Draft, command: Expire) -> Expired:
     """Remove what has expired; without events if nothing has."""
     _check(command)

@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from txnstore.core.authorization.rights import maintains
 from txnstore.core.catalog.versions import is_outdated
+from txnstore.core.declaration import command
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
 from txnstore.core.log.released import with_removed
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
-from txnstore.core.model import NO_PRODUCER, EntrySpan, TopicPartition, sorted_items
+from txnstore.core.model import NO_PRODUCER, Command, EntrySpan, TopicPartition, sorted_items
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import CompactionConflictError, CorruptionError
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceSegments:
+class ReplaceSegments(Command):
     """Replace batches by merged or cleaned ones. Answered with the revision of the partition from now on.
 
     Attributes:
@@ -53,14 +56,14 @@ class ReplaceSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceRuns:
+class ReplaceRuns(Command):
     """Replace several runs of batches of one partition, all planned at the same revision, with one entry."""
 
     runs: tuple[ReplaceSegments, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DropObjects:
+class DropObjects(Command):
     """Announce the deletion of objects with segments. Answered with the keys that may be deleted: no batch names them.
 
     The chain orders this command and the appends: an earlier append keeps its segment, a later one is refused
@@ -71,14 +74,14 @@ class DropObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetObjects:
+class ForgetObjects(Command):
     """Remove objects from the state, :data:`FORGET_AFTER_MS` after their removal. Answered with None."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetEntries:
+class ForgetEntries(Command):
     """Remove spans of released entries from the state of a chain. Answered with None."""
 
     chain: int
@@ -122,6 +125,12 @@ class ObjectsForgotten:
     entries: list[EntrySpan] = field(default_factory=list)
 
 
+def to_leader(command: ReplaceSegments, chains: int) -> int:
+    """The chain that leads the partition."""
+    return chain_of_partition(command.tp, chains)
+
+
+@command(ReplaceSegments, route=to_leader, right=maintains, partitions=lambda command: (command.tp,))
 def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     """Replace batches below the transactional high-watermark (the LSO).
 
@@ -160,6 +169,7 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     return draft.state.partitions[command.tp].revision
 
 
+@command(ReplaceRuns, route=None, right=maintains)
 def replace_runs(draft: Draft, command: ReplaceRuns) -> int:
     """Replace all runs of a :class:`ReplaceRuns`.
 
@@ -283,6 +293,7 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
         raise CompactionConflictError(msg)
 
 
+@command(DropObjects, route=None, right=maintains)
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the objects of which no batch names a segment; returns their keys."""
     dropped, named = draft.state.dropped, set[str]()
@@ -296,6 +307,7 @@ def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     return keys
 
 
+@command(ForgetObjects, route=None, right=maintains)
 def forget_objects(draft: Draft, command: ForgetObjects) -> None:
     """Remove objects from the state."""
     state = draft.state
@@ -304,6 +316,7 @@ def forget_objects(draft: Draft, command: ForgetObjects) -> None:
         draft.emit(ObjectsForgotten(keys=keys))
 
 
+@command(ForgetEntries, route=lambda command, _: command.chain, right=maintains)
 def forget_entries(draft: Draft, command: ForgetEntries) -> None:
     """Remove spans of entries from the state; one that has grown stays."""
     spans = [span for span in command.spans if span in draft.state.released_entries]

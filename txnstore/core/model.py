@@ -1,4 +1,4 @@
-"""Values that several subjects of the core use: partitions, isolation levels, outcomes, producers, fences."""
+"""Values that several subjects of the core use: commands, partitions, isolation levels, outcomes, producers, fences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 from rpds import HashTrieMap
 
 C = TypeVar("C")
+
+
+class Command:
+    """What a chain decides; ``txnstore.core.commands`` has all classes of commands."""
+
+    __slots__ = ()
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -1,19 +1,12 @@
-"""Routing of commands: their chains, their topics, and their parts for each chain.
-
-Every class of command has a route here, so one function routes all of them. A chain that does not know a topic of a
-command gets a copy of the topic first.
-"""
+"""Routing of commands: their chains, and their parts for each chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from txnstore.core.authorization.model import ChangeAcls, ChangeAuthorization, FollowAuthorization
-from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
-from txnstore.core.expiration import Expire
+from txnstore.core.authorization.rights import HasGroup
+from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -26,28 +19,11 @@ from txnstore.core.groups.commands import (
     StoreGeneration,
     TxnOffsets,
 )
-from txnstore.core.log.commands import Append, Appended, DeleteRecords
+from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
-from txnstore.core.model import TopicPartition
-from txnstore.core.routing import (
-    CATALOG,
-    chain_of_group,
-    chain_of_partition,
-    chain_of_producer,
-    chain_of_transactional_id,
-)
-from txnstore.core.transactions.commands import (
-    AbortTxn,
-    CompleteTxn,
-    DecidedTransaction,
-    EndTxn,
-    FenceProducer,
-    InitProducer,
-    KeptTransaction,
-    PrepareTxn,
-    WriteMarkers,
-)
+from txnstore.core.model import Command, TopicPartition
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
+from txnstore.core.transactions.commands import DecidedTransaction, EndTxn, FenceProducer, KeptTransaction
 from txnstore.core.transactions.model import Transaction
 
 
@@ -105,11 +81,6 @@ def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> 
     return tuple(by_place[place] for place in sorted(by_place))
 
 
-def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
-    """The chains that decide a command, in order: several if each gets a part of it, or all of it."""
-    return tuple(sorted(_ROUTES[type(command)](command, chains)))
-
-
 def sole_chain_of(command: Command, chains: int) -> int | None:
     """The chain that decides a command alone, with no step of the coordinator before or after it; None: not known.
 
@@ -123,92 +94,14 @@ def sole_chain_of(command: Command, chains: int) -> int | None:
     return leaders.pop() if len(leaders) == 1 else None
 
 
-def topics_of(command: Command, chain: int, chains: int) -> set[str]:
-    """The topics that a chain must know to decide a command: those of which it leads a partition in the command."""
-    return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}
-
-
 def leaders_of(topic: CatalogTopic, chains: int) -> set[int]:
     """The chains that lead a partition of a topic."""
     return {chain_of_partition(TopicPartition(topic.name, number), chains) for number in range(topic.partitions)}
 
 
-def _partitions_of(command: Command) -> Iterator[TopicPartition]:
-    """The partitions that a command names."""
-    match command:
-        case Append() | EndTxn():
-            yield from (batch.tp for batch in command.batches)
-            yield from command.partitions if isinstance(command, Append) else ()
-            yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
-        case CommitOffsets() | ResetOffsets():
-            yield from (item.tp for item in command.offsets.offsets)
-        case WriteMarkers():
-            yield from command.decided.partitions
-        case FenceProducer():
-            yield from command.partitions
-        case ReplaceSegments():
-            yield command.tp
-        case ReplaceRuns():
-            yield from (run.tp for run in command.runs)
-        case DeleteRecords():
-            yield from (deletion.tp for deletion in command.deletions)
-        case _:
-            return
-
-
-def _of_append(command: Append | EndTxn, chains: int) -> set[int]:
-    """The chains of its parts, and the coordinator's chain, which adds their partitions and groups first."""
-    producer, parts = command.producer, set(parts_of(command, chains))
-    if producer.transactional_id is None or (isinstance(command, Append) and command.added is not None):
-        return parts
-    return parts | {chain_of_producer(producer.producer_id)}
-
-
-_Route = Callable[[Any, int], Collection[int]]
-
-_ROUTES: dict[type, _Route] = {
-    CreateTopic: lambda _, __: (CATALOG,),
-    AlterTopic: lambda _, __: (CATALOG,),
-    DeleteTopic: lambda _, __: (CATALOG,),
-    # Any chain may grant a producer id without a transactional id.
-    InitProducer: lambda command, chains: (
-        range(chains)
-        if command.transactional_id is None
-        else (chain_of_transactional_id(command.transactional_id, chains),)
-    ),
-    Append: _of_append,
-    EndTxn: _of_append,
-    PrepareTxn: lambda command, _: (chain_of_producer(command.producer.producer_id),),
-    AbortTxn: lambda command, chains: (chain_of_transactional_id(command.transactional_id, chains),),
-    FenceProducer: lambda command, chains: (
-        chains_of(command, chains) - {chain_of_producer(command.producer.producer_id)}
-    ),
-    WriteMarkers: lambda command, chains: (
-        chains_of(command.decided, chains) - {chain_of_producer(command.decided.producer_id)}
-    ),
-    CompleteTxn: lambda command, _: (chain_of_producer(command.decided.producer_id),),
-    # All other chains: one may lead partitions that the calling process does not know.
-    CopyTopic: lambda _, chains: set(range(chains)) - {CATALOG},
-    CloseTopic: lambda _, chains: set(range(chains)) - {CATALOG},
-    CommitOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
-    ResetOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
-    JoinGroup: lambda command, chains: (chain_of_group(command.group, chains),),
-    Heartbeat: lambda command, chains: (chain_of_group(command.group, chains),),
-    LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
-    DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
-    StoreGeneration: lambda command, chains: (chain_of_group(command.group, chains),),
-    DeleteOffsets: lambda command, chains: (chain_of_group(command.group, chains),),
-    ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
-    ReplaceRuns: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
-    DeleteRecords: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
-    DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
-    ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
-    ForgetEntries: lambda command, _: (command.chain,),
-    Expire: lambda _, chains: range(chains),
-    ChangeAuthorization: lambda _, __: (CATALOG,),
-    ChangeAcls: lambda _, __: (CATALOG,),
-    FollowAuthorization: lambda _, chains: set(range(chains)) - {CATALOG},
-}
+def to_group(command: HasGroup, chains: int) -> int:
+    """The chain of the group."""
+    return chain_of_group(command.group, chains)
 
 
 def chains_of(taking_part: DecidedTransaction | Transaction | KeptTransaction | FenceProducer, chains: int) -> set[int]:

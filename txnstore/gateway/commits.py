@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from txnstore.connection import Connection
-from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
+from txnstore.core.model import Command
 from txnstore.core.routing import chain_of_partition
 
 _LOG = logging.getLogger(__name__)

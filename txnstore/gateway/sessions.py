@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txnstore.core.commands import Command
-from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.model import Command, Outcome, ProducerIdentity
 from txnstore.core.transactions.commands import Ended, EndTxn
 from txnstore.core.transactions.sessions import identity_in, identity_to_end
 from txnstore.core.view import View

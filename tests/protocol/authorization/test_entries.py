@@ -13,7 +13,7 @@ from txnstore.chain.group_commit import Drafts, QueuedCommand
 from txnstore.core.authorization.model import Acl, ChangeAcls, ChangeAuthorization
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.core.commands import Command
+from txnstore.core.model import Command
 from txnstore.core.state import State
 from txnstore.errors import TopicAuthorizationError
 

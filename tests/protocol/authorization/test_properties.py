@@ -23,10 +23,9 @@ from txnstore.core.authorization.model import (
     ChangeAuthorization,
     FollowAuthorization,
 )
-from txnstore.core.authorization.rights import rights_of
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
+from txnstore.core.commands import COMMANDS
 from txnstore.core.decide import Decision, decide
 from txnstore.core.events import EVENT_TYPES
 from txnstore.core.evolve import evolve
@@ -47,7 +46,7 @@ from txnstore.core.groups.model import ClassicMember
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
-from txnstore.core.model import NO_PRODUCER, EntrySpan, Map, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Command, EntrySpan, Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
 from txnstore.errors import AuthorizationError, TxnStoreError
@@ -59,10 +58,9 @@ _STEPS = 60
 
 def uncovered(command: Command, state: State, events: tuple[Any, ...], names: dict[int, str]) -> list[tuple[Any, Need]]:
     """The events with a right that the command did not check."""
-    topic = state.topics.get(command.topic.name) if isinstance(command, AlterTopic) else None
     checked = [
         {(right.operation, right.resource_type, name), *([right.or_else] if right.or_else is not None else [])}
-        for right in rights_of(command, topic)
+        for right in COMMANDS[type(command)].right(command, state)
         for name in right.names
     ]
     lacking = []
@@ -81,8 +79,11 @@ def holding(rights: list[Named]) -> Authorization:
 
 
 def needed_by(command: Command, state: State) -> list[Named]:
-    topic = state.topics.get(command.topic.name) if isinstance(command, AlterTopic) else None
-    return [(right.operation, right.resource_type, name) for right in rights_of(command, topic) for name in right.names]
+    return [
+        (right.operation, right.resource_type, name)
+        for right in COMMANDS[type(command)].right(command, state)
+        for name in right.names
+    ]
 
 
 class History:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +18,11 @@ from txnstore.core.authorization.model import (
     Operation,
     ResourceType,
 )
-from txnstore.core.authorization.rights import _RIGHTS
+from txnstore.core.authorization.rights import no_right
 from txnstore.core.authorization.rules import Authorization
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
-from txnstore.core.decide import RULES, decide
+from txnstore.core.commands import COMMANDS
+from txnstore.core.decide import decide
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
     CommitOffsets,
@@ -37,7 +39,7 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
-from txnstore.core.model import Map, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Map, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry
 from txnstore.core.transactions.commands import AbortTxn, EndTxn, InitProducer, PrepareTxn
 from txnstore.errors import AuthorizationError
@@ -118,6 +120,9 @@ _ERRORS = {
 }
 
 
+ROOT = Path(__file__).parents[3]
+
+
 def holding(*rights: Named) -> Authorization:
     acls = [Acl(ALICE, "ALLOW", *right) for right in rights]
     return Authorization("declared", acls=Map(dict.fromkeys(acls)))
@@ -153,7 +158,7 @@ def test_auth_01_auth_02_each_right_is_needed_and_all_are_enough(
 
 
 def test_the_table_has_each_command() -> None:
-    free = {kind for kind, right in _RIGHTS.items() if right.__name__ == "_none"}
+    free = {kind for kind, declared in COMMANDS.items() if declared.right is no_right}
     assert {kind.__name__ for kind in free} == {
         "CompleteTxn",
         "CopyTopic",
@@ -161,8 +166,10 @@ def test_the_table_has_each_command() -> None:
         "FollowAuthorization",
         "WriteMarkers",
     }
-    assert {type(command) for command, _ in TABLE} | free == set(RULES)
-    assert _RIGHTS.keys() | {AlterTopic} == RULES.keys()
+    assert {type(command) for command, _ in TABLE} | free == set(COMMANDS)
+    page = (ROOT / "docs" / "internals" / "design" / "authorization.md").read_text(encoding="utf-8")
+    rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", rows)) == {kind.__name__ for kind in COMMANDS}
 
 
 def test_an_abort_after_the_timeout_needs_no_right() -> None:

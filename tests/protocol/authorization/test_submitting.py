@@ -9,11 +9,10 @@ import pytest
 import txnstore
 from tests.helpers.sessions import inlined
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
-from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import (

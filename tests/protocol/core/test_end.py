@@ -8,9 +8,8 @@ import pytest
 
 from tests.helpers.core import RC, T0, T1, Client, World, offsets
 from txnstore.core.catalog.model import DeleteTopic
-from txnstore.core.commands import Command
 from txnstore.core.log.events import MarkerWritten
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.model import MAX_EPOCH, TxnState

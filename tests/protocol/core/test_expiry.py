@@ -9,12 +9,11 @@ import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, Client, World, offsets
 from tests.helpers.expiry import DAY, NEVER, PRODUCERS, later
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.expiration import MAX_EVENTS, Expire, Expired, is_due
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.commands import Added, Append
-from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.model import Command, Outcome, ProducerIdentity
 from txnstore.core.state import begin_entry
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import (

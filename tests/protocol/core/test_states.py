@@ -10,10 +10,9 @@ import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, World, with_txn
 from txnstore.core.catalog.model import AlterTopic
-from txnstore.core.commands import Command
 from txnstore.core.invariants.steps import decisions_never_change
 from txnstore.core.log.commands import Append
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.events import PartitionsAdded
 from txnstore.core.transactions.machine import VALID_PREVIOUS_STATES, check_transition
 from txnstore.core.transactions.model import TxnState

@@ -15,14 +15,13 @@ from tests.helpers import checkpoints, keys
 from tests.helpers.shell import runtime
 from txnstore.chain.chain import Chain
 from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.invariants.check import check
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import Batch, NewBatch, Segment, next_sequence
 from txnstore.core.maintenance import ReplaceSegments
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.errors import TxnStoreError

@@ -14,13 +14,12 @@ from tests.helpers import keys
 from tests.helpers.shell import Gate, GatedStore, a_chain, entries, in_threads, names_in_bucket, runtime, topic
 from txnstore.chain.chain import Chain
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.invariants.check import check
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.model import Command, Outcome, ProducerIdentity
 from txnstore.core.transactions.commands import DecidedTransaction, InitProducer
 from txnstore.errors import (
     InvalidConfigError,

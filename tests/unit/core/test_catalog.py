@@ -10,8 +10,8 @@ import pytest
 
 from tests.helpers.shell import topic
 from txnstore.core.catalog.model import CopyTopic, CreateTopic, DeleteTopic, alike
-from txnstore.core.commands import Command
 from txnstore.core.decide import decide
+from txnstore.core.model import Command
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import InvalidTopicError
 

@@ -8,13 +8,12 @@ import pytest
 
 from tests.helpers.shell import topic
 from txnstore.core.catalog.model import CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.decide import Decision, decide
 from txnstore.core.evolve import evolve
 from txnstore.core.log import appending
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.state import State, begin_entry, first_state, replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 

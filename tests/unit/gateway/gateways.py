@@ -12,9 +12,9 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from tests.helpers.core import World
 from txnstore.core.authorization.rights import Right
-from txnstore.core.commands import Command
 from txnstore.core.groups.commands import StoreGeneration
 from txnstore.core.groups.model import Group
+from txnstore.core.model import Command
 from txnstore.errors import TopicAuthorizationError
 from txnstore.gateway.apis import Api
 from txnstore.gateway.groups.classic.coordinator import ClassicCoordinator

@@ -15,9 +15,8 @@ from tests.helpers.connections import connection_of
 from tests.helpers.sessions import inlined
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CatalogTopic, CreateTopic
-from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.gateway.commits import Commits

@@ -11,9 +11,8 @@ import pytest
 
 from tests.helpers.core import T0, World, offsets
 from tests.helpers.sessions import SessionClient, session
-from txnstore.core.commands import Command
 from txnstore.core.log.commands import Append
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError
 from txnstore.gateway.errors import EndedMeanwhileError

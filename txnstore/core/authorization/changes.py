@@ -18,7 +18,9 @@ from txnstore.core.authorization.model import (
     ChangedAcls,
     FollowAuthorization,
 )
+from txnstore.core.authorization.rights import alters_cluster, no_right
 from txnstore.core.authorization.rules import Authorization
+from txnstore.core.declaration import command
 from txnstore.core.model import Features
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, Fold, Observed, State, check_observed, replace
@@ -31,6 +33,7 @@ AUTHORIZATION = Features(write=("authorization",))
 MAX_NAME = 1_024
 
 
+@command(ChangeAuthorization, route=None, right=alters_cluster)
 def change_authorization(draft: Draft, command: ChangeAuthorization) -> Authorization:
     """Set how commands are checked; the caller must be able to change it again."""
     before = draft.state.authorization
@@ -55,6 +58,7 @@ def change_authorization(draft: Draft, command: ChangeAuthorization) -> Authoriz
     return draft.state.authorization
 
 
+@command(ChangeAcls, route=None, right=alters_cluster)
 def change_acls(draft: Draft, command: ChangeAcls) -> ChangedAcls:
     """Delete rules and create others; the caller must be able to change them again."""
     for acl in command.created:
@@ -69,6 +73,7 @@ def change_acls(draft: Draft, command: ChangeAcls) -> ChangedAcls:
     return ChangedAcls(created, deleted)
 
 
+@command(FollowAuthorization, route=None, right=no_right)
 def follow_authorization(draft: Draft, command: FollowAuthorization) -> None:
     """Make this entry follow from the rules, so that a process that commits after it knows them."""
     if draft.state.seen.get(CATALOG, 0) >= command.sequence and is_in_use(draft.state):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from txnstore.core.model import Command
+
 Permission = Literal["ALLOW", "DENY"]
 Operation = Literal[
     "ALL",
@@ -97,7 +99,7 @@ class Acl:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeAuthorization:
+class ChangeAuthorization(Command):
     """Set how commands are checked; None: unchanged.
 
     Answered with the :class:`~txnstore.core.authorization.rules.Authorization`.
@@ -110,7 +112,7 @@ class ChangeAuthorization:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeAcls:
+class ChangeAcls(Command):
     """Delete rules and create others, all or none. Answered with :class:`ChangedAcls`.
 
     A rule that exists is not created again, and one that does not exist is not deleted. Refused if the caller could not
@@ -130,7 +132,7 @@ class ChangedAcls:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowAuthorization:
+class FollowAuthorization(Command):
     """In another chain than 0: from this entry on, writers know the rules of entry ``sequence`` of chain 0.
 
     Answered with None.

@@ -1,54 +1,17 @@
-"""The rights that each command needs: one table, which ``decide`` asks, and early each client.
+"""The rights that commands and clients need.
 
-A command that needs several rights is refused as a whole if one is missing. What a command leads to by itself needs no
-right of its own: markers, completions, fences, copies of topics, the abort of a transaction past its timeout. Any
-process may do it, and no process can decide otherwise.
+A command that needs several rights is refused as a whole if one is missing. Its rights stand beside its rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from txnstore.core.authorization.model import (
-    ANONYMOUS,
-    CLUSTER,
-    WORDS,
-    ChangeAcls,
-    ChangeAuthorization,
-    FollowAuthorization,
-    Operation,
-    ResourceType,
-)
+from txnstore.core.authorization.model import ANONYMOUS, CLUSTER, WORDS, Operation, ResourceType
 from txnstore.core.authorization.rules import Authorization
-from txnstore.core.catalog.model import AlterTopic, CatalogTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
-from txnstore.core.commands import Command
-from txnstore.core.expiration import Expire
-from txnstore.core.groups.commands import (
-    CommitOffsets,
-    DeleteGroup,
-    DeleteOffsets,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    ResetOffsets,
-    StoreGeneration,
-    TxnOffsets,
-)
-from txnstore.core.log.commands import Append, DeleteRecords
-from txnstore.core.maintenance import DropObjects, ForgetEntries, ForgetObjects, ReplaceRuns, ReplaceSegments
-from txnstore.core.model import ProducerIdentity
-from txnstore.core.transactions.commands import (
-    AbortTxn,
-    CompleteTxn,
-    EndTxn,
-    FenceProducer,
-    InitProducer,
-    PrepareTxn,
-    WriteMarkers,
-)
+from txnstore.core.model import Command, ProducerIdentity
 from txnstore.errors import (
     AuthorizationError,
     ClusterAuthorizationError,
@@ -85,30 +48,14 @@ _ERRORS: Mapping[ResourceType, type[AuthorizationError]] = {
 CLUSTER_ACTION = Right("CLUSTER_ACTION", "CLUSTER", (CLUSTER,))
 #: The right to change the rules.
 ALTER_CLUSTER = Right("ALTER", "CLUSTER", (CLUSTER,))
-_OR_CLUSTER_ACTION: tuple[Operation, ResourceType, str | None] = "CLUSTER_ACTION", "CLUSTER", CLUSTER
-
-
-def check_command(authorization: Authorization, principal: str, command: Command, topic: CatalogTopic | None) -> None:
-    """Check that a principal has all rights that a command needs.
-
-    Args:
-        authorization: The authorization of the store.
-        principal: Who asks for the command.
-        command: The command.
-        topic: The topic that an :class:`AlterTopic` changes, as it is; None: there is none.
-
-    Raises:
-        AuthorizationError: It lacks one; names all resources of the first kind of right that is missing.
-    """
-    if authorization.mode != "off":
-        check_rights(authorization, principal, rights_of(command, topic))
+OR_CLUSTER_ACTION: tuple[Operation, ResourceType, str | None] = "CLUSTER_ACTION", "CLUSTER", CLUSTER
 
 
 def check_rights(authorization: Authorization, principal: str, rights: Iterable[Right]) -> None:
     """Check rights.
 
     Raises:
-        AuthorizationError: As for :func:`check_command`.
+        AuthorizationError: The principal lacks one; names all resources of the first kind of right that is missing.
     """
     if authorization.mode == "off":
         return
@@ -137,122 +84,46 @@ def refusal(principal: str, right: Right) -> AuthorizationError:
     return _ERRORS[right.resource_type](msg, principal, right.operation, names)
 
 
-def rights_of(command: Command, topic: CatalogTopic | None = None) -> list[Right]:
-    """The rights that a command needs, in the order in which Kafka's broker checks them."""
-    if isinstance(command, AlterTopic):
-        return _of_alter_topic(command, topic)
-    return _RIGHTS[type(command)](command)
+# Rights of commands ---------------------------------------------------------------------------------------------------
 
 
-# The rows of the table ------------------------------------------------------------------------------------------------
+class HasGroup(Protocol):
+    """A command of a group."""
+
+    @property
+    def group(self) -> str: ...
 
 
-def _of_init(command: InitProducer) -> list[Right]:
-    """A producer without an id may also have the right to write some topic (KIP-679)."""
-    if command.transactional_id is None:
-        return [Right("IDEMPOTENT_WRITE", "CLUSTER", (CLUSTER,), or_else=("WRITE", "TOPIC", None))]
-    rights = [Right("WRITE", "TRANSACTIONAL_ID", (command.transactional_id,))]
-    if command.two_phase:
-        rights.append(Right("TWO_PHASE_COMMIT", "TRANSACTIONAL_ID", (command.transactional_id,)))
-    return rights
+def no_right(_: Command, __: object) -> list[Right]:
+    """What other commands lead to: any process may do it, and it decides nothing."""
+    return []
 
 
-def _of_append(command: Append) -> list[Right]:
-    rights = _of_producer(command.producer)
-    if command.groups or command.offsets:
-        rights.append(_right("READ", "GROUP", *{*command.groups, *(offsets.group for offsets in command.offsets)}))
-    topics = {batch.topic for batch in command.batches}
-    if command.partitions:
-        topics.update(tp.topic for tp in command.partitions)
-    if topics:
-        rights.append(_right("WRITE", "TOPIC", *topics))
-    return rights + _of_offset_topics(command.offsets) if command.offsets else rights
-
-
-def _of_end(command: EndTxn) -> list[Right]:
-    """The partitions and groups that are in the transaction already were checked when they were added."""
-    return _of_append(Append(command.producer, command.batches, command.offsets))
-
-
-def _of_prepare(command: PrepareTxn) -> list[Right]:
-    """In other chains than the coordinator's, which has prepared the transaction, it follows from that."""
-    return _of_producer(command.producer) if command.after is None else []
-
-
-def _of_abort(command: AbortTxn) -> list[Right]:
-    """Any process that finds that the timeout has passed may abort (TMO-01); else its owner, or an operator."""
-    if command.expired_only:
-        return []
-    return [Right("WRITE", "TRANSACTIONAL_ID", (command.transactional_id,), or_else=_OR_CLUSTER_ACTION)]
-
-
-def _of_offsets(command: CommitOffsets | ResetOffsets) -> list[Right]:
-    return [Right("READ", "GROUP", (command.offsets.group,)), *_of_offset_topics((command.offsets,))]
-
-
-def _of_member(command: JoinGroup | Heartbeat | LeaveGroup) -> list[Right]:
-    return [Right("READ", "GROUP", (command.group,))]
-
-
-def _of_leave(command: LeaveGroup) -> list[Right]:
-    """A command without a member is of a gateway, which asks for itself when sessions have timed out."""
-    names_member = bool(command.member_id) or command.instance_id is not None
-    return _of_member(command) if names_member else [_of_gateway(command.group)]
-
-
-def _of_gateway(group: str) -> Right:
-    return Right("READ", "GROUP", (group,), or_else=_OR_CLUSTER_ACTION)
-
-
-def _of_delete_group(command: DeleteGroup) -> list[Right]:
-    return [Right("DELETE", "GROUP", (command.group,))]
-
-
-def _of_store_generation(command: StoreGeneration) -> list[Right]:
-    """A gateway asks for a member, or for itself, when the session of the last member has timed out."""
-    return [_of_gateway(command.group)]
-
-
-def _of_delete_offsets(command: DeleteOffsets) -> list[Right]:
-    topics = tuple(dict.fromkeys(tp.topic for tp in command.partitions))
-    return [Right("DELETE", "GROUP", (command.group,)), *([Right("READ", "TOPIC", topics)] if topics else [])]
-
-
-def _of_create_topic(command: CreateTopic) -> list[Right]:
-    return [Right("CREATE", "TOPIC", (command.topic.name,), or_else=("CREATE", "CLUSTER", CLUSTER))]
-
-
-def _of_alter_topic(command: AlterTopic, before: CatalogTopic | None) -> list[Right]:
-    """Settings need another right than partitions and columns, as with Kafka's AlterConfigs and CreatePartitions."""
-    after = command.topic
-    rights = []
-    if before is None or replace(before, config=after.config, version=after.version, revision=after.revision) != after:
-        rights.append(Right("ALTER", "TOPIC", (after.name,)))
-    if before is None or before.config != after.config:
-        rights.append(Right("ALTER_CONFIGS", "TOPIC", (after.name,)))
-    return rights
-
-
-def _of_delete_topic(command: DeleteTopic | CloseTopic) -> list[Right]:
-    """Other chains close a topic before chain 0 deletes it, so both need the right: nothing is half done."""
-    return [Right("DELETE", "TOPIC", (command.name,))]
-
-
-def _of_delete_records(command: DeleteRecords) -> list[Right]:
-    return [delete_records_of(item.tp.topic for item in command.deletions)]
-
-
-def _of_maintenance(_: Command) -> list[Right]:
+def maintains(_: Command, __: object) -> list[Right]:
+    """To maintain the store."""
     return [CLUSTER_ACTION]
 
 
-def _of_authorization(_: Command) -> list[Right]:
+def alters_cluster(_: Command, __: object) -> list[Right]:
+    """To change the rules."""
     return [ALTER_CLUSTER]
 
 
-def _none(_: Command) -> list[Right]:
-    """What other commands lead to: any process may do it, and it decides nothing."""
-    return []
+def reads_group(command: HasGroup, _: object) -> list[Right]:
+    """To be a member of the group."""
+    return [read_group(command.group)]
+
+
+def reads_group_or_maintains(command: HasGroup, _: object) -> list[Right]:
+    """To be a member of the group; a gateway asks for itself when the session of a member has timed out."""
+    return [Right("READ", "GROUP", (command.group,), or_else=OR_CLUSTER_ACTION)]
+
+
+def writes_id(producer: ProducerIdentity) -> list[Right]:
+    """To write as the producer."""
+    if producer.transactional_id is None:
+        return []
+    return [right_to("WRITE", "TRANSACTIONAL_ID", producer.transactional_id)]
 
 
 # Rights that clients check before they ask ----------------------------------------------------------------------------
@@ -275,7 +146,7 @@ def read_topics(topics: Iterable[str]) -> Right:
 
 def delete_records_of(topics: Iterable[str]) -> Right:
     """The right to delete records of these topics."""
-    return Right("DELETE", "TOPIC", tuple(dict.fromkeys(topics)), or_else=_OR_CLUSTER_ACTION)
+    return Right("DELETE", "TOPIC", tuple(dict.fromkeys(topics)), or_else=OR_CLUSTER_ACTION)
 
 
 def read_group(group: str) -> Right:
@@ -283,52 +154,7 @@ def read_group(group: str) -> Right:
     return Right("READ", "GROUP", (group,))
 
 
-def _of_producer(producer: ProducerIdentity) -> list[Right]:
-    if producer.transactional_id is None:
-        return []
-    return [_right("WRITE", "TRANSACTIONAL_ID", producer.transactional_id)]
-
-
-def _of_offset_topics(offsets: Iterable[TxnOffsets]) -> list[Right]:
-    topics = {offset.topic for item in offsets for offset in item.offsets}
-    return [_right("READ", "TOPIC", *topics)] if topics else []
-
-
 @lru_cache(maxsize=2**12)
-def _right(operation: Operation, resource_type: ResourceType, *names: str) -> Right:
+def right_to(operation: Operation, resource_type: ResourceType, *names: str) -> Right:
     """The same right for equal arguments: a producer needs the same ones for each commit."""
     return Right(operation, resource_type, names)
-
-
-_RIGHTS: dict[type, Callable[[Any], list[Right]]] = {
-    InitProducer: _of_init,
-    Append: _of_append,
-    EndTxn: _of_end,
-    PrepareTxn: _of_prepare,
-    AbortTxn: _of_abort,
-    FenceProducer: _none,
-    WriteMarkers: _none,
-    CompleteTxn: _none,
-    CommitOffsets: _of_offsets,
-    ResetOffsets: _of_offsets,
-    JoinGroup: _of_member,
-    Heartbeat: _of_member,
-    LeaveGroup: _of_leave,
-    DeleteGroup: _of_delete_group,
-    StoreGeneration: _of_store_generation,
-    DeleteOffsets: _of_delete_offsets,
-    CreateTopic: _of_create_topic,
-    DeleteTopic: _of_delete_topic,
-    CloseTopic: _of_delete_topic,
-    CopyTopic: _none,
-    DeleteRecords: _of_delete_records,
-    ReplaceSegments: _of_maintenance,
-    ReplaceRuns: _of_maintenance,
-    DropObjects: _of_maintenance,
-    ForgetObjects: _of_maintenance,
-    ForgetEntries: _of_maintenance,
-    Expire: _of_maintenance,
-    ChangeAuthorization: _of_authorization,
-    ChangeAcls: _of_authorization,
-    FollowAuthorization: _none,
-}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from txnstore.core.model import Map
+from txnstore.core.model import Command, Map
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ def alike(names: Iterable[str]) -> Map[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopic:
+class CreateTopic(Command):
     """Create a topic. Answered with the :class:`CatalogTopic`."""
 
     topic: CatalogTopic
 
 
 @dataclass(frozen=True, slots=True)
-class AlterTopic:
+class AlterTopic(Command):
     """Replace the schema, settings and partition count of a topic. Answered with the :class:`CatalogTopic`.
 
     Refused if the topic does not have the version ``expected_version``.
@@ -74,7 +74,7 @@ class AlterTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopic:
+class DeleteTopic(Command):
     """Delete a topic. Answered with None.
 
     Attributes:
@@ -89,7 +89,7 @@ class DeleteTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTopic:
+class CopyTopic(Command):
     """Copy a topic from the catalog's chain, unless this chain has a newer revision. Answered with None.
 
     Attributes:
@@ -104,7 +104,7 @@ class CopyTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseTopic:
+class CloseTopic(Command):
     """Refuse records and copies of a topic that is about to be deleted. Answered with None.
 
     It has no effect on a copy that is newer than ``revision``: the catalog refuses the deletion in that case.

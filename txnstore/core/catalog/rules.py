@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from txnstore.core.authorization.model import CLUSTER
+from txnstore.core.authorization.rights import Right, no_right
 from txnstore.core.catalog.model import (
     AlterTopic,
     CatalogTopic,
@@ -17,6 +19,7 @@ from txnstore.core.catalog.model import (
     TopicDeleted,
     folded,
 )
+from txnstore.core.declaration import command
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
 from txnstore.core.log.released import with_removed
@@ -32,6 +35,28 @@ from txnstore.errors import (
 )
 
 
+def creates_topic(command: CreateTopic, _: State) -> list[Right]:
+    """To create the topic, or any."""
+    return [Right("CREATE", "TOPIC", (command.topic.name,), or_else=("CREATE", "CLUSTER", CLUSTER))]
+
+
+def alters_topic(command: AlterTopic, state: State) -> list[Right]:
+    """Settings need another right than partitions and columns, as with Kafka's AlterConfigs and CreatePartitions."""
+    before, after = state.topics.get(command.topic.name), command.topic
+    rights = []
+    if before is None or replace(before, config=after.config, version=after.version, revision=after.revision) != after:
+        rights.append(Right("ALTER", "TOPIC", (after.name,)))
+    if before is None or before.config != after.config:
+        rights.append(Right("ALTER_CONFIGS", "TOPIC", (after.name,)))
+    return rights
+
+
+def deletes_topic(command: DeleteTopic | CloseTopic, _: State) -> list[Right]:
+    """Other chains close a topic before chain 0 deletes it, so both need the right: nothing is half done."""
+    return [Right("DELETE", "TOPIC", (command.name,))]
+
+
+@command(CreateTopic, route=None, right=creates_topic)
 def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
     """Create a topic; its name must be free, and differ from the others in more than ``.``, ``_`` and case."""
     topic = command.topic
@@ -56,6 +81,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> CatalogTopic:
     return topic
 
 
+@command(AlterTopic, route=None, right=alters_topic)
 def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
     """Change a topic of the expected version; partitions can only be added. Without a change nothing happens."""
     topic, current = command.topic, _topic(draft.state, command.topic.name)
@@ -75,6 +101,7 @@ def alter_topic(draft: Draft, command: AlterTopic) -> CatalogTopic:
     return topic
 
 
+@command(DeleteTopic, route=None, right=deletes_topic)
 def delete_topic(draft: Draft, command: DeleteTopic) -> None:
     """Delete a topic, after the other chains that lead its partitions have closed it."""
     topic = _topic(draft.state, command.name)
@@ -85,6 +112,7 @@ def delete_topic(draft: Draft, command: DeleteTopic) -> None:
     draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id, revision=draft.state.sequence))
 
 
+@command(CopyTopic, route=None, right=no_right)
 def copy_topic(draft: Draft, command: CopyTopic) -> None:
     """Update the copy of a topic in the order of the catalog's entries: an older revision changes nothing."""
     copy = draft.state.topics.get(command.name)
@@ -100,6 +128,7 @@ def copy_topic(draft: Draft, command: CopyTopic) -> None:
         draft.emit(TopicCreated(topic=command.topic) if copy is None else TopicAltered(topic=command.topic))
 
 
+@command(CloseTopic, route=None, right=deletes_topic)
 def close_topic(draft: Draft, command: CloseTopic) -> None:
     """Close a topic in this chain: it takes no records from this entry on, so the catalog can delete it."""
     copy, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)

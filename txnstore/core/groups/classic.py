@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from txnstore.core.authorization.rights import reads_group_or_maintains
+from txnstore.core.declaration import command
 from txnstore.core.groups.commands import StoreGeneration
 from txnstore.core.groups.events import GenerationStored
 from txnstore.core.groups.membership import expire
 from txnstore.core.groups.model import GROUPS, ClassicGeneration, Group
+from txnstore.core.routes import to_group
 from txnstore.core.state import Draft
 from txnstore.errors import IllegalGenerationError, InconsistentGroupProtocolError, InvalidConfigError
 from txnstore.validation import check_id
@@ -24,6 +27,7 @@ MAX_GENERATION = 2**31 - 1
 MAX_GENERATION_BYTES = 4 * 2**20
 
 
+@command(StoreGeneration, route=to_group, right=reads_group_or_maintains)
 def store_generation(draft: Draft, command: StoreGeneration) -> None:
     """Store a generation, unless it is the stored one.
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import ClassicMember
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Command, TopicPartition
 
 #: Members whose leases the caller has measured to be over: each id with the time in ms of the newest renewal that the
 #: caller knew. A command removes those that have not renewed their leases since (``docs/internals/design/fences.md``).
@@ -39,14 +39,14 @@ class TxnOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(Command):
     """Commit offsets of a group outside a transaction. Answered with None."""
 
     offsets: TxnOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroup:
+class JoinGroup(Command):
     """Join a group, or change the topics of a member. Answered with a :class:`Membership`.
 
     Attributes:
@@ -71,7 +71,7 @@ class JoinGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Command):
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
     A member of the kind ``consumer`` has no lease: for it the command writes only changes.
@@ -95,7 +95,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroup:
+class LeaveGroup(Command):
     """Leave a group; without effect if there is no such member. Answered with None.
 
     With ``instance_id`` the static member of this name leaves; if ``member_id`` is given as well, it must be its id.
@@ -109,14 +109,14 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetOffsets:
+class ResetOffsets(Command):
     """Set offsets of a group that has no live member. Answered with None."""
 
     offsets: TxnOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroup:
+class DeleteGroup(Command):
     """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
     group: str
@@ -124,7 +124,7 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreGeneration:
+class StoreGeneration(Command):
     """Store a generation of a classic group; the gateway that coordinates the group asks. Answered with None.
 
     Attributes:
@@ -151,7 +151,7 @@ class StoreGeneration:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteOffsets:
+class DeleteOffsets(Command):
     """Delete committed and pending offsets of a group (KIP-496).
 
     Answered with the partitions whose offsets stay, because a live member reads their topic: a tuple, sorted.

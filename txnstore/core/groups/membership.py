@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from txnstore.core.authorization.rights import Right, reads_group, reads_group_or_maintains
+from txnstore.core.declaration import command
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
 from txnstore.core.groups.commands import (
     ExpiredMembers,
@@ -32,7 +34,8 @@ from txnstore.core.groups.events import (
 )
 from txnstore.core.groups.model import GROUPS, ClassicMember, Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition, sorted_items
-from txnstore.core.state import Draft
+from txnstore.core.routes import to_group
+from txnstore.core.state import Draft, State
 from txnstore.errors import (
     FencedInstanceError,
     IllegalGenerationError,
@@ -46,6 +49,7 @@ from txnstore.validation import check_id, check_topic_name
 MAX_SESSION_TIMEOUT_MS = 1_800_000
 
 
+@command(JoinGroup, route=to_group, right=reads_group)
 def join(draft: Draft, command: JoinGroup) -> Membership:
     """Join a group, replace a static member of the same name, or change the topics of a member.
 
@@ -88,6 +92,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
     return _membership(draft, command.group, command.member_id)
 
 
+@command(Heartbeat, route=to_group, right=reads_group)
 def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
     """Renew a lease; partitions that the member no longer reads, and no longer has as targets, go to new owners.
 
@@ -115,6 +120,13 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
     return _membership(draft, command.group, member.member_id)
 
 
+def leaves_group(command: LeaveGroup, state: State) -> list[Right]:
+    """A command without a member is of a gateway, which asks for itself when sessions have timed out."""
+    names_member = bool(command.member_id) or command.instance_id is not None
+    return (reads_group if names_member else reads_group_or_maintains)(command, state)
+
+
+@command(LeaveGroup, route=to_group, right=leaves_group)
 def leave(draft: Draft, command: LeaveGroup) -> None:
     """Remove a member, if there is one, and the members whose leases are over."""
     group = _group(draft, command.group)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from txnstore.core.authorization.rights import HasGroup, Right, read_group, right_to
 from txnstore.core.catalog.model import CatalogTopic
+from txnstore.core.declaration import command
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -20,7 +22,8 @@ from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommit
 from txnstore.core.groups.membership import check_offset_commit, expire_if_none_live, live_members
 from txnstore.core.groups.model import GROUPS, Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
-from txnstore.core.routing import CATALOG
+from txnstore.core.routes import to_group
+from txnstore.core.routing import CATALOG, chain_of_group
 from txnstore.core.state import Draft, State, leads_partition, observe
 from txnstore.errors import (
     GroupNotEmptyError,
@@ -87,6 +90,28 @@ def identified_by(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffse
     return replace(item, topic_id=topic_ids.get(item.topic))
 
 
+def to_group_of_offsets(command: CommitOffsets | ResetOffsets, chains: int) -> int:
+    """The chain of the group."""
+    return chain_of_group(command.offsets.group, chains)
+
+
+def partitions_of_offsets(command: CommitOffsets | ResetOffsets) -> Iterator[TopicPartition]:
+    """Those of the offsets."""
+    return (item.tp for item in command.offsets.offsets)
+
+
+def commits_offsets(command: CommitOffsets | ResetOffsets, _: State) -> list[Right]:
+    """To be a member of the group, and to read the topics."""
+    return [read_group(command.offsets.group), *reads_topics_of((command.offsets,))]
+
+
+def reads_topics_of(offsets: Iterable[TxnOffsets]) -> list[Right]:
+    """To read the topics of offsets."""
+    topics = {offset.topic for item in offsets for offset in item.offsets}
+    return [right_to("READ", "TOPIC", *topics)] if topics else []
+
+
+@command(CommitOffsets, route=to_group_of_offsets, right=commits_offsets, partitions=partitions_of_offsets)
 def commit_plain_offsets(draft: Draft, command: CommitOffsets) -> None:
     """Commit offsets outside a transaction."""
     commit_offsets(draft, command.offsets)
@@ -103,6 +128,7 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
     _emit_offsets(draft, offsets, producer or ProducerIdentity())
 
 
+@command(ResetOffsets, route=to_group_of_offsets, right=commits_offsets, partitions=partitions_of_offsets)
 def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
     """Set offsets as an administrator; refused while the group has live members, which would not see the change."""
     _require_no_live_member(draft, command.offsets.group, command.offsets.expired, "its offsets cannot be reset")
@@ -110,6 +136,12 @@ def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
         _emit_offsets(draft, command.offsets, ProducerIdentity())
 
 
+def deletes_group(command: HasGroup, _: State) -> list[Right]:
+    """To delete the group."""
+    return [Right("DELETE", "GROUP", (command.group,))]
+
+
+@command(DeleteGroup, route=to_group, right=deletes_group)
 def delete_group(draft: Draft, command: DeleteGroup) -> None:
     """Delete a group with its committed and pending offsets; the end of a transaction restores none (OFF-17)."""
     if not exists(draft.state.groups.get(command.group)):
@@ -119,6 +151,13 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
     draft.emit(GroupDeleted(group=command.group))
 
 
+def deletes_offsets(command: DeleteOffsets, state: State) -> list[Right]:
+    """To delete the group, and to read the topics."""
+    topics = tuple(dict.fromkeys(tp.topic for tp in command.partitions))
+    return [*deletes_group(command, state), *([Right("READ", "TOPIC", topics)] if topics else [])]
+
+
+@command(DeleteOffsets, route=to_group, right=deletes_offsets)
 def delete_offsets(draft: Draft, command: DeleteOffsets) -> tuple[TopicPartition, ...]:
     """Delete committed and pending offsets, but for topics that a live member reads; their partitions are returned.
 

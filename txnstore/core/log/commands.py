@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition, value
+from txnstore.core.model import NO_PRODUCER, Command, ProducerIdentity, TopicPartition, value
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(Command):
     """Append batches in order, all or none. Answered with a tuple of :class:`Appended`, one per batch.
 
     Attributes:
@@ -56,7 +56,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecords:
+class DeleteRecords(Command):
     """Move the log starts of partitions of one chain, all or none (Kafka: ``DeleteRecords``).
 
     Answered with the log start of each partition, a dict.

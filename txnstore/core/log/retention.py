@@ -8,19 +8,21 @@ stays, and readers begin at the log start. Producer states and transactions stay
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from txnstore.core.authorization.rights import Right, delete_records_of
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.catalog.versions import is_outdated
+from txnstore.core.declaration import command
 from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.released import with_removed
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import chain_of_producer
+from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.core.state import Draft, Fold, State, replace
 from txnstore.errors import (
     OffsetOutOfRangeError,
@@ -34,6 +36,23 @@ from txnstore.errors import (
 HIGH_WATERMARK = -1
 
 
+def to_leader(command: DeleteRecords, chains: int) -> int:
+    """The chain that leads all its partitions."""
+    (number,) = {chain_of_partition(tp, chains) for tp in partitions_of_deletions(command)}
+    return number
+
+
+def partitions_of_deletions(command: DeleteRecords) -> Iterator[TopicPartition]:
+    """Those with records to delete."""
+    return (deletion.tp for deletion in command.deletions)
+
+
+def deletes_records(command: DeleteRecords, _: State) -> list[Right]:
+    """To delete records of the topics, or to maintain the store."""
+    return [delete_records_of(item.tp.topic for item in command.deletions)]
+
+
+@command(DeleteRecords, route=to_leader, right=deletes_records, partitions=partitions_of_deletions)
 def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition, int]:
     """Move the log starts; one that is below the present log start changes nothing (RET-06)."""
     starts: dict[TopicPartition, int] = {}

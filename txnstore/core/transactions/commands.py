@@ -8,7 +8,7 @@ from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import MAX_TIMEOUT_MS, NO_TIMEOUT_MS
 
 #: The default of Kafka's ``transaction.timeout.ms``.
@@ -16,7 +16,7 @@ TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducer:
+class InitProducer(Command):
     """Grant a producer id and epoch; fence earlier instances and abort their open transaction.
 
     Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`DecidedTransaction`, if a decided
@@ -50,7 +50,7 @@ class InitProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class EndTxn:
+class EndTxn(Command):
     """Append the last batches and offsets, then commit or abort. Answered with :class:`Ended`.
 
     Attributes:
@@ -73,7 +73,7 @@ class EndTxn:
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareTxn:
+class PrepareTxn(Command):
     """Prepare a transaction, which an external coordinator decides: it has no timeout (KIP-939). Answered with None.
 
     In another chain of the transaction: refuse further batches and offsets of it. ``after`` is then the coordinator's
@@ -85,7 +85,7 @@ class PrepareTxn:
 
 
 @dataclass(frozen=True, slots=True)
-class FenceProducer:
+class FenceProducer(Command):
     """Fence the older epochs of a producer of another chain. Answered with None.
 
     ``after``: the coordinator's chain and its entry that granted the epoch.
@@ -98,7 +98,7 @@ class FenceProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortTxn:
+class AbortTxn(Command):
     """Abort an open transaction of another process and fence its producer.
 
     Answered with :class:`DecidedTransaction` if the transaction must be completed in other chains, else with None.
@@ -116,7 +116,7 @@ class AbortTxn:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMarkers:
+class WriteMarkers(Command):
     """Write the markers of a decided transaction in another chain than its coordinator's. Answered with None.
 
     Any process may repeat it at any time: an existing marker is not written again (END-08).
@@ -134,7 +134,7 @@ class WriteMarkers:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteTxn:
+class CompleteTxn(Command):
     """Complete a decided transaction whose markers are all written. Answered with None, also if it is completed.
 
     ``after``: for each other chain of the transaction, an entry that follows its markers.

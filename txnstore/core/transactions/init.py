@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from txnstore.core.authorization.model import CLUSTER
+from txnstore.core.authorization.rights import Right, write_id
+from txnstore.core.declaration import command
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
-from txnstore.core.state import Draft
+from txnstore.core.state import Draft, State
 from txnstore.core.transactions.commands import DecidedTransaction, InitProducer, KeptTransaction
 from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.core.transactions.lookups import decided_of, fenced, is_previous_identity, next_id_and_epoch
@@ -14,6 +17,17 @@ from txnstore.core.transactions.sessions import client_identity
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 
+def inits_producer(command: InitProducer, _: State) -> list[Right]:
+    """A producer without an id may also have the right to write some topic (KIP-679)."""
+    if command.transactional_id is None:
+        return [Right("IDEMPOTENT_WRITE", "CLUSTER", (CLUSTER,), or_else=("WRITE", "TOPIC", None))]
+    rights = [write_id(command.transactional_id)]
+    if command.two_phase:
+        rights.append(Right("TWO_PHASE_COMMIT", "TRANSACTIONAL_ID", (command.transactional_id,)))
+    return rights
+
+
+@command(InitProducer, route=None, right=inits_producer)
 def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | DecidedTransaction | KeptTransaction:
     """Grant an identity; with a transactional id fence earlier instances and end their transaction (INIT-01…11).
 

@@ -9,11 +9,13 @@ completion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from txnstore.core.authorization.rights import OR_CLUSTER_ACTION, Right, no_right, right_to, writes_id
+from txnstore.core.declaration import command
 from txnstore.core.fences import check_fence, fenced_epoch, is_left_open, lacks_markers
 from txnstore.core.groups.events import GroupMarkerWritten
-from txnstore.core.groups.offsets import commit_offsets
+from txnstore.core.groups.offsets import commit_offsets, reads_topics_of
 from txnstore.core.log.appending import (
     NO_BATCHES,
     LastBatches,
@@ -80,6 +82,7 @@ from txnstore.core.transactions.sessions import SESSIONS
 from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 
 
+@command(CompleteTxn, route=None, right=no_right)
 def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
     """Complete a decided transaction; without effect if it is completed."""
     before = len(draft.events)
@@ -88,6 +91,12 @@ def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
         observe(draft, command.after)
 
 
+def prepares(command: PrepareTxn, _: State) -> list[Right]:
+    """To write as the id; in other chains than the coordinator's, which has prepared it, it follows from that."""
+    return writes_id(command.producer) if command.after is None else []
+
+
+@command(PrepareTxn, route=None, right=prepares, repeats=True)
 def prepare(draft: Draft, command: PrepareTxn) -> None:
     """Prepare a transaction for an external coordinator; may be repeated (TPC-03).
 
@@ -116,6 +125,27 @@ def prepare(draft: Draft, command: PrepareTxn) -> None:
         )
 
 
+def partitions_of_append(command: Append | EndTxn) -> Iterator[TopicPartition]:
+    """Those of its batches and offsets, and those that join the transaction without data."""
+    yield from (batch.tp for batch in command.batches)
+    yield from command.partitions if isinstance(command, Append) else ()
+    yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
+
+
+def appends(command: Append, _: State) -> list[Right]:
+    """To write as the id, to be a member of the groups, to write the topics, and to read those of the offsets."""
+    rights = writes_id(command.producer)
+    if command.groups or command.offsets:
+        rights.append(right_to("READ", "GROUP", *{*command.groups, *(offsets.group for offsets in command.offsets)}))
+    topics = {batch.topic for batch in command.batches}
+    if command.partitions:
+        topics.update(tp.topic for tp in command.partitions)
+    if topics:
+        rights.append(right_to("WRITE", "TOPIC", *topics))
+    return rights + reads_topics_of(command.offsets) if command.offsets else rights
+
+
+@command(Append, route=None, right=appends, partitions=partitions_of_append, repeats=True)
 def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
     """Append batches and pending offsets, all or none."""
     producer = command.producer
@@ -223,6 +253,12 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         commit_offsets(draft, offsets, identity)
 
 
+def ends(command: EndTxn, state: State) -> list[Right]:
+    """The partitions and groups that are in the transaction already were checked when they were added."""
+    return appends(Append(command.producer, command.batches, command.offsets), state)
+
+
+@command(EndTxn, route=None, right=ends, partitions=partitions_of_append, repeats=True)
 def end(draft: Draft, command: EndTxn) -> Ended:
     """Commit or abort: append the last batches, decide, and end the transaction in this chain.
 
@@ -307,6 +343,14 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     return Ended(next_identity(state, producer), appended, unfinished=decided_of(txn))
 
 
+def aborts(command: AbortTxn, _: State) -> list[Right]:
+    """Any process that finds that the timeout has passed may abort (TMO-01); else its owner, or an operator."""
+    if command.expired_only:
+        return []
+    return [Right("WRITE", "TRANSACTIONAL_ID", (command.transactional_id,), or_else=OR_CLUSTER_ACTION)]
+
+
+@command(AbortTxn, route=None, right=aborts)
 def abort(draft: Draft, command: AbortTxn) -> DecidedTransaction | None:
     """Abort an open transaction of another process (TMO-01, TMO-03); the same entry bumps the epoch and fences it.
 
@@ -398,6 +442,7 @@ def _prepare_foreign(draft: Draft, command: PrepareTxn) -> None:
     )
 
 
+@command(WriteMarkers, route=None, right=no_right, partitions=lambda command: command.decided.partitions)
 def write_markers(draft: Draft, command: WriteMarkers) -> None:
     """The rule of ``WriteMarkers``: end a transaction that another chain decided in this chain (END-05).
 
@@ -416,6 +461,7 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
         observe(draft, (command.after,))
 
 
+@command(FenceProducer, route=None, right=no_right, partitions=lambda command: command.partitions)
 def fence(draft: Draft, command: FenceProducer) -> None:
     """Fence the older epochs of a transaction that is kept under a new one (TPC-05)."""
     producer = command.producer

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from txnstore.core.authorization.rights import write_id
-from txnstore.core.commands import Command
 from txnstore.core.log.model import NewBatch, next_sequence
-from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.transactions.lookups import knows_version
 from txnstore.core.view import View
