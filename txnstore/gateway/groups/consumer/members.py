@@ -102,7 +102,7 @@ class KeptMember:
 
 @dataclass(slots=True)
 class KeptGroup:
-    """The members of a group that a gateway times; while ``is_removing``, those whose sessions have ended."""
+    """The members of a group that a gateway times; ``is_removing``: it removes those whose sessions have ended."""
 
     properties: Properties
     members: dict[str, KeptMember] = field(default_factory=dict)
