@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from txnstore.chain.chains import Chains
+from txnstore.chain.principals import asking
 from txnstore.coordinator.copies import submit_copying_topics, unknown_if_partial
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.routes import chains_of
@@ -134,14 +135,16 @@ class Completions:
     def wait_for(self, transactional_id: str | None) -> None:
         """Wait for the background work of this process on a transactional id, if there is any.
 
-        Work that has not started runs in the calling thread, so a full executor cannot block it.
+        Work that has not started runs in the calling thread, so a full executor cannot block it; its entries name the
+        principal of the process, as those of the executor do.
         """
         with self._lock.own:
             running, work = self._running.pop(transactional_id or "", (None, None))
         if running is None or work is None:
             return
         if running.cancel():
-            _quietly(transactional_id, work)
+            with asking(None):
+                _quietly(transactional_id, work)
         else:
             running.result()
 
