@@ -23,7 +23,7 @@ from txnstore.core.groups.offsets import expired_offsets, is_dead
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import Command, Map, TopicPartition, items_of, sorted_items
-from txnstore.core.state import Draft, Fold, State, begin_entry
+from txnstore.core.state import Draft, State, begin_entry, fold
 from txnstore.core.transactions.machine import may_enter
 from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.errors import InvalidConfigError
@@ -264,6 +264,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@fold(ProducersExpired)
 def _producers_expired(state: State, event: ProducersExpired) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
@@ -276,10 +277,12 @@ def _producers_expired(state: State, event: ProducersExpired) -> State:
     return replace(state, partitions=state.partitions.insert(tp, partition))
 
 
+@fold(FencesExpired)
 def _fences_expired(state: State, event: FencesExpired) -> State:
     return replace(state, fences=_without_keys(state.fences, event.producer_ids))
 
 
+@fold(TransactionalIdExpired)
 def _transactional_id_expired(state: State, event: TransactionalIdExpired) -> State:
     return replace(
         state,
@@ -288,6 +291,7 @@ def _transactional_id_expired(state: State, event: TransactionalIdExpired) -> St
     )
 
 
+@fold(OffsetsExpired)
 def _offsets_expired(state: State, event: OffsetsExpired) -> State:
     group = state.groups[event.group]
     group = replace(group, offsets=_without_keys(group.offsets, event.partitions))
@@ -298,11 +302,3 @@ def _without_keys(values: Map[K, V], removed: Iterable[K]) -> Map[K, V]:
     for key in removed:
         values = values.remove(key)
     return values
-
-
-EXPIRATION_FOLDS: dict[type, Fold] = {
-    ProducersExpired: _producers_expired,
-    FencesExpired: _fences_expired,
-    TransactionalIdExpired: _transactional_id_expired,
-    OffsetsExpired: _offsets_expired,
-}

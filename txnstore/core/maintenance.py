@@ -18,7 +18,7 @@ from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, Command, EntrySpan, TopicPartition, sorted_items
 from txnstore.core.routing import chain_of_partition
-from txnstore.core.state import Draft, Fold, State
+from txnstore.core.state import Draft, State, fold
 from txnstore.errors import CompactionConflictError, CorruptionError
 
 
@@ -324,6 +324,7 @@ def forget_entries(draft: Draft, command: ForgetEntries) -> None:
         draft.emit(ObjectsForgotten(keys=[], entries=spans))
 
 
+@fold(SegmentsReplaced)
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
@@ -363,6 +364,7 @@ def _has_batches(batches: BatchList[Batch], entry: AbortedTxn) -> bool:
     return any(batch.transactional and batch.producer_id == entry.producer_id for batch in inside)
 
 
+@fold(ObjectsDropped)
 def _objects_dropped(state: State, event: ObjectsDropped) -> State:
     dropped, released = state.dropped, state.released
     for key in event.keys:
@@ -370,6 +372,7 @@ def _objects_dropped(state: State, event: ObjectsDropped) -> State:
     return replace(state, dropped=dropped, released=released)
 
 
+@fold(ObjectsForgotten)
 def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
     dropped, released = state.dropped, state.released
     for key in event.keys:
@@ -380,10 +383,3 @@ def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
 
 #: The state keeps dropped objects for this long: longer than the greatest age of an upload, plus any clock difference.
 FORGET_AFTER_MS = 7 * 86_400_000
-
-
-MAINTENANCE_FOLDS: dict[type, Fold] = {
-    SegmentsReplaced: _segments_replaced,
-    ObjectsDropped: _objects_dropped,
-    ObjectsForgotten: _objects_forgotten,
-}

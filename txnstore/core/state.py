@@ -8,10 +8,10 @@ the size of the state.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from txnstore.core.authorization.model import ANONYMOUS
 from txnstore.core.authorization.rules import NO_AUTHORIZATION, Authorization
@@ -148,10 +148,11 @@ def begin_entry(state: State, now: int, requires: Features = NO_FEATURES) -> Sta
     return replace(state, sequence=state.sequence + 1, timestamp=max(now, state.timestamp))
 
 
+E = TypeVar("E")
 #: The state after an event of one class.
-Fold = Callable[[State, Any], State]
+Fold: TypeAlias = Callable[[State, E], State]
 #: The state after consecutive events of one class: that after the first one, the second one, and so on.
-RunFold = Callable[[State, Sequence[Any]], State]
+RunFold: TypeAlias = Callable[[State, Sequence[E]], State]
 
 
 class Folds(NamedTuple):
@@ -163,8 +164,8 @@ class Folds(NamedTuple):
             batch and one marker per partition.
     """
 
-    single: Mapping[type, Fold]
-    together: Mapping[type, RunFold]
+    single: dict[type, Fold[Any]]
+    together: dict[type, RunFold[Any]]
 
     def after(self, state: State, events: Sequence[Any]) -> State:
         """The state after the events, one after the other."""
@@ -176,6 +177,38 @@ class Folds(NamedTuple):
                 for event in run:
                     state = self.single[kind](state, event)
         return state
+
+
+#: The folds that are declared so far; ``txnstore.core.evolve`` has those of all events.
+DECLARED_FOLDS = Folds({}, {})
+
+
+def fold(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
+    """Declare the fold of a class of events; the function is returned as it is."""
+
+    def declare(function: Fold[E]) -> Fold[E]:
+        _check_new(kind)
+        DECLARED_FOLDS.single[kind] = function
+        return function
+
+    return declare
+
+
+def fold_together(kind: type[E]) -> Callable[[RunFold[E]], RunFold[E]]:
+    """Declare the fold of consecutive events of a class; the function is returned as it is."""
+
+    def declare(function: RunFold[E]) -> RunFold[E]:
+        _check_new(kind)
+        DECLARED_FOLDS.together[kind] = function
+        return function
+
+    return declare
+
+
+def _check_new(kind: type) -> None:
+    if kind in DECLARED_FOLDS.single or kind in DECLARED_FOLDS.together:
+        msg = f"{kind.__name__} has a fold already"
+        raise TypeError(msg)
 
 
 class Draft:
@@ -232,10 +265,12 @@ class UnknownEvent:
     name: str
 
 
+@fold(UnknownEvent)
 def _unknown(state: State, _: UnknownEvent) -> State:
     return state
 
 
+@fold(Observed)
 def _observed(state: State, event: Observed) -> State:
     check_observed(state, event.chain, event.sequence)
     return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
@@ -264,9 +299,6 @@ def check_observed(state: State, chain: int, sequence: int) -> None:
     if sequence < 1:
         msg = f"entry {sequence} of chain {chain} is named, but the first entry of a chain is 1"
         raise InvalidConfigError(msg)
-
-
-ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed, UnknownEvent: _unknown}
 
 
 def leads_partition(state: State, tp: TopicPartition) -> bool:

@@ -1,4 +1,4 @@
-"""The declarations of commands: each class once, with the chain that decides it."""
+"""The declarations of commands, with the chain that decides each, and of the folds of events: each class once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from txnstore.core.authorization.rights import no_right
-from txnstore.core.catalog.model import CatalogTopic, CreateTopic
+from txnstore.core.catalog.model import CatalogTopic, CreateTopic, TopicCreated
 from txnstore.core.commands import COMMANDS, chain_of, topics_of
 from txnstore.core.declaration import command
+from txnstore.core.events import EVENT_TYPES
+from txnstore.core.evolve import FOLDS
 from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -23,10 +25,12 @@ from txnstore.core.groups.commands import (
 )
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
+from txnstore.core.log.events import MarkerWritten
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import ForgetEntries, ReplaceSegments
 from txnstore.core.model import Command, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition
+from txnstore.core.state import fold
 from txnstore.core.transactions.commands import DecidedTransaction, EndTxn, FenceProducer, WriteMarkers
 
 TPS = tuple(TopicPartition("t", number) for number in range(3))
@@ -102,3 +106,11 @@ def test_topics_that_a_chain_must_know(asked: Command, topics: set[str]) -> None
         for topic in topics_of(asked, chain, 3):
             led = {chain_of_partition(TopicPartition(topic, number), 3) for number in range(3)}
             assert chain in led
+
+
+def test_each_class_of_events_has_one_fold() -> None:
+    assert {kind.__name__ for kind in (*FOLDS.single, *FOLDS.together)} == {*EVENT_TYPES, "UnknownEvent"}
+    assert not FOLDS.single.keys() & FOLDS.together.keys()
+    for declares in (fold(TopicCreated), fold(MarkerWritten)):
+        with pytest.raises(TypeError, match="has a fold already"):
+            declares(lambda state, _: state)

@@ -23,7 +23,7 @@ from txnstore.core.authorization.rules import Authorization
 from txnstore.core.declaration import command
 from txnstore.core.model import Features
 from txnstore.core.routing import CATALOG
-from txnstore.core.state import Draft, Fold, Observed, State, check_observed, replace
+from txnstore.core.state import Draft, Observed, State, check_observed, fold, replace
 from txnstore.errors import InvalidConfigError, InvalidTopicError
 from txnstore.validation import check_topic_name
 
@@ -172,6 +172,7 @@ def _check_name(what: str, name: object) -> None:
 # Folding --------------------------------------------------------------------------------------------------------------
 
 
+@fold(AuthorizationChanged)
 def _authorization_changed(state: State, event: AuthorizationChanged) -> State:
     changed = replace_values(
         state.authorization,
@@ -182,18 +183,13 @@ def _authorization_changed(state: State, event: AuthorizationChanged) -> State:
     return replace(state, authorization=changed)
 
 
+@fold(AclCreated)
 def _acl_created(state: State, event: AclCreated) -> State:
     acls = state.authorization.acls.insert(event.acl, None)
     return replace(state, authorization=replace_values(state.authorization, acls=acls))
 
 
+@fold(AclDeleted)
 def _acl_deleted(state: State, event: AclDeleted) -> State:
     acls = state.authorization.acls.discard(event.acl)
     return replace(state, authorization=replace_values(state.authorization, acls=acls))
-
-
-AUTHORIZATION_FOLDS: dict[type, Fold] = {
-    AuthorizationChanged: _authorization_changed,
-    AclCreated: _acl_created,
-    AclDeleted: _acl_deleted,
-}

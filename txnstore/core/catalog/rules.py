@@ -25,7 +25,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.log.released import with_removed
 from txnstore.core.model import Map, TopicPartition, items_of
 from txnstore.core.routing import CATALOG, chain_of_partition
-from txnstore.core.state import Draft, Fold, State, observe
+from txnstore.core.state import Draft, State, fold, observe
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTopicError,
@@ -157,10 +157,12 @@ def _topic(state: State, name: str) -> CatalogTopic:
     return topic
 
 
+@fold(TopicCreated)
 def _topic_created(state: State, event: TopicCreated) -> State:
     return _with_partitions(state, event.topic.name, 0, event.topic.partitions, event)
 
 
+@fold(TopicAltered)
 def _topic_altered(state: State, event: TopicAltered) -> State:
     before = state.topics[event.topic.name].partitions
     return _with_partitions(state, event.topic.name, before, event.topic.partitions, event)
@@ -198,11 +200,13 @@ def _without_name(alike: Map[str, tuple[str, ...]], name: str) -> Map[str, tuple
     return alike.insert(form, others) if others else alike.discard(form)
 
 
+@fold(TopicClosed)
 def _topic_closed(state: State, event: TopicClosed) -> State:
     """Close a topic; its records can be read, and its transactions ended, until the catalog has deleted it."""
     return replace(state, deleted=state.deleted.insert(event.name, event.revision))
 
 
+@fold(TopicDeleted)
 def _topic_deleted(state: State, event: TopicDeleted) -> State:
     """Delete a topic with its partitions, also from open transactions and from groups (OFF-18, END-07).
 
@@ -252,11 +256,3 @@ def _without_topic(
         if offset is not None and offset.topic_id in (None, topic_id):
             offsets = offsets.remove(tp)
     return offsets
-
-
-CATALOG_FOLDS: dict[type, Fold] = {
-    TopicCreated: _topic_created,
-    TopicAltered: _topic_altered,
-    TopicClosed: _topic_closed,
-    TopicDeleted: _topic_deleted,
-}

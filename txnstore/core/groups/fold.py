@@ -20,7 +20,7 @@ from txnstore.core.groups.events import (
 )
 from txnstore.core.groups.model import ClassicGeneration, CommittedOffset, Group, Member, OffsetAndMetadata
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, TopicPartition
-from txnstore.core.state import Fold, State, is_foreign, replace
+from txnstore.core.state import State, fold, is_foreign, replace
 
 
 def with_lease(group: Group, member_id: str, now: int) -> Group:
@@ -29,6 +29,7 @@ def with_lease(group: Group, member_id: str, now: int) -> Group:
     return group if member is None else _with_member(group, replace(member, seen_at=now))
 
 
+@fold(MemberJoined)
 def _member_joined(state: State, event: MemberJoined) -> State:
     group = state.groups.get(event.group, Group())
     before = group.members.get(event.replaces or event.member_id)
@@ -49,6 +50,7 @@ def _member_joined(state: State, event: MemberJoined) -> State:
     return _with_group(state, event.group, _with_member(group, member))
 
 
+@fold(MemberLeft)
 def _member_left(state: State, event: MemberLeft) -> State:
     group = _without_epoch(state.groups[event.group], event.member_id)
     members = group.members.remove(event.member_id)
@@ -56,6 +58,7 @@ def _member_left(state: State, event: MemberLeft) -> State:
     return _with_group(state, event.group, replace(group, members=members, emptied_at=emptied_at))
 
 
+@fold(MemberSeen)
 def _member_seen(state: State, event: MemberSeen) -> State:
     group = state.groups[event.group]
     member = replace(group.members[event.member_id], seen_at=state.timestamp)
@@ -64,6 +67,7 @@ def _member_seen(state: State, event: MemberSeen) -> State:
     return _with_group(state, event.group, _with_member(group, member))
 
 
+@fold(MemberReconciled)
 def _member_reconciled(state: State, event: MemberReconciled) -> State:
     group = state.groups[event.group]
     epochs: Map[str, int] = Map() if group.epochs is None else group.epochs
@@ -74,6 +78,7 @@ def _without_epoch(group: Group, member_id: str) -> Group:
     return group if group.epochs is None else replace(group, epochs=group.epochs.discard(member_id))
 
 
+@fold(GroupRebalanced)
 def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
     group = replace(state.groups[event.group], generation=event.generation)
     for item in event.members:
@@ -82,10 +87,12 @@ def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
     return _with_group(state, event.group, group)
 
 
+@fold(GroupDeleted)
 def _group_deleted(state: State, event: GroupDeleted) -> State:
     return replace(state, groups=state.groups.remove(event.group))
 
 
+@fold(GenerationStored)
 def _generation_stored(state: State, event: GenerationStored) -> State:
     group = state.groups.get(event.group, Group())
     classic = ClassicGeneration(
@@ -110,6 +117,7 @@ def _with_group(state: State, name: str, group: Group) -> State:
     return replace(state, groups=state.groups.insert(name, group))
 
 
+@fold(OffsetsCommitted)
 def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     group = state.groups.get(event.group, Group())
     commit_position = state.next_commit_position
@@ -130,6 +138,7 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     return replace(state, groups=state.groups.insert(event.group, group), next_commit_position=commit_position)
 
 
+@fold(OffsetsDeleted)
 def _offsets_deleted(state: State, event: OffsetsDeleted) -> State:
     group = state.groups[event.group]
     pending = group.pending
@@ -147,6 +156,7 @@ def _without(
     return offsets
 
 
+@fold(GroupMarkerWritten)
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
     """End the pending offsets of a transaction; fence a producer of another chain, also if it had none here."""
     if is_foreign(state, event.producer_id):
@@ -189,17 +199,3 @@ def _of_topics(
         if topic is None or offset.topic_id not in (None, topic.topic_id):
             offsets = offsets.remove(tp)
     return offsets
-
-
-GROUP_FOLDS: dict[type, Fold] = {
-    MemberJoined: _member_joined,
-    MemberLeft: _member_left,
-    MemberSeen: _member_seen,
-    MemberReconciled: _member_reconciled,
-    GroupRebalanced: _group_rebalanced,
-    GenerationStored: _generation_stored,
-    GroupDeleted: _group_deleted,
-    OffsetsCommitted: _offsets_committed,
-    OffsetsDeleted: _offsets_deleted,
-    GroupMarkerWritten: _group_marker_written,
-}

@@ -29,7 +29,7 @@ from txnstore.core.log.model import (
 )
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition, interned
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, Fold, RunFold, State, is_foreign, replace
+from txnstore.core.state import Draft, State, fold, fold_together, is_foreign, replace
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,
@@ -65,6 +65,7 @@ def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
     return state
 
 
+@fold_together(BatchesAppended)
 def _batches_appended(state: State, events: Sequence[BatchesAppended]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events if event.transactional))
     batches = (placed for event in events for placed in event.placed(state.timestamp))
@@ -98,6 +99,7 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
     return ProducerState(batch.epoch, (*window, metadata)[-WINDOW:], state.timestamp, first_offset)
 
 
+@fold_together(MarkerWritten)
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
     markers = ((interned(event.topic, event.partition), event) for event in events)
@@ -137,6 +139,7 @@ def _ended(epoch: int, timestamp: int) -> ProducerState:
     return ProducerState(epoch, (), timestamp)
 
 
+@fold(ProducerFenced)
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
     """The new epoch starts with an empty window; open transactions stay open."""
     for tp in event.partitions:
@@ -151,10 +154,6 @@ def _producer_fenced(state: State, event: ProducerFenced) -> State:
 def with_partition(state: State, tp: TopicPartition, partition: Partition) -> State:
     return replace(state, partitions=state.partitions.insert(tp, partition))
 
-
-LOG_FOLDS: dict[type, Fold] = {ProducerFenced: _producer_fenced}
-
-LOG_RUN_FOLDS: dict[type, RunFold] = {BatchesAppended: _batches_appended, MarkerWritten: _markers_written}
 
 #: A batch of another chain's transaction is refused if the coordinator's answer to AddPartitions is older than this.
 #: It must be well below the expiration of fences: a late batch is refused by the fence or by its age (ADD-07).

@@ -23,7 +23,7 @@ from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.released import with_removed
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
-from txnstore.core.state import Draft, Fold, State, replace
+from txnstore.core.state import Draft, State, fold, replace
 from txnstore.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
@@ -122,6 +122,7 @@ def _holder(state: State, producer_id: int) -> str | None:
     return state.transactional_ids.get(producer_id) if chain_of_producer(producer_id) == state.chain else None
 
 
+@fold(LogStartMoved)
 def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
@@ -139,9 +140,6 @@ def with_log_start(partition: Partition, offset: int) -> Partition:
     batches = partition.batches.starting_at(offset)
     aborted = partition.aborted[bisect_left(partition.aborted, offset, key=lambda entry: entry.last_offset) :]
     return replace(partition, log_start=offset, batches=batches, aborted=aborted)
-
-
-RETENTION_FOLDS: dict[type, Fold] = {LogStartMoved: _log_start_moved}
 
 
 # Retention ------------------------------------------------------------------------------------------------------------

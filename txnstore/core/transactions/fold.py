@@ -8,7 +8,7 @@ from txnstore.core.fences import with_fence
 from txnstore.core.log.appending import kept_window, window_of
 from txnstore.core.log.model import NO_OFFSET, WINDOW, Partition, SessionWindow
 from txnstore.core.model import NO_PRODUCER, Map, Outcome
-from txnstore.core.state import Fold, State, is_foreign, replace
+from txnstore.core.state import State, fold, is_foreign, replace
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
@@ -22,6 +22,7 @@ from txnstore.core.transactions.events import (
 from txnstore.core.transactions.model import COMPLETING, PREPARING, Transaction, TxnState
 
 
+@fold(ProducerInitialized)
 def _producer_initialized(state: State, event: ProducerInitialized) -> State:
     state = replace(state, next_producer_id=max(state.next_producer_id, event.producer_id + 1))
     if event.transactional_id is None:
@@ -60,6 +61,7 @@ def _joined(state: State, txn: Transaction, **changes: Any) -> State:
     return _with_transaction(state, replace(txn, updated_at=state.timestamp, **changes))
 
 
+@fold(PartitionsAdded)
 def _partitions_added(state: State, event: PartitionsAdded) -> State:
     txn = state.transactions[event.transactional_id]
     topic_ids = txn.topic_ids
@@ -68,11 +70,13 @@ def _partitions_added(state: State, event: PartitionsAdded) -> State:
     return _joined(state, txn, partitions=txn.partitions.union(event.partitions), topic_ids=topic_ids)
 
 
+@fold(OffsetsAdded)
 def _offsets_added(state: State, event: OffsetsAdded) -> State:
     txn = state.transactions[event.transactional_id]
     return _joined(state, txn, groups=txn.groups | {event.group})
 
 
+@fold(TxnPrepared)
 def _txn_prepared(state: State, event: TxnPrepared) -> State:
     if is_foreign(state, event.producer_id):
         return with_fence(state, event.producer_id, event.epoch, prepared=True)
@@ -80,6 +84,7 @@ def _txn_prepared(state: State, event: TxnPrepared) -> State:
     return _with_transaction(state, txn)
 
 
+@fold(TxnDecided)
 def _txn_decided(state: State, event: TxnDecided) -> State:
     txn = replace(
         state.transactions[event.transactional_id],
@@ -92,6 +97,7 @@ def _txn_decided(state: State, event: TxnDecided) -> State:
     return _with_transaction(state, txn, event.next_producer_id + 1)
 
 
+@fold(SessionContinued)
 def _session_continued(state: State, event: SessionContinued) -> State:
     logs = {tp: _with_session_window(state.partitions[tp], event) for tp in event.partitions}
     state = replace(state, partitions=state.partitions.update(logs))
@@ -114,6 +120,7 @@ def _with_session_window(partition: Partition, event: SessionContinued) -> Parti
     return replace(partition, session_windows=partition.session_windows.insert(event.producer_id, window))
 
 
+@fold(TxnCompleted)
 def _txn_completed(state: State, event: TxnCompleted) -> State:
     txn = state.transactions[event.transactional_id]
     rotated = event.next_producer_id != txn.producer_id
@@ -137,18 +144,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
     return _with_transaction(state, txn, event.next_producer_id + 1)
 
 
+@fold(VersionRecorded)
 def _version_recorded(state: State, event: VersionRecorded) -> State:
     txn = state.transactions[event.transactional_id]
     return _with_transaction(state, replace(txn, versions=txn.versions.insert(event.scope, event.version)))
-
-
-TRANSACTION_FOLDS: dict[type, Fold] = {
-    ProducerInitialized: _producer_initialized,
-    PartitionsAdded: _partitions_added,
-    OffsetsAdded: _offsets_added,
-    TxnPrepared: _txn_prepared,
-    TxnDecided: _txn_decided,
-    SessionContinued: _session_continued,
-    VersionRecorded: _version_recorded,
-    TxnCompleted: _txn_completed,
-}
