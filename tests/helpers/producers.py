@@ -10,6 +10,7 @@ from typing import Any, cast
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
 from txnstore.producer import Producer
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_state import ManagerState
 from txnstore.threads import ForkLock, Task
@@ -36,11 +37,11 @@ def buffered(producer: Producer) -> int:
 
 
 def held(producer: Producer) -> int:
-    """The bytes in open batches and in uploads that have not ended, counted one by one, as :func:`buffered` says."""
+    """The bytes in open batches and in uploads that had not ended at the last count, as :func:`buffered` says."""
     accumulator = producer._accumulator
     with producer._manager.lock.own:
         open_bytes = sum(batch.bytes for batch in accumulator._open.values())
-        expected = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
+        expected = open_bytes + sum(batch.bytes for batch in accumulator._uploading)
         assert expected == accumulator.buffered
         return expected
 
@@ -52,24 +53,25 @@ def has_more(producer: Producer) -> bool:
 
 def upload_all(producer: Producer) -> list[NewBatch]:
     """Upload all batches, and register none."""
-    producer._accumulator.seal_all()
-    producer._uploader.start(keep_last=True)
-    return [upload.registrable for upload in producer._sender._uploaded()]
+    return [batch.new_batch for batch in _uploaded(producer)]
 
 
 def registration(producer: Producer) -> Append:
     """Upload all batches; the command that registers them and the offsets, whose partitions the caller adds itself."""
-    producer._accumulator.seal_all()
-    producer._uploader.start(keep_last=True)
-    command = producer._manager.append(producer._sender._uploaded()).command
+    command = producer._manager.append(_uploaded(producer)).command
     producer._manager.partitions_added()
     return cast("Append", command)
 
 
+def _uploaded(producer: Producer) -> list[ProducerBatch]:
+    producer._accumulator.seal_all()
+    producer._sender._upload_together(None)
+    return producer._sender._uploaded()
+
+
 def running_uploads(producer: Producer) -> list[Task[Any]]:
     """The uploads of batches that are not registered."""
-    tasks = [upload.task for upload in producer._accumulator.sealed if upload.task is not None]
-    return cast("list[Task[Any]]", tasks)
+    return [batch.upload for batch in producer._accumulator.sealed if batch.upload is not None]
 
 
 def watch_tables(producer: Producer, watch: Callable[[], None]) -> None:

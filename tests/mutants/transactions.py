@@ -78,8 +78,8 @@ TRANSACTIONS = (
     Mutant(
         "sequences of a transaction start at 1",
         TransactionManager.numbered,
-        "$sequence = $following.get($upload.batch.tp, 0)",
-        "$sequence = $following.get($upload.batch.tp, 1)",
+        "$sequence = $following.get($batch.tp, 0)",
+        "$sequence = $following.get($batch.tp, 1)",
     ),
     Mutant(
         "windows are kept in the coordinator's chain only",

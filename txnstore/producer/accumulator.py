@@ -18,11 +18,12 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Flusher, ProducerBatch, StickyPartitioner, Upload
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Flusher, ProducerBatch, StickyPartitioner
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_no_envelope, check_record
 from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
 from txnstore.producer.transaction_manager import TransactionManager
+from txnstore.producer.upload import Uploads
 from txnstore.segment.convert import copied
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
@@ -38,36 +39,44 @@ class RecordAccumulator:
 
     Attributes:
         buffer_bytes: The number of buffered bytes from which :meth:`Producer.send` blocks. Constant.
-        buffered: Bytes in open batches and in uploads that have not ended: the sum of ``bytes`` of the open batches and
-            of ``size`` of the uploads with ``buffered``. Written with the lock; read without, as an estimate.
-        unstarted: Sealed batches whose upload has not started, in the order of their seals; of those that share
-            a segment the first one. Added to with the lock, or with the sender's turn. Any thread takes from it, by an
-            atomic step: from then on it alone starts the upload.
+        buffered: Bytes in open batches and in uploads that had not ended when :meth:`recount` was called. Written with
+            the lock; read without, as an estimate.
+        unstarted: Sealed batches whose task is not in the pool yet. Each step with it is atomic.
         sealed: All sealed batches that are not settled, in the order of their seals, which is that of their sequence
             numbers in each partition. Written with the lock.
         topics: The topics. Constant.
     """
 
     def __init__(
-        self, connection: Connection, manager: TransactionManager, flusher: Flusher, batch_bytes: int, buffer_bytes: int
+        self,
+        connection: Connection,
+        manager: TransactionManager,
+        flusher: Flusher,
+        topics: Topics,
+        uploads: Uploads,
+        batch_bytes: int,
+        buffer_bytes: int,
     ) -> None:
         self._connection = connection
         self._manager = manager
         #: The manager's lock: whether a record is accepted and its place in a batch are decided in one step.
         self._lock = manager.lock
         self._flusher = flusher
+        self._uploads = uploads
         self._clock = connection.runtime.clock
         #: The bytes of a batch from which it is sealed. Constant.
         self._batch_bytes = min(batch_bytes, buffer_bytes)
         self.buffer_bytes = buffer_bytes
         self.buffered = 0
-        self.unstarted: deque[Upload] = deque()
-        self.sealed: dict[Upload, None] = {}
+        self.unstarted: deque[ProducerBatch] = deque()
+        self.sealed: dict[ProducerBatch, None] = {}
+        #: The sealed batches whose bytes count.
+        self._uploading: list[ProducerBatch] = []
         #: The batches that take records. Their ``sealed`` is False, but for an interrupt in the middle of a seal.
         self._open: dict[TopicPartition, ProducerBatch] = {}
         #: Chooses partitions for records without a key.
         self._sticky = StickyPartitioner(connection.runtime.rng)
-        self.topics = Topics(connection)
+        self.topics = topics
 
     @property
     def has_batches(self) -> bool:
@@ -203,11 +212,12 @@ class RecordAccumulator:
         """Close the batch for records and queue its upload. Idempotent, so it can be repeated after an interrupt."""
         if not batch.sealed:
             batch.count()
-            upload = Upload(batch)
+            batch.upload = self._uploads.task((batch,))
             # An interrupt before this line leaves an open batch; one after it leaves a sealed batch that is still in
             # _open, and perhaps not in unstarted: the call that waits for the upload runs it then.
-            self.sealed[upload], batch.sealed = None, True
-            self.unstarted.append(upload)
+            self.sealed[batch], batch.sealed = None, True
+            self._uploading.append(batch)
+            self.unstarted.append(batch)
         version = self.topics.known.get(batch.tp.topic)
         if version is not None:
             version.sticky = None
@@ -232,41 +242,40 @@ class RecordAccumulator:
 
     # Removing ---------------------------------------------------------------------------------------------------------
 
-    def released(self, upload: Upload) -> None:
-        """Free the buffer space of an upload that has ended. Idempotent."""
+    def recount(self) -> None:
+        """Subtract the uploads that have ended from the buffer."""
         with self._lock.own:
-            buffered = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
-            # Both in one line, where no interrupt can come between: else the bytes would be subtracted twice, or never.
-            upload.buffered, self.buffered = False, buffered
-        upload.batch.release()
+            self._recount()
 
-    def forget(self, uploads: Sequence[Upload]) -> None:
+    def _recount(self) -> None:
+        self._uploading = [batch for batch in self._uploading if batch.uploaded is None and batch in self.sealed]
+        self.buffered = sum(batch.bytes for batch in (*self._open.values(), *self._uploading))
+
+    def forget(self, batches: Sequence[ProducerBatch]) -> None:
         """Remove batches that are settled."""
-        for upload in uploads:
-            if upload.buffered:  # An interrupt came between the end of its upload and this.
-                self.released(upload)
         with self._lock.own:
-            for upload in uploads:
-                self.sealed.pop(upload, None)
+            for batch in batches:
+                self.sealed.pop(batch, None)
+                batch.release()
+            self._recount()
 
-    def abandon(self) -> list[Upload]:
+    def abandon(self) -> list[ProducerBatch]:
         """Abandon all batches: seal the open ones, start no upload, retry none.
 
         Returns:
-            All uploads; they stay in the accumulator until :meth:`forget`.
+            All batches; they stay in the accumulator until :meth:`forget`.
         """
         with self._lock.own:
             for batch in list(self._open.values()):
                 self._seal(batch)
-            self.unstarted.clear()
-            for upload in self.sealed:
-                upload.abandoned = True
+            for batch in self.sealed:
+                batch.abandon()
             return list(self.sealed)
 
     @property
     def sealed_partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions with sealed batches that are not registered."""
-        return tuple(dict.fromkeys(upload.batch.tp for upload in list(self.sealed)))
+        return tuple(dict.fromkeys(batch.tp for batch in list(self.sealed)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from txnstore.core.log.model import WINDOW, NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table
+from txnstore.threads import Task
 
 #: Estimated memory of a record in addition to its bytes; counts towards the size of a batch.
 RECORD_OVERHEAD = 32
@@ -121,10 +121,13 @@ class ProducerBatch:
         bytes: Its estimated memory in bytes: the records with an overhead for each.
         rows: The number of rows; 0 until the batch is sealed.
         sealed: Whether it takes no more rows.
+        upload: The task that uploads it, alone or with others; None until it is sealed.
+        uploaded: How its upload ended: the segment, described for the chain, or the error. Set once.
+        abandoned: Whether its upload is neither begun nor repeated.
     """
 
     __slots__ = ("_appended", "_base", "_callbacks", "_error", "_flusher", "_pieces", "_rows", "_table", "_waiters",
-                 "bytes", "opened_at", "rows", "sealed", "tp", "writer")  # fmt: skip
+                 "abandoned", "bytes", "opened_at", "rows", "sealed", "tp", "upload", "uploaded", "writer")  # fmt: skip
 
     def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, flusher: Flusher) -> None:
         self.tp = tp
@@ -133,6 +136,9 @@ class ProducerBatch:
         self.bytes = 0
         self.rows = 0
         self.sealed = False
+        self.upload: Task[None] | None = None
+        self.uploaded: NewBatch | Exception | None = None
+        self.abandoned = False
         self._flusher = flusher
         #: The rows: lists of rows and tables, each with the number of its first row, so that one atomic step adds a row
         #: and fixes its number: after an interrupt the row is in the batch or not, and the rows after it have the right
@@ -141,7 +147,7 @@ class ProducerBatch:
         #: The last piece, if it is a list of rows, and the number of its first row.
         self._rows: list[Any] | None = None
         self._base = 0
-        #: All rows, from the first attempt to upload them until :meth:`release`.
+        #: All rows, from the first attempt to upload them until its upload ends.
         self._table: pa.Table | None = None
         #: The outcome: the first of the two that is set. Written by the thread that settles, with the sender's turn or,
         #: for a refused record, without; never reset.
@@ -189,14 +195,11 @@ class ProducerBatch:
         self.rows = self._end()
 
     def table(self, now_ms: int, row_format: RowFormat | None = None) -> pa.Table:
-        """All rows as one table, which stays until :meth:`release`, so that an upload can be retried."""
-        pieces = self._pieces  # Read before the table: another thread clears the pieces after it has set the table.
-        table = self._table
-        if table is None:
-            tables = [self._as_table(piece, now_ms, row_format) for _, piece in pieces if len(piece)]
-            table = self._table = pa.concat_tables(tables or [self.writer.stored.empty_table()])
-        self._pieces, self._rows = [], None
-        return table
+        """All rows as one table, which stays until :meth:`end_upload`, so that an upload can be repeated."""
+        if self._table is None:
+            tables = [self._as_table(piece, now_ms, row_format) for _, piece in self._pieces if len(piece)]
+            self.keep(pa.concat_tables(tables or [self.writer.stored.empty_table()]))
+        return self._table
 
     @property
     def records(self) -> list[RecordTuple] | None:
@@ -212,9 +215,37 @@ class ProducerBatch:
         self._table = table
         self._pieces, self._rows = [], None
 
+    def end_upload(self, uploaded: NewBatch | Exception) -> None:
+        """Note how the upload ended, and drop the rows."""
+        self.uploaded = self.uploaded or uploaded
+        self.release()
+
     def release(self) -> None:
         """Drop the rows."""
         self._pieces, self._rows, self._table = [], None, None
+
+    @property
+    def new_batch(self) -> NewBatch:
+        """The uploaded segment, described for the chain."""
+        assert isinstance(self.uploaded, NewBatch)
+        return self.uploaded
+
+    @property
+    def registrable(self) -> bool:
+        """Whether it is uploaded and not settled."""
+        return isinstance(self.uploaded, NewBatch) and not self.settled
+
+    def take_upload(self) -> bool:
+        """Take the batch from a task that has not begun, or that an interrupt has ended; False if it needs no other."""
+        assert self.upload is not None
+        taken = self.upload.cancel() or self.upload.done()
+        return taken and self.uploaded is None and not self.abandoned  # Read last: it is set before the task is done.
+
+    def abandon(self) -> None:
+        """Neither begin nor repeat the upload."""
+        assert self.upload is not None
+        self.abandoned = True
+        self.upload.cancel()
 
     def _as_table(self, piece: list[Any] | pa.Table, now_ms: int, row_format: RowFormat | None) -> pa.Table:
         if isinstance(piece, pa.Table):
@@ -308,56 +339,6 @@ class ProducerBatch:
             self.call_back()
 
 
-class Upload:
-    """The upload of a sealed batch. It ends with ``new_batch`` or ``error``.
-
-    Attributes:
-        batch: The batch.
-        size: Its size in the producer's buffer, in bytes. Constant.
-        task: The task of the pool that runs the upload; None until it is submitted.
-        new_batch: The description of the uploaded segment.
-        error: The error of a failed upload.
-        abandoned: Whether the batch was abandoned, so that its upload is not repeated.
-        buffered: Whether it counts as part of the producer's buffer. Changed with the manager's lock.
-        members: The uploads that share its segment, of which the first one runs for all; empty for one of its own.
-    """
-
-    __slots__ = ("abandoned", "batch", "buffered", "error", "members", "new_batch", "size", "task")
-
-    def __init__(self, batch: ProducerBatch) -> None:
-        self.batch = batch
-        self.size = batch.bytes
-        self.task: Future[None] | None = None
-        self.new_batch: NewBatch | None = None
-        self.error: Exception | None = None
-        self.abandoned = False
-        self.buffered = True
-        self.members: tuple[Upload, ...] = ()
-
-    @property
-    def runner(self) -> Upload:
-        """The upload whose task this is a part of."""
-        return self.members[0] if self.members else self
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is uploaded, or has failed."""
-        return self.new_batch is not None or self.error is not None
-
-    def wait(self) -> None:
-        """Wait until its task has ended, if it was submitted."""
-        task = self.runner.task
-        if task is not None:
-            with suppress(CancelledError):
-                task.exception()
-
-    @property
-    def registrable(self) -> NewBatch:
-        """The description of the uploaded segment."""
-        assert self.new_batch is not None
-        return self.new_batch
-
-
 def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
     """Convert the records of batches of a topic in one step: for few records each, most of the work is per step.
 
@@ -377,18 +358,17 @@ def convert_together(batches: Sequence[ProducerBatch], now_ms: int) -> None:
         first += len(records)
 
 
-def rounds(uploads: Sequence[Upload]) -> list[list[Upload]]:
+def rounds(batches: Sequence[ProducerBatch]) -> list[list[ProducerBatch]]:
     """Batches in order, cut where a partition would get more of them than its producer window remembers.
 
     A repeated append is recognised by that window, so one entry carries at most five batches per partition.
     """
-    entries: list[list[Upload]] = []
+    entries: list[list[ProducerBatch]] = []
     counts: dict[TopicPartition, int] = {}
-    for upload in uploads:
-        tp = upload.batch.tp
-        if not entries or counts.get(tp, 0) >= WINDOW:
+    for batch in batches:
+        if not entries or counts.get(batch.tp, 0) >= WINDOW:
             entries.append([])
             counts = {}
-        entries[-1].append(upload)
-        counts[tp] = counts.get(tp, 0) + 1
+        entries[-1].append(batch)
+        counts[batch.tp] = counts.get(batch.tp, 0) + 1
     return entries

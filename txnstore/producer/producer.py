@@ -98,7 +98,6 @@ class Producer:
             self._take_over(connection)
         self._sender = Sender(connection, self._manager, batch_bytes, buffer_bytes, seconds, delivery_timeout)
         self._accumulator = self._sender.accumulator
-        self._uploader = self._sender.uploader
         self._linger = self._sender.linger
 
     def _fields(self) -> dict[str, object]:
@@ -179,7 +178,7 @@ class Producer:
                 self._sender.make_room()
             future = accumulator.send(topic, value, key, partition, headers, timestamp)
             if accumulator.unstarted:
-                self._uploader.start()
+                self._sender.start_uploads()
         except BaseException as error:
             self._sender.record_refused(error)
             raise
@@ -215,7 +214,7 @@ class Producer:
                     self._sender.make_room()
                 parts += accumulator.send_table(piece, partition)
                 if accumulator.unstarted:
-                    self._uploader.start()
+                    self._sender.start_uploads()
         except BaseException as error:
             self._sender.record_refused(error)
             raise

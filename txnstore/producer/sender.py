@@ -21,6 +21,9 @@ use the producer.
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 
 from txnstore.connection import Connection
@@ -40,13 +43,70 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import BatchWaiter, ProducerBatch, Upload, rounds
+from txnstore.producer.batches import BatchWaiter, ProducerBatch, rounds
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
+from txnstore.producer.topics import Topics
 from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
 from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, ManagerState
-from txnstore.producer.upload import Outcomes, Uploader, failure_of
-from txnstore.threads import ForkLock
+from txnstore.producer.upload import Uploads
+from txnstore.threads import ForkLock, Task
+
+
+class Outcomes:
+    """Settled batches whose callbacks have not been called, and failures that no call has reported."""
+
+    def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
+        self._manager = manager
+        self._accumulator = accumulator
+        #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
+        #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
+        self._settled: deque[ProducerBatch] = deque()
+        #: The failed batches that no call of the application has reported yet, with their errors. Changed with the
+        #: sender's turn, and by a refused record, which only appends.
+        self._failed: list[tuple[ProducerBatch, Exception]] = []
+
+    def fail_and_forget(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
+        """Fail these batches and remove them from the accumulator."""
+        self.fail(batches, error)
+        self._accumulator.forget(batches)
+
+    def fail(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
+        """Fail those of these batches that are not settled."""
+        for batch in batches:
+            if not batch.settled:
+                batch.fail(error)
+                self._failed.append((batch, error))
+        self.settled(batches)
+
+    def settled(self, batches: Sequence[ProducerBatch]) -> None:
+        """Queue the callbacks of settled batches for :meth:`call_back`."""
+        self._settled += batches
+
+    def failures_reported(self) -> None:
+        """Forget the failures that the current call reports. The caller holds the sender's turn.
+
+        A failure after that is reported by the next call.
+        """
+        self._failed.clear()
+
+    def take_failures(self) -> list[tuple[ProducerBatch, Exception]]:
+        """The failures that no call has reported, for the caller to report. The caller holds the sender's turn."""
+        failures, self._failed = self._failed, []
+        return failures
+
+    def call_back(self) -> None:
+        """Call the done callbacks of settled batches. The caller must hold no lock."""
+        while not self._manager.forked:
+            try:
+                batch = self._settled.popleft()
+            except IndexError:
+                return
+            try:
+                batch.call_back()
+            except BaseException:
+                self._settled.appendleft(batch)
+                raise
 
 
 class Sender:
@@ -55,7 +115,6 @@ class Sender:
     Attributes:
         accumulator: The batches. Constant, as are the next three.
         outcomes: The batches that are settled, until their callbacks are called.
-        uploader: The uploads of sealed batches.
         linger: The background thread.
         closed: Whether :meth:`close` has come to its end. Written by the thread that closes, with the turn; read by
             later calls of ``close``.
@@ -74,27 +133,80 @@ class Sender:
         self._manager = manager
         #: The turn of a call that submits commands; see the order of the locks above.
         self._turn = ForkLock()
-        self.accumulator = RecordAccumulator(connection, manager, self, batch_bytes, buffer_bytes)
+        topics = Topics(connection)
+        self._uploads = Uploads(connection, topics, delivery_timeout)
+        self.accumulator = RecordAccumulator(
+            connection, manager, self, topics, self._uploads, batch_bytes, buffer_bytes
+        )
         self.outcomes = Outcomes(manager, self.accumulator)
-        self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
         self.linger = Linger(self, linger)
         self.closed = False
 
-    def _uploaded(self, *, until_room: bool = False) -> list[Upload]:
+    def start_uploads(self) -> None:
+        """Begin the uploads of batches that were sealed since the last call, in the pool."""
+        unstarted = self.accumulator.unstarted
+        with suppress(IndexError):  # Another thread took the last one.
+            while unstarted:
+                batch = unstarted.popleft()
+                assert batch.upload is not None
+                self._in_pool([batch.upload])
+
+    def _in_pool(self, tasks: Sequence[Task[None]]) -> None:
+        with suppress(RuntimeError):  # No thread can start: the call that waits for an upload runs it.
+            for task in tasks:
+                self._connection.pool.submit(_run, task)
+
+    def _upload_together(self, ends: ProducerIdentity | None) -> None:
+        """Begin the uploads of all sealed batches but one, which the caller uploads; small ones share segments.
+
+        ``ends``: the producer whose next command commits all of them, so that small ones are inlined; None: not.
+        """
+        self.accumulator.unstarted.clear()
+        sealed = list(self.accumulator.sealed)
+        batches = [batch for batch in sealed if batch.take_upload()]
+        if ends is not None and len(batches) == len(sealed) and self._uploads.inline(batches, ends):
+            return
+        self._in_pool(self._uploads.grouped(batches)[:-1])
+
+    def _uploaded(self, *, until_room: bool = False) -> list[ProducerBatch]:
         """The uploaded batches in the order of their seals. Waits for all, or (``until_room``) until there is room.
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
-        registrable, others = self.uploader.collect(until_room=until_room)
-        errors = [upload.error for upload in others if upload.error is not None and not upload.batch.settled]
-        for upload in others:
-            self.outcomes.fail_and_forget([upload], upload.error or TransactionAbortedError("the transaction failed"))
+        accumulator, batches = self.accumulator, list(self.accumulator.sealed)
+        waited, ended = 0, list[ProducerBatch]()
+        if batches and batches[-1].uploaded is None and not until_room:
+            self._await_upload(batches[-1])
+        for batch in batches:
+            if batch.uploaded is None:
+                if until_room and (accumulator.buffered - waited) * 2 < accumulator.buffer_bytes:
+                    break
+                self._await_upload(batch)
+                waited += batch.bytes
+            ended.append(batch)
+        registrable = [batch for batch in ended if batch.registrable]
+        errors: list[Exception] = []
+        for batch in ended:
+            if not batch.registrable:
+                failure = batch.uploaded if isinstance(batch.uploaded, Exception) else None
+                if failure is not None and not batch.settled:
+                    errors.append(failure)
+                self.outcomes.fail_and_forget([batch], failure or TransactionAbortedError("the transaction failed"))
         if errors:
             self._fail(errors[0])
             if not self._manager.transactional:
                 self._register(registrable)
             raise errors[0]
         return registrable
+
+    def _await_upload(self, batch: ProducerBatch) -> None:
+        """Upload the batch here if no thread has begun, or if an interrupt has ended it, else wait for its end."""
+        assert batch.upload is not None
+        if batch.upload.done() and batch.take_upload():
+            batch.upload = self._uploads.task((batch,))
+        batch.upload.run()
+        with suppress(CancelledError):  # The batch was abandoned.
+            batch.upload.result()
 
     def flush(self, *, until_room: bool = False) -> None:
         """Upload and register all records that were sent before. Raises the first error.
@@ -113,7 +225,9 @@ class Sender:
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
-        self.flush(until_room=True)
+        self.accumulator.recount()
+        if self.accumulator.buffered >= self.accumulator.buffer_bytes:
+            self.flush(until_room=True)
 
     def _flush(self, *, until_room: bool = False) -> None:
         manager, accumulator = self._manager, self.accumulator
@@ -123,9 +237,11 @@ class Sender:
             accumulator.make_room()
         else:
             accumulator.seal_all()
-        ends = None if until_room or manager.transactional else manager.identity
         self._check_timeout()  # Before the first request: nothing of a transaction past its timeout is written.
-        self.uploader.start(keep_last=not until_room, ends=ends)
+        if until_room:
+            self.start_uploads()
+        else:
+            self._upload_together(None if manager.transactional else manager.identity)
         self._add_partitions()  # While the segments are uploaded.
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
@@ -151,10 +267,10 @@ class Sender:
             if self._connection.coordinator.add_in_background(manager.identity, partitions, manager.groups):
                 manager.partitions_added()
 
-    def _register(self, uploads: list[Upload]) -> None:
+    def _register(self, batches: list[ProducerBatch]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
-        for part in rounds(uploads):
-            unsettled = [upload for upload in part if not upload.batch.settled]
+        for part in rounds(batches):
+            unsettled = [batch for batch in part if not batch.settled]
             if unsettled:
                 self._submit(self._manager.append(unsettled))
 
@@ -186,10 +302,10 @@ class Sender:
         # chain returns the same answer, and each step may be repeated.
         ended = answer if isinstance(answer, Ended) else None
         manager.acknowledged(pending)
-        for upload, appended in zip(pending.uploads, ended.appended if ended is not None else answer, strict=True):
-            upload.batch.resolve(appended)
-        self.outcomes.settled([upload.batch for upload in pending.uploads])
-        self.accumulator.forget(pending.uploads)
+        for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
+            batch.resolve(appended)
+        self.outcomes.settled(pending.batches)
+        self.accumulator.forget(pending.batches)
         manager.settled(pending)
         return ended
 
@@ -211,16 +327,16 @@ class Sender:
         manager = self._manager
         manager.command_refused(error, several_chains=self._connection.several_chains)
         fatal = isinstance(error, TxnStoreError) and error.fatal
-        if not manager.transactional and len(pending.uploads) > 1 and not fatal:
-            for upload in pending.uploads:
+        if not manager.transactional and len(pending.batches) > 1 and not fatal:
+            for batch in pending.batches:
                 try:
-                    self._submit(manager.append([upload]))
+                    self._submit(manager.append([batch]))
                 except StorageError:
                     raise
                 except TxnStoreError:  # Its future has it; the caller gets the first error.
                     continue
             return
-        self.outcomes.fail_and_forget(pending.uploads, error)
+        self.outcomes.fail_and_forget(pending.batches, error)
         self._fail(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
@@ -263,13 +379,13 @@ class Sender:
             return manager.end(outcome, [])
         accumulator.seal_all()
         self._check_timeout()
-        self.uploader.start(keep_last=True, ends=manager.identity)
+        self._upload_together(manager.identity)
         self._add_partitions()
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())
-        for uploads in parts[:-1]:
-            self._register(uploads)  # The last batches go with the end, in one entry.
+        for batches in parts[:-1]:
+            self._register(batches)  # The last batches go with the end, in one entry.
         accumulator.topics.renew_catalog()
         return manager.end(outcome, parts[-1] if parts else [])
 
@@ -344,8 +460,8 @@ class Sender:
         """
         if self._manager.record_refused(error):
             pending = self._manager.pending
-            submitted = set(pending.uploads) if pending is not None else set()
-            dropped = [upload for upload in self.accumulator.abandon() if upload not in submitted]
+            submitted = set(pending.batches) if pending is not None else set()
+            dropped = [batch for batch in self.accumulator.abandon() if batch not in submitted]
             self.outcomes.fail(dropped, failure_of(error))
             self.outcomes.call_back()
 
@@ -354,9 +470,10 @@ class Sender:
 
         After an interrupt the rest stays in the accumulator, for the next call to drop.
         """
-        for upload in (uploads := self.accumulator.abandon()):
-            upload.wait()
-        self.outcomes.fail_and_forget(uploads, error)
+        for batch in (batches := self.accumulator.abandon()):
+            assert batch.upload is not None
+            batch.upload.wait()
+        self.outcomes.fail_and_forget(batches, error)
 
     # In the background ------------------------------------------------------------------------------------------------
 
@@ -428,12 +545,18 @@ class Sender:
         pending = self._manager.pending
         if pending is not None:
             error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
-            self.outcomes.fail_and_forget(pending.uploads, error)
+            self.outcomes.fail_and_forget(pending.batches, error)
             self._manager.abandoned()
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
 
 
 _LOG = logging.getLogger(__name__)
+
+
+def _run(task: Task[None]) -> None:
+    """Run a task if no thread has begun it. Raises what interrupts it: a pool that is closed runs it in the caller."""
+    if task.run():
+        task.result()
 
 
 def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
@@ -463,3 +586,10 @@ def fenced_or_aborted(connection: Connection, identity: ProducerIdentity, error:
     return InvalidProducerEpochError(
         f"the transaction of {identity} was aborted by another process, as happens after its timeout of {timeout}"
     )
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The error of records that ``error`` keeps from being written; an interrupt is replaced by an exception."""
+    if isinstance(error, Exception):
+        return error
+    return TransactionAbortedError("the call that sent this record was interrupted before the record was written")

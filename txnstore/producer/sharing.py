@@ -1,45 +1,43 @@
-"""Which batches of a flush share a segment: the small ones of a topic. See docs/internals/design/segments.md."""
+"""Which batches of a flush share a segment: the small ones of a topic. See docs/design/0032-shared-segments.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from txnstore.core.routing import chain_of_partition
-from txnstore.producer.batches import Upload
+from txnstore.producer.batches import ProducerBatch
 
 #: The largest sum of the sizes of batches that share an object: larger ones are uploaded concurrently instead.
 MAX_SHARED_BYTES = 4 << 20
 
 
-def grouped(uploads: Iterable[Upload], chains: int, max_bytes: int = MAX_SHARED_BYTES) -> list[list[Upload]]:
+def grouped(
+    batches: Iterable[ProducerBatch], chains: int, max_bytes: int = MAX_SHARED_BYTES
+) -> list[list[ProducerBatch]]:
     """Choose the batches that share a segment; each is in one group, alone or with others.
 
     A group has batches of one version of one topic, whose partitions one chain leads: so that chain orders the deletion
     of the object. They are in the order of partitions, so that a reader of some finds their rows together.
 
     Args:
-        uploads: The batches.
+        batches: Sealed batches.
         chains: The number of chains of the store.
         max_bytes: The largest sum of the sizes of a group, in bytes of the producer's buffer.
     """
-    groups: list[list[Upload]] = []
-    open_groups: dict[tuple[str, str, int, int], tuple[list[Upload], int]] = {}
-    for upload in uploads:
-        writer, tp = upload.batch.writer, upload.batch.tp
-        if upload.size >= writer.config.segment_own_bytes:
-            groups.append([upload])
+    groups: list[list[ProducerBatch]] = []
+    open_groups: dict[tuple[str, str, int, int], tuple[list[ProducerBatch], int]] = {}
+    for batch in batches:
+        writer, tp = batch.writer, batch.tp
+        if batch.bytes >= writer.config.segment_own_bytes:
+            groups.append([batch])
             continue
         place = tp.topic, writer.topic.topic_id, writer.topic.version, chain_of_partition(tp, chains)
         members, size = open_groups.get(place, ([], max_bytes))
-        if size + upload.size > max_bytes:
+        if size + batch.bytes > max_bytes:
             members, size = [], 0
             groups.append(members)
-        members.append(upload)
-        open_groups[place] = members, size + upload.size
+        members.append(batch)
+        open_groups[place] = members, size + batch.bytes
     for members in groups:
-        members.sort(key=_partition)
+        members.sort(key=lambda batch: batch.tp.partition)
     return groups
-
-
-def _partition(upload: Upload) -> int:
-    return upload.batch.tp.partition

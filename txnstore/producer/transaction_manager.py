@@ -22,7 +22,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownOutcomeError,
 )
-from txnstore.producer.batches import Upload
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_state import TABLE, ManagerEvent, ManagerState
 from txnstore.threads import ForkLock
@@ -51,14 +51,14 @@ class PendingCommand:
 
     Attributes:
         command: The command.
-        uploads: The uploads whose batches it registers, in the order of its batches.
+        batches: The batches that it registers, in the order of the command.
         repeated: Whether it is submitted again. An earlier attempt may have been written, so an error that means
             *nothing was written* is true of the last attempt only.
         unknown: Whether the call that submitted it, a commit or abort, raised, so that only that call may be repeated.
     """
 
     command: Append | EndTxn
-    uploads: list[Upload]
+    batches: list[ProducerBatch]
     repeated: bool = False
     unknown: bool = False
 
@@ -458,26 +458,26 @@ class TransactionManager:
         """The groups with offsets that are not registered."""
         return [offsets.group for offsets in self._offsets]
 
-    def numbered(self, uploads: Sequence[Upload]) -> tuple[NewBatch, ...]:
+    def numbered(self, batches: Sequence[ProducerBatch]) -> tuple[NewBatch, ...]:
         """The batches with their sequence numbers: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
-        batches, following = [], dict(self._sequences)
-        for upload in uploads:
-            sequence = following.get(upload.batch.tp, 0)
-            batches.append(replace(upload.registrable, base_sequence=sequence))
-            following[upload.batch.tp] = next_sequence(sequence, upload.batch.rows)
-        return tuple(batches)
+        numbered, following = [], dict(self._sequences)
+        for batch in batches:
+            sequence = following.get(batch.tp, 0)
+            numbered.append(replace(batch.new_batch, base_sequence=sequence))
+            following[batch.tp] = next_sequence(sequence, batch.rows)
+        return tuple(numbered)
 
-    def append(self, uploads: list[Upload]) -> PendingCommand:
+    def append(self, batches: list[ProducerBatch]) -> PendingCommand:
         """The command that registers these batches, and the offsets that are not registered."""
-        return PendingCommand(Append(self._identity, self.numbered(uploads), tuple(self._offsets)), uploads)
+        return PendingCommand(Append(self._identity, self.numbered(batches), tuple(self._offsets)), batches)
 
-    def end(self, outcome: Outcome, uploads: list[Upload]) -> PendingCommand | None:
+    def end(self, outcome: Outcome, batches: list[ProducerBatch]) -> PendingCommand | None:
         """The command that ends the transaction with these batches and all offsets; None if nothing to end (API-07)."""
         if outcome is Outcome.ABORT:
             return PendingCommand(EndTxn(self._identity, outcome), []) if self._started else None
-        if not (self._started or uploads or self._offsets):
+        if not (self._started or batches or self._offsets):
             return None
-        return PendingCommand(EndTxn(self._identity, outcome, self.numbered(uploads), tuple(self._offsets)), uploads)
+        return PendingCommand(EndTxn(self._identity, outcome, self.numbered(batches), tuple(self._offsets)), batches)
 
     def partitions_added(self) -> None:
         """Chains have partitions or groups of the transaction (ADD-01), so it has to be ended there."""

@@ -1,12 +1,11 @@
-"""Sealed batches: each becomes a segment that is uploaded and described for the chain, and has one outcome."""
+"""Sealed batches become segments, which are uploaded and described for the chain."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -18,15 +17,15 @@ from txnstore.connection import Connection
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_producer
-from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
-from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import ProducerBatch, Upload, convert_together, rounds
+from txnstore.errors import StorageError, StorageRefusedError
+from txnstore.producer.batches import ProducerBatch, convert_together, rounds
 from txnstore.producer.sharing import grouped
-from txnstore.producer.transaction_manager import TransactionManager
+from txnstore.producer.topics import Topics
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode, encode_stream
 from txnstore.segment.schema import fill_timestamps, timestamp_ranges
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import Task
 
 _LOG = logging.getLogger(__name__)
 
@@ -189,263 +188,116 @@ def deliver(
         paused += pause
 
 
-class Uploader:
-    """Uploads the sealed batches of the accumulator, and repeats a failing upload for ``delivery_timeout`` seconds.
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """Makes segments of sealed batches, each of which gets the outcome of its own.
 
-    It has no state of its own: an :class:`~txnstore.producer.batches.Upload` has its task and its outcome, and the
-    accumulator has the uploads.
+    Attributes:
+        connection: The connection to the store.
+        topics: The topics of the producer.
+        timeout: Seconds for which a failing upload is repeated (``delivery.timeout.ms``).
     """
 
-    def __init__(self, connection: Connection, accumulator: RecordAccumulator, delivery_timeout: float) -> None:
-        self._connection = connection
-        self._accumulator = accumulator
-        self._delivery_timeout = delivery_timeout
+    connection: Connection
+    topics: Topics
+    timeout: float
 
-    def start(self, *, keep_last: bool = False, ends: ProducerIdentity | None = None) -> None:
-        """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself.
+    def task(self, batches: Sequence[ProducerBatch]) -> Task[None]:
+        """The task that uploads batches as one segment."""
+        return Task(partial(self._upload, batches))
 
-        The caller then waits for all of them, so that small ones share segments. ``ends``: the producer whose next
-        command commits all of them, so that small ones are inlined; None: not.
+    def grouped(self, batches: Sequence[ProducerBatch]) -> list[Task[None]]:
+        """Tasks for batches that have none, or were taken from theirs: small ones share segments."""
+        tasks = []
+        for group in grouped(batches, len(self.connection.chains)):
+            task = self.task(group)
+            for batch in group:
+                batch.upload = task
+            tasks.append(task)
+        return tasks
+
+    def inline(self, batches: Sequence[ProducerBatch], producer: ProducerIdentity) -> bool:
+        """Encode batches to be written into the entry that commits them, if they are small enough together.
+
+        The entry must also decide them: no reader then fetches an aborted record. So it is that of the chain of the
+        transactional id, if there is one.
         """
-        if ends is not None:
-            self._inline(chain_of_producer(ends.producer_id) if ends.transactional_id is not None else None)
-        unstarted, pool = self._accumulator.unstarted, None
-        if keep_last and len(unstarted) > 1:
-            unstarted.extend(self._shared(self._take_unstarted()))
-        while len(unstarted) > keep_last:
-            try:
-                upload = unstarted.popleft()
-            except IndexError:  # pragma: no cover - another thread took the last one
-                return
-            pool = pool or self._connection.pool
-            try:
-                upload.task = pool.submit(self._upload, upload)
-            except RuntimeError:  # No thread can start: the call that waits for the upload runs it.
-                unstarted.appendleft(upload)
-                return
-
-    def collect(self, *, until_room: bool = False) -> tuple[list[Upload], list[Upload]]:
-        """Wait for the uploads of all sealed batches, or, with ``until_room``, of the oldest until there is room.
-
-        Uploads that have not begun run in the calling thread.
-
-        Returns:
-            The uploads whose batches can be registered, and the others: failed, abandoned, or settled already. Both in
-            the order of the seals.
-        """
-        accumulator = self._accumulator
-        registrable: list[Upload] = []
-        others: list[Upload] = []
-        while not until_room:
-            try:
-                upload = accumulator.unstarted[0]
-            except IndexError:  # All have begun, or another thread has begun the last one.
-                break
-            self.wait_for(upload)
-        for upload in list(accumulator.sealed):
-            if until_room and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
-                break
-            self.wait_for(upload)
-            is_registrable = upload.new_batch is not None and not upload.batch.settled
-            (registrable if is_registrable else others).append(upload)
-        return registrable, others
-
-    def _inline(self, coordinator_chain: int | None) -> None:
-        """Encode all sealed batches to be written into the entry that commits them, if they are small enough together.
-
-        Else they stay to be uploaded. The entry must also decide them: no reader then fetches an aborted record.
-
-        Args:
-            coordinator_chain: The chain whose next entry commits the transaction; None without a transaction.
-        """
-        uploads = list(self._accumulator.sealed)
-        limit = min((upload.batch.writer.config.inline_bytes for upload in uploads), default=0)
-        chains = len(self._connection.chains)
-        if sum(upload.size for upload in uploads) > limit or len(rounds(uploads)) > 1:
-            return
-        if coordinator_chain is not None and any(
-            chain_of_partition(upload.batch.tp, chains) != coordinator_chain for upload in uploads
+        limit = min((batch.writer.config.inline_bytes for batch in batches), default=0)
+        if sum(batch.bytes for batch in batches) > limit or len(rounds(batches)) > 1:
+            return False
+        chains, home = len(self.connection.chains), chain_of_producer(producer.producer_id)
+        if producer.transactional_id is not None and any(
+            chain_of_partition(batch.tp, chains) != home for batch in batches
         ):
-            return
-        unstarted = self._take_unstarted()
-        batches = self._encode_all(uploads, limit) if set(unstarted).issuperset(uploads) else None
-        if batches is None:
-            self._accumulator.unstarted.extendleft(reversed(unstarted))
-            return
-        for upload, new_batch in batches:
-            upload.new_batch = new_batch
-            self._accumulator.released(upload)
-
-    def _shared(self, uploads: Sequence[Upload]) -> list[Upload]:
-        """What remains to be started: the first upload of each group that shares a segment, which runs for all."""
-        started = [upload for upload in uploads if upload.members]
-        groups = grouped((upload for upload in uploads if not upload.members), len(self._connection.chains))
-        for members in groups:
-            if len(members) > 1:
-                for upload in members:
-                    upload.members = tuple(members)
-        return started + [members[0] for members in groups]
-
-    def _take_unstarted(self) -> list[Upload]:
-        """Take the batches whose upload has not started: from here on, no other thread begins it."""
-        queue, uploads = self._accumulator.unstarted, list[Upload]()
-        with suppress(IndexError):
-            while True:
-                uploads.append(queue.popleft())
-        return uploads
-
-    def _encode_all(self, uploads: Sequence[Upload], limit: int) -> list[tuple[Upload, NewBatch]] | None:
-        """The batches of these uploads, to be inlined: one segment for each topic.
-
-        None: they have more than ``limit`` bytes, or one cannot be encoded.
-        """
-        batches: list[tuple[Upload, NewBatch]] = []
-        for group in grouped(uploads, len(self._connection.chains), limit):
+            return False
+        encoded: list[tuple[ProducerBatch, NewBatch]] = []
+        for group in grouped(batches, chains, limit):
             try:
                 self._convert(group)
-                encoded = self._encode(group, [self._rows(upload) for upload in group], inlined=True)
+                segment = self._encode([self._rows(batch) for batch in group], group[0].writer, inlined=True)
             except Exception:  # noqa: BLE001 - The upload raises it again, and fails its batch alone.
-                return None
-            limit -= len(encoded.data)
+                return False
+            limit -= len(segment.data)
             if limit < 0:
-                return None
-            batches += zip(group, encoded.batches, strict=True)
-        return batches
+                return False
+            encoded += zip(group, segment.batches, strict=True)
+        for batch, new_batch in encoded:
+            batch.end_upload(new_batch)
+        return True
 
-    def _convert(self, uploads: Sequence[Upload]) -> None:
+    def _convert(self, batches: Sequence[ProducerBatch]) -> None:
         """Convert the records of several batches in one step, if that is possible."""
-        convert_together([upload.batch for upload in uploads], self._connection.runtime.clock())
+        convert_together(batches, self.connection.runtime.clock())
 
-    def _rows(self, upload: Upload) -> Rows:
+    def _rows(self, batch: ProducerBatch) -> Rows:
         """The rows of a batch; raises what keeps one of them from being converted."""
-        batch = upload.batch
-        table = batch.table(self._connection.runtime.clock(), self._accumulator.topics.row_format(batch.writer))
-        return batch.tp, table
+        return batch.tp, batch.table(self.connection.runtime.clock(), self.topics.row_format(batch.writer))
 
-    def _encode(self, uploads: Sequence[Upload], parts: Sequence[Rows], *, inlined: bool = False) -> EncodedRows:
+    def _encode(self, parts: Sequence[Rows], writer: TopicWriter, *, inlined: bool = False) -> EncodedRows:
         # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
-        chain_time = self._accumulator.topics.catalog.now()
-        return encode_rows(self._connection.runtime, uploads[0].batch.writer, parts, chain_time, inlined=inlined)
+        chain_time = self.topics.catalog.now()
+        return encode_rows(self.connection.runtime, writer, parts, chain_time, inlined=inlined)
 
-    def _upload(self, upload: Upload) -> None:
-        """Upload one batch, or all that share its segment, in any thread.
+    def _upload(self, batches: Sequence[ProducerBatch]) -> None:
+        """Upload batches as one segment, in any thread. A batch whose rows do not fit fails alone.
 
-        An interrupt leaves it as it was, and the next call repeats it. A batch whose rows do not fit fails alone.
+        An interrupt leaves them as they were, and the next call repeats the upload.
         """
-        uploads: list[Upload] = []
-        parts: list[Rows] = []
-        remaining = [each for each in upload.members or (upload,) if not (each.ended or each.abandoned)]
+        remaining = [batch for batch in batches if batch.uploaded is None and not batch.abandoned]
         self._convert(remaining)
-        for each in remaining:
+        parts: list[Rows] = []
+        uploaded: list[ProducerBatch] = []
+        for batch in remaining:
             try:
-                rows = self._rows(each)
-                if rows[1].num_rows == each.batch.rows:  # Else another thread has just uploaded it.
-                    uploads.append(each)
-                    parts.append(rows)
+                parts.append(self._rows(batch))
+                uploaded.append(batch)
             except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
-                each.error = error
-                self._accumulator.released(each)
-        if uploads:
-            self._deliver(uploads, parts)
-
-    def _deliver(self, uploads: Sequence[Upload], parts: Sequence[Rows]) -> None:
-        """Encode rows as one segment, and PUT it."""
-        connection = self._connection
-
-        def given_up() -> bool:
-            return all(upload.abandoned for upload in uploads)
-
+                batch.end_upload(error)
+        if not uploaded:
+            return
         try:
-            encoded = self._encode(uploads, parts)
-            runtime, retried = connection.runtime, connection.measurements.count_retry
-            tp, key = parts[0][0], encoded.segment.object
-            name = f"a segment of {tp}" if len(parts) == 1 else f"a segment with {len(parts)} batches of {tp.topic}"
-            deliver(connection.objects, runtime, key, encoded.data, name, self._delivery_timeout, given_up, retried)
-            for upload, new_batch in zip(uploads, encoded.batches, strict=True):
-                upload.new_batch = upload.new_batch or new_batch
-            if len(encoded.data) >= _LARGE:
-                pa.default_memory_pool().release_unused()  # Else the allocator keeps what encoding took.
+            new_batches = self._deliver(uploaded, parts)
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
-            for upload in uploads:
-                upload.error = error
-        for upload in uploads:
-            self._accumulator.released(upload)
+            for batch in uploaded:
+                batch.end_upload(error)
+            return
+        for batch, new_batch in zip(uploaded, new_batches, strict=True):
+            batch.end_upload(new_batch)
 
-    def wait_for(self, upload: Upload) -> None:
-        """Wait until an upload has ended; do it here if no thread has begun it."""
-        runner = upload.runner
-        if runner.task is None and not upload.ended:
-            with suppress(ValueError):
-                self._accumulator.unstarted.remove(runner)
-            self._upload(runner)
-        elif runner.task is not None:
-            try:
-                runner.task.result()
-            finally:
-                if runner.task is not None and runner.task.done() and not upload.ended:
-                    runner.task = None  # An interrupt ended it: the next call runs it again.
-
-
-class Outcomes:
-    """Settled batches whose callbacks have not been called, and failures that no call has reported."""
-
-    def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
-        self._manager = manager
-        self._accumulator = accumulator
-        #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
-        #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
-        self._settled: deque[ProducerBatch] = deque()
-        #: The failed batches that no call of the application has reported yet, with their errors. Changed with the
-        #: sender's turn, and by a refused record, which only appends.
-        self._failed: list[tuple[ProducerBatch, Exception]] = []
-
-    def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
-        """Fail the batches of these uploads and remove them from the accumulator."""
-        self.fail(uploads, error)
-        for upload in uploads:  # An upload that was abandoned before it began has not left the buffer.
-            self._accumulator.released(upload)
-        self._accumulator.forget(uploads)
-
-    def fail(self, uploads: Sequence[Upload], error: Exception) -> None:
-        """Fail the batches of these uploads that are not settled."""
-        for upload in uploads:
-            if not upload.batch.settled:
-                upload.batch.fail(error)
-                self._failed.append((upload.batch, error))
-        self.settled([upload.batch for upload in uploads])
-
-    def settled(self, batches: Sequence[ProducerBatch]) -> None:
-        """Queue the callbacks of settled batches for :meth:`call_back`."""
-        self._settled += batches
-
-    def failures_reported(self) -> None:
-        """Forget the failures that the current call reports. The caller holds the sender's turn.
-
-        A failure after that is reported by the next call.
-        """
-        self._failed.clear()
-
-    def take_failures(self) -> list[tuple[ProducerBatch, Exception]]:
-        """The failures that no call has reported, for the caller to report. The caller holds the sender's turn."""
-        failures, self._failed = self._failed, []
-        return failures
-
-    def call_back(self) -> None:
-        """Call the done callbacks of settled batches. The caller must hold no lock."""
-        while not self._manager.forked:
-            try:
-                batch = self._settled.popleft()
-            except IndexError:
-                return
-            try:
-                batch.call_back()
-            except BaseException:
-                self._settled.appendleft(batch)
-                raise
-
-
-def failure_of(error: BaseException) -> Exception:
-    """The error of records that ``error`` keeps from being written; an interrupt is replaced by an exception."""
-    if isinstance(error, Exception):
-        return error
-    return TransactionAbortedError("the call that sent this record was interrupted before the record was written")
+    def _deliver(self, batches: Sequence[ProducerBatch], parts: Sequence[Rows]) -> list[NewBatch]:
+        """Encode rows as one segment, and PUT it."""
+        encoded = self._encode(parts, batches[0].writer)
+        connection, tp = self.connection, parts[0][0]
+        deliver(
+            connection.objects,
+            connection.runtime,
+            encoded.segment.object,
+            encoded.data,
+            f"a segment of {tp}" if len(parts) == 1 else f"a segment with {len(parts)} batches of {tp.topic}",
+            self.timeout,
+            lambda: all(batch.abandoned for batch in batches),
+            connection.measurements.count_retry,
+        )
+        if len(encoded.data) >= _LARGE:
+            pa.default_memory_pool().release_unused()  # Else the allocator keeps what encoding took.
+        return encoded.batches

@@ -20,7 +20,7 @@ from txnstore.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from txnstore.producer.batches import ProducerBatch, Upload
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
 from txnstore.producer.transaction_state import TABLE, ManagerEvent, ManagerState
@@ -40,13 +40,12 @@ def new_manager(
     return manager
 
 
-def uploaded(rows: int) -> Upload:
+def uploaded(rows: int) -> ProducerBatch:
     """A completed upload of ``rows`` rows."""
     batch = object.__new__(ProducerBatch)
     batch.tp, batch.rows, batch.bytes = TP, rows, 1
-    upload = Upload(batch)
-    upload.new_batch = NewBatch("t", 0, Segment("key", "parquet", 1, "", rows), 0, 0)
-    return upload
+    batch.uploaded = NewBatch("t", 0, Segment("key", "parquet", 1, "", rows), 0, 0)
+    return batch
 
 
 #: What the application may call in which state, and the state after it. Everything else is refused.
@@ -223,7 +222,7 @@ def test_sequences_are_contiguous_and_begin_again_in_each_epoch() -> None:
     pending = manager.append([uploaded(3), uploaded(2)])
     assert isinstance(pending.command, Append)
     assert [batch.base_sequence for batch in pending.command.batches] == [0, 3]
-    again = manager.append(pending.uploads)  # Nothing was submitted, so the numbers are free.
+    again = manager.append(pending.batches)  # Nothing was submitted, so the numbers are free.
     assert again.command.batches == pending.command.batches
     for _ in range(2):  # An interrupt may have it reported twice.
         manager.acknowledged(pending)

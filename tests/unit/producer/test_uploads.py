@@ -1,0 +1,135 @@
+"""Each sealed batch is uploaded by one thread: that of a pool, or the one that waits, alone or with others."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.harness.executors import DeferredExecutor
+from tests.helpers.shell import new_store, values
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.threads import Workers
+
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
+
+class Segments(MemoryStore):
+    """Remembers the values of each segment that is written, and may fail a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[list[bytes]] = []
+        self.threads: list[int] = []
+        self.error: BaseException | None = None
+
+    def put(self, key: str, data: bytes) -> None:
+        if key.startswith("topics/"):
+            error, self.error = self.error, None
+            if error is not None:
+                raise error
+            self.threads.append(threading.get_ident())
+            self.written.append(pq.read_table(pa.BufferReader(data))["value"].to_pylist())
+        super().put(key, data)
+
+    def counts(self) -> Counter[bytes]:
+        return Counter(value for segment in self.written for value in segment)
+
+
+@contextmanager
+def with_pool(store: Store, pool: object) -> Iterator[None]:
+    """The store has this pool, while the block runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store._connection), "pool", property(lambda _: pool))
+        yield
+
+
+def send(producer: Producer, count: int, name: bytes = b"") -> set[bytes]:
+    sent = {b"%s%d" % (name, number) for number in range(count)}
+    for number, value in enumerate(sorted(sent)):
+        producer.send("t", value, partition=number % 3)
+    return sent
+
+
+def test_a_flush_takes_what_a_full_pool_has_not_begun() -> None:
+    """Six sealed batches wait in a pool whose threads are busy: the flush writes them as one segment."""
+    objects, pool = Segments(), DeferredExecutor()
+    store = new_store(objects)
+    store.alter_topic("t", config={"segment.own.bytes": 100_000})
+    with with_pool(store, pool):
+        producer = store.producer(batch_bytes=1, linger=None)
+        sent = send(producer, 6)
+        producer.flush()
+        assert [set(segment) for segment in objects.written] == [sent]
+        assert pool.run_all() == 6
+    assert len(objects.written) == 1
+    assert sorted(values(store)) == sorted(sent)
+    producer.close()
+
+
+def test_the_waiting_thread_uploads_what_no_thread_has_begun() -> None:
+    """Large batches have segments of their own, which the pool never begins."""
+    objects, pool = Segments(), DeferredExecutor()
+    store = new_store(objects)
+    with with_pool(store, pool):
+        producer = store.producer("id")
+        producer.begin_transaction()
+        sent = send(producer, 3)
+        producer.commit_transaction()
+        assert objects.counts() == Counter(sent)
+        assert set(objects.threads) == {threading.get_ident()}
+        pool.run_all()
+    assert len(objects.written) == 3
+    producer.close()
+
+
+@pytest.mark.parametrize("call", ["send", "flush"])
+def test_an_interrupted_upload_is_repeated_by_the_next_flush(call: str) -> None:
+    """In the thread that waits, or in a send whose pool is closed."""
+    objects, pool = Segments(), Workers(1)
+    store = new_store(objects)
+    pool.shutdown()
+    with with_pool(store, pool):
+        producer = store.producer(batch_bytes=1 if call == "send" else 1_000, linger=None)
+        objects.error = KeyboardInterrupt()
+        if call == "flush":
+            producer.send("t", b"a", partition=0)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush() if call == "flush" else producer.send("t", b"a", partition=0)
+        assert objects.written == []
+        producer.flush()
+        assert objects.written == [[b"a"]]
+    assert values(store) == [b"a"]
+    producer.close()
+
+
+def test_threads_that_send_and_flush_upload_each_batch_once() -> None:
+    """Sends hand batches to the pool while flushes group them."""
+    objects = Segments()
+    store = new_store(objects)
+    store.alter_topic("t", config={"segment.own.bytes": 500})
+    producer = store.producer(batch_bytes=200, linger=None)
+
+    def work(number: int) -> set[bytes]:
+        sent = set[bytes]()
+        for step in range(20):
+            sent |= send(producer, 6, b"%d/%d/" % (number, step))
+            if step % 4 == number:
+                producer.flush()
+        return sent
+
+    with ThreadPoolExecutor(4) as pool:
+        sent = set[bytes]().union(*pool.map(work, range(4)))
+    producer.flush()
+    assert objects.counts() == Counter(sent)
+    assert sorted(values(store)) == sorted(sent)
+    producer.close()
