@@ -18,8 +18,8 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Flusher, ProducerBatch, StickyPartitioner
-from txnstore.producer.futures import RecordFuture, TablePart
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, ProducerBatch, StickyPartitioner
+from txnstore.producer.futures import RecordFuture, TablePart, Waits
 from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_no_envelope, check_record
 from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
 from txnstore.producer.transaction_manager import TransactionManager
@@ -51,7 +51,7 @@ class RecordAccumulator:
         self,
         connection: Connection,
         manager: TransactionManager,
-        flusher: Flusher,
+        sender: Waits,
         topics: Topics,
         uploads: Uploads,
         batch_bytes: int,
@@ -61,7 +61,7 @@ class RecordAccumulator:
         self._manager = manager
         #: The manager's lock: whether a record is accepted and its place in a batch are decided in one step.
         self._lock = manager.lock
-        self._flusher = flusher
+        self._sender = sender
         self._uploads = uploads
         self._clock = connection.runtime.clock
         #: The bytes of a batch from which it is sealed. Constant.
@@ -141,7 +141,7 @@ class RecordAccumulator:
                 self.buffered += size + TABLE_OVERHEAD
             if batch.bytes >= self._batch_bytes:
                 self._seal(batch)
-        return RecordFuture(batch, row, moment if version.stamped else None)
+        return RecordFuture(self._sender, batch, row, moment if version.stamped else None)
 
     def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
@@ -200,7 +200,7 @@ class RecordAccumulator:
             self._seal(batch)  # The topic was altered meanwhile: a batch has one schema.
             batch = None
         if batch is None:
-            batch = self._open[tp] = ProducerBatch(tp, version.writer, now, self._flusher)
+            batch = self._open[tp] = ProducerBatch(tp, version.writer, now)
             self._manager.begin_timeout(self._connection.runtime.monotonic())
         if sticky:
             version.sticky = batch

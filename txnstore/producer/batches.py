@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,44 +22,6 @@ RECORD_OVERHEAD = 32
 TABLE_OVERHEAD = 1024
 #: Fewer batches are not worth a common conversion.
 _FEW = 2
-
-
-class Flusher(Protocol):
-    """What a batch calls when a thread waits for its outcome."""
-
-    def flush_for(self, batch: ProducerBatch) -> Exception | None:
-        """Flush in the calling thread; returns the error that prevented the write, or None."""
-        ...
-
-    def flush_soon(self, waiter: BatchWaiter) -> None:
-        """Flush in the background, then wake the waiter with the error that prevented the write, or None."""
-        ...
-
-    def reported(self, error: Exception) -> None:
-        """The error was raised to the application: the next call need not raise it."""
-        ...
-
-
-class BatchWaiter:
-    """A thread that waits for a batch. Woken when the batch is settled, or with the error that prevents its write.
-
-    Uses ``SimpleQueue``, which is implemented in C: an interrupt cannot leave its lock acquired.
-    """
-
-    __slots__ = ("_woken", "batch")
-
-    def __init__(self, batch: ProducerBatch) -> None:
-        self.batch = batch
-        #: The error that prevents the write of the batch, or None, for each call of :meth:`wake`.
-        self._woken: SimpleQueue[Exception | None] = SimpleQueue()
-
-    def wake(self, hindrance: Exception | None = None) -> None:
-        """End the wait."""
-        self._woken.put(hindrance)
-
-    def wait(self, timeout: float | None) -> Exception | None:
-        """Wait for :meth:`wake` and return its argument. Raises ``queue.Empty`` after ``timeout`` seconds."""
-        return self._woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
 
 
 class Randomness(Protocol):
@@ -124,12 +85,14 @@ class ProducerBatch:
         upload: The task that uploads it, alone or with others; None until it is sealed.
         uploaded: How its upload ended: the segment, described for the chain, or the error. Set once.
         abandoned: Whether its upload is neither begun nor repeated.
+        waiters: A queue for each thread that waits for the outcome. Appended to by each of them, and read by the one
+            that settles after it has set the outcome: a waiter that it does not see, sees the outcome.
     """
 
-    __slots__ = ("_appended", "_base", "_callbacks", "_error", "_flusher", "_pieces", "_rows", "_table", "_waiters",
-                 "abandoned", "bytes", "opened_at", "rows", "sealed", "tp", "upload", "uploaded", "writer")  # fmt: skip
+    __slots__ = ("_appended", "_base", "_callbacks", "_error", "_pieces", "_rows", "_table", "abandoned", "bytes",
+                 "opened_at", "rows", "sealed", "tp", "upload", "uploaded", "waiters", "writer")  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, flusher: Flusher) -> None:
+    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int) -> None:
         self.tp = tp
         self.writer = writer
         self.opened_at = opened_at
@@ -139,7 +102,6 @@ class ProducerBatch:
         self.upload: Task[None] | None = None
         self.uploaded: NewBatch | Exception | None = None
         self.abandoned = False
-        self._flusher = flusher
         #: The rows: lists of rows and tables, each with the number of its first row, so that one atomic step adds a row
         #: and fixes its number: after an interrupt the row is in the batch or not, and the rows after it have the right
         #: numbers in both cases. Empty once the rows are in ``_table``.
@@ -153,9 +115,7 @@ class ProducerBatch:
         #: for a refused record, without; never reset.
         self._appended: Appended | None = None
         self._error: Exception | None = None
-        #: The threads that wait. Appended to by each of them, and read by the one that settles after it has set the
-        #: outcome: a waiter that it does not see, sees the outcome.
-        self._waiters: list[BatchWaiter] = []
+        self.waiters: list[SimpleQueue[Exception | None]] = []
         #: Callbacks that have not been called. Each is taken by an atomic step, so one thread calls it.
         self._callbacks: list[Callable[[], None]] = []
 
@@ -267,6 +227,12 @@ class ProducerBatch:
         """The error of a failed batch, or None."""
         return self._error
 
+    @property
+    def appended(self) -> Appended:
+        """The place in the log of a batch that was settled without an error."""
+        assert self._appended is not None
+        return self._appended
+
     def resolve(self, appended: Appended) -> None:
         """Settle the batch: it is in the log."""
         if not self.settled:
@@ -280,8 +246,8 @@ class ProducerBatch:
         self._wake()
 
     def _wake(self) -> None:
-        for waiter in tuple(self._waiters):  # One that gives up removes itself.
-            waiter.wake()
+        for waiter in tuple(self.waiters):  # One that gives up removes itself.
+            waiter.put(None)
 
     def call_back(self) -> None:
         """Call the registered callbacks. Each is called once, also if several threads call this method."""
@@ -291,46 +257,6 @@ class ProducerBatch:
             except IndexError:  # pragma: no cover - another thread took the last one
                 return
             callback()
-
-    def wait(self, timeout: float | None = None) -> Appended:
-        """Wait for the outcome of the batch and return its offsets.
-
-        Waiting flushes the producer: in this thread without a ``timeout``, else in the background, so that the wait
-        ends after ``timeout`` seconds even if the flush does not.
-
-        Raises:
-            TimeoutError: The batch is not settled after ``timeout`` seconds.
-            TxnStoreError: The error of the batch, or of the flush that could not write it.
-        """
-        if not self.settled:
-            hindrance = self._flusher.flush_for(self) if timeout is None else None
-            if not self.settled and hindrance is None:
-                hindrance = self._wait(timeout)
-            if not self.settled and hindrance is not None:
-                raise hindrance
-        if self._error is not None:
-            self._flusher.reported(self._error)
-            raise self._error
-        assert self._appended is not None
-        return self._appended
-
-    def _wait(self, timeout: float | None) -> Exception | None:
-        """Wait until the batch is settled, or for the error that prevents its write."""
-        waiter = BatchWaiter(self)
-        self._waiters.append(waiter)  # From here on, the thread that settles the batch wakes this waiter.
-        if timeout is not None and not self.settled:
-            self._flusher.flush_soon(waiter)
-        hindrance: Exception | None = None
-        while not self.settled and hindrance is None:
-            try:
-                hindrance = waiter.wait(timeout)
-            except Empty:
-                with suppress(ValueError):  # Else a caller that polls with short timeouts leaves one each time.
-                    self._waiters.remove(waiter)
-                if not self.settled:
-                    msg = f"no outcome for a batch of {self.tp} within {timeout} s"
-                    raise TimeoutError(msg) from None
-        return hindrance
 
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the batch is settled; immediately if it is settled already."""

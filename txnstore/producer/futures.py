@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic  # noqa: TID251 - the caller waits in real time, for several batches together
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnstore.core.log.commands import Appended
 from txnstore.errors import TxnStoreError
 from txnstore.producer.batches import ProducerBatch
 from txnstore.segment.schema import as_milliseconds
@@ -45,6 +46,14 @@ class RecordMetadata:
 
 def _seconds(timeout: float | None) -> float | None:
     return None if timeout is None else check_seconds("timeout", timeout, least=None)
+
+
+class Waits(Protocol):
+    """What a future calls of the sender."""
+
+    def wait(self, batch: ProducerBatch, timeout: float | None) -> Appended:
+        """Flush, wait for the outcome of a batch, and return its offsets."""
+        ...
 
 
 class _SendFuture(Generic[T]):
@@ -140,9 +149,10 @@ class _SendFuture(Generic[T]):
 class RecordFuture(_SendFuture[RecordMetadata]):
     """The future of one record; its result is a :class:`RecordMetadata`."""
 
-    __slots__ = ("_batch", "_row", "_timestamp")
+    __slots__ = ("_batch", "_row", "_sender", "_timestamp")
 
-    def __init__(self, batch: ProducerBatch, row: int, timestamp: int | None) -> None:
+    def __init__(self, sender: Waits, batch: ProducerBatch, row: int, timestamp: int | None) -> None:
+        self._sender = sender
         self._batch = batch
         self._row = row
         self._timestamp = timestamp
@@ -151,7 +161,7 @@ class RecordFuture(_SendFuture[RecordMetadata]):
         return (self._batch,)
 
     def _value(self, timeout: float | None) -> RecordMetadata:
-        appended = self._batch.wait(timeout)
+        appended = self._sender.wait(self._batch, timeout)
         moment = appended.timestamp if self._timestamp is None else self._timestamp
         offset = appended.base_offset + self._row if appended.base_offset >= 0 else -1
         return RecordMetadata(appended.tp.topic, appended.tp.partition, offset, moment)
@@ -179,9 +189,10 @@ class TablePart:
 class TableFuture(_SendFuture["list[RecordMetadata]"]):
     """The future of a table; its result is a list of :class:`RecordMetadata`, one per row, in the order of the rows."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_sender")
 
-    def __init__(self, parts: Sequence[TablePart]) -> None:
+    def __init__(self, sender: Waits, parts: Sequence[TablePart]) -> None:
+        self._sender = sender
         self._parts = parts
 
     def _batches(self) -> Sequence[ProducerBatch]:
@@ -191,7 +202,7 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
         deadline = None if timeout is None else monotonic() + timeout
         by_row: dict[int, RecordMetadata] = {}
         for part in self._parts:
-            appended = part.batch.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+            appended = self._sender.wait(part.batch, None if deadline is None else max(0.0, deadline - monotonic()))
             topic, partition = appended.tp
             base = appended.base_offset + part.first
             moments = [appended.timestamp] * part.count

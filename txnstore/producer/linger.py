@@ -10,9 +10,9 @@ import weakref
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from txnstore.producer.batches import BatchWaiter, ProducerBatch
+from txnstore.producer.batches import ProducerBatch
 from txnstore.threads import Task, start
 from txnstore.validation import check_seconds
 
@@ -50,8 +50,10 @@ class Flushing(Protocol):
         ...
 
 
+#: What a caller waits for: the error that prevented the flush, or None.
+Waiter: TypeAlias = SimpleQueue[Exception | None]
 #: A sender to flush, and the waiter to wake afterwards; None instead of a sender ends the thread.
-_Order = tuple[Flushing | None, BatchWaiter | None]
+_Order = tuple[Flushing | None, Waiter | None]
 
 
 class Linger:
@@ -102,7 +104,7 @@ class Linger:
             self.woken = True
             self._orders.put((sender, None))
 
-    def demand(self, waiter: BatchWaiter) -> None:
+    def demand(self, waiter: Waiter) -> None:
         """Order a flush without delay, and wake the waiter after it."""
         self._start()
         self._orders.put((self._sender(), waiter))
@@ -139,7 +141,7 @@ class Linger:
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
-    def due(self, waiters: list[BatchWaiter]) -> bool:
+    def due(self, waiters: list[Waiter]) -> bool:
         """Wait for the linger time or the next order, whose waiter is added; returns False to end the thread."""
         if waiters:
             return True
@@ -151,7 +153,7 @@ class Linger:
             waiters.append(waiter)
         return order is not None
 
-    def flush(self, sender: Flushing, waiters: list[BatchWaiter]) -> bool:
+    def flush(self, sender: Flushing, waiters: list[Waiter]) -> bool:
         """Flush until it succeeds, with a pause between two attempts; returns False to end the thread."""
         while True:
             if self._seconds is not None:
@@ -162,7 +164,7 @@ class Linger:
             except BaseException:  # noqa: BLE001 - a callback raised SystemExit; later records need the thread
                 _LOG.exception("a flush in the background was ended by an exception that is no error")
             for waiter in waiters:
-                waiter.wake(error)
+                waiter.put(error)
             waiters.clear()
             if error is None or self._seconds is None or not sender.has_more:
                 return True

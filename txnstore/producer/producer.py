@@ -221,7 +221,7 @@ class Producer:
         finally:
             if parts and not self._linger.woken:
                 self._linger.wake()
-        return TableFuture(parts)
+        return TableFuture(self._sender, parts)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata

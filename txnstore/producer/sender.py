@@ -25,8 +25,10 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from txnstore.connection import Connection
+from txnstore.core.log.commands import Appended
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, PrepareTxn
@@ -43,7 +45,7 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import BatchWaiter, ProducerBatch, rounds
+from txnstore.producer.batches import ProducerBatch, rounds
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.topics import Topics
@@ -496,10 +498,6 @@ class Sender:
                 self.outcomes.call_back()
         return manager.flush_refusal()
 
-    def reported(self, error: Exception) -> None:
-        """A future has raised the error."""
-        self._manager.reported(error)
-
     @property
     def has_more(self) -> bool:
         """Whether another flush may write records that the last one did not."""
@@ -510,10 +508,52 @@ class Sender:
         """Whether the chain knows an open transaction that a close would abort."""
         return self._manager.started and self._manager.state in ABORTED_BY_CLOSE
 
-    def flush_soon(self, waiter: BatchWaiter) -> None:
-        """Flush in the background, then wake the waiter."""
+    def wait(self, batch: ProducerBatch, timeout: float | None) -> Appended:
+        """Flush, wait for the outcome of a batch, and return its offsets.
+
+        Flushes in this thread without a ``timeout``, else in the background, so that the wait ends after ``timeout``
+        seconds even if the flush does not.
+
+        Raises:
+            TimeoutError: The batch is not settled after ``timeout`` seconds.
+            TxnStoreError: The error of the batch, or of the flush that could not write it.
+        """
+        if not batch.settled:
+            hindrance = self.flush_for(batch) if timeout is None else None
+            if not batch.settled and hindrance is None:
+                hindrance = self._wait(batch, timeout)
+            if not batch.settled and hindrance is not None:
+                raise hindrance
+        if batch.error is not None:
+            self._manager.reported(batch.error)
+            raise batch.error
+        return batch.appended
+
+    def _wait(self, batch: ProducerBatch, timeout: float | None) -> Exception | None:
+        """Wait until the batch is settled, or for the error that prevents its write.
+
+        Uses ``SimpleQueue``, which is implemented in C: an interrupt cannot leave its lock acquired.
+        """
+        woken: SimpleQueue[Exception | None] = SimpleQueue()
+        batch.waiters.append(woken)  # From here on, the thread that settles the batch wakes this one.
+        if timeout is not None and not batch.settled:
+            self._flush_soon(woken)
+        hindrance: Exception | None = None
+        while not batch.settled and hindrance is None:
+            try:
+                hindrance = woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
+            except Empty:
+                with suppress(ValueError):  # Else a caller that polls with short timeouts leaves one each time.
+                    batch.waiters.remove(woken)
+                if not batch.settled:
+                    msg = f"no outcome for a batch of {batch.tp} within {timeout} s"
+                    raise TimeoutError(msg) from None
+        return hindrance
+
+    def _flush_soon(self, waiter: SimpleQueue[Exception | None]) -> None:
+        """Flush in the background, then give the waiter the error that prevented it, or None."""
         if self._manager.forked:
-            waiter.wake(self.flush_for(None))
+            waiter.put(self.flush_for(None))
         else:
             self.linger.demand(waiter)
 

@@ -339,7 +339,7 @@ def test_waiters_that_give_up_are_forgotten() -> None:
     for _ in range(5):
         with pytest.raises(TimeoutError):
             future.result(timeout=0.001)
-    assert future._batch._waiters == []
+    assert future._batch.waiters == []
     gate.open()
     assert future.result(240).offset == 0
     producer.close()

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty
 
 import numpy as np
 import numpy.typing as npt
@@ -16,35 +15,43 @@ import pytest
 from txnstore.catalog.writing import topic_writer
 from txnstore.core.catalog.model import CatalogTopic
 from txnstore.core.log.commands import Appended
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
-from txnstore.producer import batches
-from txnstore.producer.batches import BatchWaiter, ProducerBatch
+from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart
+from txnstore.producer.linger import Waiter
+from txnstore.producer.sender import Sender
+from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.segment.schema import RECORD_SCHEMA
 
 TP = TopicPartition("t", 1)
 
 
-class Flusher:
-    """A producer that does ``demand`` when a caller waits: immediately, or when a wait with a limit asks."""
+class Waiting(Sender):
+    """A sender whose flush does ``demand``: immediately, or when a wait with a limit asks."""
 
     def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
         self._demand = demand
+        self._manager = TransactionManager(ProducerIdentity(1, 0))
 
-    def flush_for(self, batch: ProducerBatch) -> Exception | None:
+    def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         return self._demand() if self._demand is not None else None
 
-    def reported(self, error: Exception) -> None:
-        """Nothing waits to be reported here."""
-
-    def flush_soon(self, waiter: BatchWaiter) -> None:
+    def _flush_soon(self, waiter: Waiter) -> None:
         if self._demand is not None:
-            waiter.wake(self._demand())
+            waiter.put(self._demand())
 
 
-def batch(demand: Callable[[], Exception | None] | None = None, tp: TopicPartition = TP) -> ProducerBatch:
-    return ProducerBatch(tp, topic_writer(CatalogTopic("t", "id", 3)), 1_000, Flusher(demand))
+def batch(tp: TopicPartition = TP) -> ProducerBatch:
+    return ProducerBatch(tp, topic_writer(CatalogTopic("t", "id", 3)), 1_000)
+
+
+def wait(pending: ProducerBatch, timeout: float | None = None) -> Appended:
+    return Waiting().wait(pending, timeout)
+
+
+def record(pending: ProducerBatch, row: int = 0, timestamp: int | None = None) -> RecordFuture:
+    return RecordFuture(Waiting(), pending, row, timestamp)
 
 
 def settle(batches: Sequence[ProducerBatch], outcome: Appended | Exception) -> None:
@@ -113,19 +120,20 @@ def test_the_first_outcome_stays() -> None:
     pending.resolve(landed(4))
     pending.fail(StorageError("too late"))
     pending.resolve(landed(9))
-    assert pending.wait() == landed(4)
+    assert wait(pending) == landed(4)
 
 
 def test_wait_flushes_producer_and_returns_outcome() -> None:
-    pending = batch(lambda: pending.resolve(landed(3)))
+    pending = batch()
     assert not pending.settled
-    assert pending.wait().base_offset == 3
+    assert Waiting(lambda: pending.resolve(landed(3))).wait(pending, None).base_offset == 3
 
 
-def test_wait_raises_error_of_flush() -> None:
-    pending = batch(lambda: StorageError("away"))
+@pytest.mark.parametrize("timeout", [None, 240])
+def test_wait_raises_error_of_flush(timeout: float | None) -> None:
+    pending = batch()
     with pytest.raises(StorageError, match="away"):
-        pending.wait()
+        Waiting(lambda: StorageError("away")).wait(pending, timeout)
     assert not pending.settled
 
 
@@ -134,26 +142,25 @@ def test_settled_batch_ignores_error_of_flush() -> None:
         pending.resolve(landed(1))
         return StorageError("another batch failed")
 
-    pending = batch(demand)
-    assert pending.wait().base_offset == 1
+    pending = batch()
+    assert Waiting(demand).wait(pending, None).base_offset == 1
 
 
 def test_a_wait_ends_with_its_timeout() -> None:
     with pytest.raises(TimeoutError, match=r"t-1 within 0\.01 s"):
-        batch().wait(0.01)
+        wait(batch(), 0.01)
 
 
 def test_many_threads_wait_for_one_batch() -> None:
     demands = threading.Semaphore(0)
 
-    class Slow(Flusher):
-        def flush_soon(self, waiter: BatchWaiter) -> None:
+    class Slow(Waiting):
+        def _flush_soon(self, waiter: Waiter) -> None:
             demands.release()
 
     pending = batch()
-    pending._flusher = Slow()
     with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(pending.wait, 30) for _ in range(8)]
+        waiting = [pool.submit(Slow().wait, pending, 30) for _ in range(8)]
         for _ in range(8):
             assert demands.acquire(timeout=240)
         pending.resolve(landed(2))
@@ -162,20 +169,16 @@ def test_many_threads_wait_for_one_batch() -> None:
 
 def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
     """It may settle between the last look at it and the wait: the waiter is registered by then."""
-
-    class Waits(BatchWaiter):
-        def wait(self, timeout: float | None) -> Exception | None:
-            pending.resolve(landed(2))
-            try:
-                return super().wait(0)
-            except Empty:
-                return AssertionError(f"nothing wakes the waiter for {timeout} s")
-
     pending = batch()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "BatchWaiter", Waits)
-        assert pending._wait(30) is None
-    assert pending.wait().base_offset == 2
+
+    class Settles(Waiting):
+        def _flush_soon(self, waiter: Waiter) -> None:
+            assert pending.waiters == [waiter]
+            pending.resolve(landed(2))
+            assert waiter.get(timeout=0) is None
+            waiter.put(None)
+
+    assert Settles().wait(pending, 30).base_offset == 2
 
 
 # Callbacks ------------------------------------------------------------------------------------------------------------
@@ -185,18 +188,18 @@ def test_a_callback_finds_every_batch_of_its_entry_settled() -> None:
     """So it can ask for the result of another record without waiting for itself."""
     first, second = batch(), batch()
     settled: list[bool] = []
-    RecordFuture(first, 0, None).add_done_callback(lambda _: settled.append(second.settled))
+    record(first).add_done_callback(lambda _: settled.append(second.settled))
     settle([first, second], landed(0))
     assert settled == [True]
     third, fourth = batch(), batch()
-    RecordFuture(third, 0, None).add_done_callback(lambda _: settled.append(fourth.settled))
+    record(third).add_done_callback(lambda _: settled.append(fourth.settled))
     settle([third, fourth], StorageError("away"))
     assert settled == [True, True]
 
 
 def test_callbacks_are_called_once_in_their_order() -> None:
     pending, calls = batch(), list[tuple[int, bool]]()
-    future = RecordFuture(pending, 0, None)
+    future = record(pending)
 
     def note(number: int) -> Callable[[object], object]:
         return lambda done: calls.append((number, done is future))
@@ -211,7 +214,7 @@ def test_callbacks_are_called_once_in_their_order() -> None:
 def test_late_callback_is_called_immediately() -> None:
     pending, calls = batch(), list[object]()
     settle([pending], landed(6))
-    RecordFuture(pending, 0, None).add_done_callback(lambda done: calls.append(done.result().offset))
+    record(pending).add_done_callback(lambda done: calls.append(done.result().offset))
     assert calls == [6]
 
 
@@ -222,7 +225,7 @@ def test_exception_of_callback_is_logged_and_others_run(caplog: pytest.LogCaptur
     def broken(done: object) -> None:
         raise ValueError("in the callback")
 
-    future = RecordFuture(pending, 0, None)
+    future = record(pending)
     future.add_done_callback(broken)
     future.add_done_callback(calls.append)
     with caplog.at_level(logging.ERROR):
@@ -236,7 +239,7 @@ def test_exception_of_callback_is_logged_and_others_run(caplog: pytest.LogCaptur
 
 def test_a_record_gets_the_offset_of_its_row() -> None:
     pending = batch()
-    futures = [RecordFuture(pending, row, timestamp) for row, timestamp in enumerate((None, 77))]
+    futures = [record(pending, row, timestamp) for row, timestamp in enumerate((None, 77))]
     assert [future.done() for future in futures] == [False, False]
     pending.resolve(landed(40, 2))
     assert [future.done() for future in futures] == [True, True]
@@ -248,12 +251,12 @@ def test_record_of_unknown_offset_has_offset_minus_1() -> None:
     """-1, as in Kafka (SEQ-17)."""
     pending = batch()
     pending.resolve(Appended(TP, -1, -1, 5_000, duplicate=True))
-    assert RecordFuture(pending, 3, None).result().offset == -1
+    assert record(pending, 3).result().offset == -1
 
 
 def test_failed_future_raises_and_returns_its_error() -> None:
     pending = batch()
-    future = RecordFuture(pending, 0, None)
+    future = record(pending)
     pending.fail(TransactionAbortedError("gone"))
     assert future.done()
     with pytest.raises(TransactionAbortedError, match="gone"):
@@ -263,7 +266,7 @@ def test_failed_future_raises_and_returns_its_error() -> None:
 
 def test_a_future_behaves_like_one_of_the_standard_library() -> None:
     pending = batch()
-    future = RecordFuture(pending, 0, None)
+    future = record(pending)
     assert (future.running(), future.cancelled(), future.cancel(), future.done()) == (True, False, False, False)
     with pytest.raises(TimeoutError):
         future.exception(0.01)
@@ -283,8 +286,8 @@ def part(pending: ProducerBatch, first: int, *rows: int) -> TablePart:
 
 def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
     other = TopicPartition("t", 2)
-    one, two, three = batch(), batch(tp=other), batch()
-    future = TableFuture([part(one, 5, 0, 3), part(two, 0, 1, 2), part(three, 0, 4)])
+    one, two, three = batch(), batch(other), batch()
+    future = TableFuture(Waiting(), [part(one, 5, 0, 3), part(two, 0, 1, 2), part(three, 0, 4)])
     one.resolve(landed(10, 7))
     two.resolve(landed(90, 2, other))
     assert not future.done()
@@ -297,7 +300,7 @@ def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
 def test_rows_of_unknown_offsets_have_offset_minus_1() -> None:
     """As a record: the batch is in the log, but a repeated append no longer finds where."""
     one, two = batch(), batch()
-    future = TableFuture([part(one, 3, 0, 1), part(two, 0, 2)])
+    future = TableFuture(Waiting(), [part(one, 3, 0, 1), part(two, 0, 2)])
     one.resolve(landed(-1, 5))
     two.resolve(landed(0))
     assert [metadata.offset for metadata in future.result()] == [-1, -1, 0]
@@ -305,7 +308,7 @@ def test_rows_of_unknown_offsets_have_offset_minus_1() -> None:
 
 def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> None:
     one, two = batch(), batch()
-    future, calls = TableFuture([part(one, 0, 0), part(two, 0, 1), part(one, 1, 2)]), list[object]()
+    future, calls = TableFuture(Waiting(), [part(one, 0, 0), part(two, 0, 1), part(one, 1, 2)]), list[object]()
     future.add_done_callback(calls.append)
     settle([one], landed(0))
     assert calls == []
@@ -315,7 +318,7 @@ def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> No
 
 def test_a_table_of_which_one_batch_failed_raises_its_error() -> None:
     one, two = batch(), batch()
-    future = TableFuture([part(one, 0, 0), part(two, 0, 1)])
+    future = TableFuture(Waiting(), [part(one, 0, 0), part(two, 0, 1)])
     one.resolve(landed(0))
     two.fail(StorageError("away"))
     assert future.done()
@@ -324,7 +327,7 @@ def test_a_table_of_which_one_batch_failed_raises_its_error() -> None:
 
 
 def test_a_table_without_rows_is_done() -> None:
-    future, calls = TableFuture([]), list[object]()
+    future, calls = TableFuture(Waiting(), []), list[object]()
     future.add_done_callback(calls.append)
     assert future.done()
     assert future.result() == []

@@ -6,12 +6,13 @@ import gc
 import logging
 import threading
 import weakref
+from queue import SimpleQueue
 
 import pytest
 
 from txnstore.errors import StorageError
-from txnstore.producer.batches import BatchWaiter, ProducerBatch
-from txnstore.producer.linger import Linger
+from txnstore.producer.batches import ProducerBatch
+from txnstore.producer.linger import Linger, Waiter
 
 TINY, LONG = 0.001, 3_600.0
 
@@ -47,8 +48,8 @@ class Flush:
         assert self.called.acquire(timeout=300)
 
 
-def waiter() -> BatchWaiter:
-    return BatchWaiter(object.__new__(ProducerBatch))
+def waiter() -> Waiter:
+    return SimpleQueue()
 
 
 def test_a_wake_is_followed_by_a_flush_in_another_thread() -> None:
@@ -87,7 +88,7 @@ def test_without_a_time_it_starts_when_somebody_waits() -> None:
     assert not linger.loop.running()
     one = waiter()
     linger.demand(one)
-    assert one.wait(300) is None
+    assert one.get(timeout=300) is None
     linger.stop()
     assert len(flush.threads) == 1
 
@@ -98,7 +99,7 @@ def test_who_waits_ends_the_linger() -> None:
     linger.wake()
     one = waiter()
     linger.demand(one)
-    assert one.wait(300) is None
+    assert one.get(timeout=300) is None
     linger.stop()
 
 
@@ -107,7 +108,7 @@ def test_who_waits_hears_why_the_flush_failed() -> None:
     linger = Linger(flush, None)
     one = waiter()
     linger.demand(one)
-    assert isinstance(one.wait(300), StorageError)
+    assert isinstance(one.get(timeout=300), StorageError)
     linger.stop()
 
 
