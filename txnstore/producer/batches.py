@@ -239,11 +239,12 @@ class ProducerBatch:
             self._appended = appended
         self._wake()
 
-    def fail(self, error: Exception) -> None:
-        """Settle the batch with an error, unless it is settled already."""
+    def fail(self, error: Exception) -> bool:
+        """Settle the batch with an error, unless it is settled already; whether the error is its outcome."""
         if not self.settled:
             self._error = error
         self._wake()
+        return self._error is error
 
     def _wake(self) -> None:
         for waiter in tuple(self.waiters):  # One that gives up removes itself.

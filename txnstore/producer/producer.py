@@ -373,7 +373,7 @@ class Producer:
             TxnStoreError: A flush or abort failed, or records failed in the background before; the producer is closed.
         """
         if self._sender.closed:
-            self._sender.outcomes.call_back()  # An interrupt may have kept the first close from it.
+            self._sender.call_back()  # An interrupt may have kept the first close from it.
         elif not self._manager.forked:
             self._sender.close()
 

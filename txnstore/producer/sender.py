@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from txnstore.connection import Connection
 from txnstore.core.log.commands import Appended
@@ -54,61 +55,9 @@ from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, ManagerState
 from txnstore.producer.upload import Uploads
 from txnstore.threads import ForkLock, Task
 
+_LOG = logging.getLogger(__name__)
 
-class Outcomes:
-    """Settled batches whose callbacks have not been called, and failures that no call has reported."""
-
-    def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
-        self._manager = manager
-        self._accumulator = accumulator
-        #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
-        #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
-        self._settled: deque[ProducerBatch] = deque()
-        #: The failed batches that no call of the application has reported yet, with their errors. Changed with the
-        #: sender's turn, and by a refused record, which only appends.
-        self._failed: list[tuple[ProducerBatch, Exception]] = []
-
-    def fail_and_forget(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Fail these batches and remove them from the accumulator."""
-        self.fail(batches, error)
-        self._accumulator.forget(batches)
-
-    def fail(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Fail those of these batches that are not settled."""
-        for batch in batches:
-            if not batch.settled:
-                batch.fail(error)
-                self._failed.append((batch, error))
-        self.settled(batches)
-
-    def settled(self, batches: Sequence[ProducerBatch]) -> None:
-        """Queue the callbacks of settled batches for :meth:`call_back`."""
-        self._settled += batches
-
-    def failures_reported(self) -> None:
-        """Forget the failures that the current call reports. The caller holds the sender's turn.
-
-        A failure after that is reported by the next call.
-        """
-        self._failed.clear()
-
-    def take_failures(self) -> list[tuple[ProducerBatch, Exception]]:
-        """The failures that no call has reported, for the caller to report. The caller holds the sender's turn."""
-        failures, self._failed = self._failed, []
-        return failures
-
-    def call_back(self) -> None:
-        """Call the done callbacks of settled batches. The caller must hold no lock."""
-        while not self._manager.forked:
-            try:
-                batch = self._settled.popleft()
-            except IndexError:
-                return
-            try:
-                batch.call_back()
-            except BaseException:
-                self._settled.appendleft(batch)
-                raise
+T = TypeVar("T")
 
 
 class Sender:
@@ -116,7 +65,6 @@ class Sender:
 
     Attributes:
         accumulator: The batches. Constant, as are the next three.
-        outcomes: The batches that are settled, until their callbacks are called.
         linger: The background thread.
         closed: Whether :meth:`close` has come to its end. Written by the thread that closes, with the turn; read by
             later calls of ``close``.
@@ -140,7 +88,11 @@ class Sender:
         self.accumulator = RecordAccumulator(
             connection, manager, self, topics, self._uploads, batch_bytes, buffer_bytes
         )
-        self.outcomes = Outcomes(manager, self.accumulator)
+        #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
+        #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
+        self._settled: deque[ProducerBatch] = deque()
+        #: The batches that failed in the current call, with their errors. Changed with the turn.
+        self._failed: list[tuple[ProducerBatch, Exception]] = []
         self.linger = Linger(self, linger)
         self.closed = False
 
@@ -193,7 +145,7 @@ class Sender:
                 failure = batch.uploaded if isinstance(batch.uploaded, Exception) else None
                 if failure is not None and not batch.settled:
                     errors.append(failure)
-                self.outcomes.fail_and_forget([batch], failure or TransactionAbortedError("the transaction failed"))
+                self._fail_all([batch], failure or TransactionAbortedError("the transaction failed"))
         if errors:
             self._fail(errors[0])
             if not self._manager.transactional:
@@ -215,14 +167,7 @@ class Sender:
 
         ``until_room``: only until the buffer has room.
         """
-        try:
-            with self._turn.own:
-                try:
-                    self._flush(until_room=until_room)
-                finally:
-                    self.outcomes.failures_reported()
-        finally:
-            self.outcomes.call_back()
+        self._in_turn(lambda: self._flush(until_room=until_room))
 
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
@@ -306,7 +251,7 @@ class Sender:
         manager.acknowledged(pending)
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
             batch.resolve(appended)
-        self.outcomes.settled(pending.batches)
+        self._settled += pending.batches
         self.accumulator.forget(pending.batches)
         manager.settled(pending)
         return ended
@@ -338,22 +283,14 @@ class Sender:
                 except TxnStoreError:  # Its future has it; the caller gets the first error.
                     continue
             return
-        self.outcomes.fail_and_forget(pending.batches, error)
+        self._fail_all(pending.batches, error)
         self._fail(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def end(self, outcome: Outcome) -> None:
         """Commit or abort the transaction. Until the call returns to the application, it can be repeated."""
-        self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
-        try:
-            with self._turn.own:
-                try:
-                    self._end(outcome)
-                finally:
-                    self.outcomes.failures_reported()
-        finally:
-            self.outcomes.call_back()
+        self._in_turn(lambda: self._end(outcome))
 
     def _end(self, outcome: Outcome) -> None:
         manager = self._manager
@@ -393,21 +330,19 @@ class Sender:
 
     def prepare(self) -> PreparedTxn:
         """Register all batches and prepare the transaction for an external coordinator (KIP-939, TPC-03)."""
+        return self._in_turn(self._prepare)
+
+    def _prepare(self) -> PreparedTxn:
         manager = self._manager
-        manager.check_process()
         try:
-            with self._turn.own:
-                try:
-                    manager.begin_prepare()
-                    self._flush()
-                    manager.check_flush()
-                    if manager.started:
-                        self._submit_prepare()
-                    return manager.prepare()
-                finally:
-                    manager.end_prepare()
+            manager.begin_prepare()
+            self._flush()
+            manager.check_flush()
+            if manager.started:
+                self._submit_prepare()
+            return manager.prepare()
         finally:
-            self.outcomes.call_back()
+            manager.end_prepare()
 
     def _submit_prepare(self) -> None:
         try:
@@ -429,24 +364,53 @@ class Sender:
 
     def complete(self, decided: PreparedTxn) -> bool:
         """Commit the prepared transaction if it is the decided one, else abort it; returns whether it was committed."""
+        return self._in_turn(lambda: self._complete(decided))
+
+    def _complete(self, decided: PreparedTxn) -> bool:
         manager = self._manager
-        manager.check_process()
+        manager.check_usable()
+        if manager.state is ManagerState.READY:
+            return False
+        if manager.prepared is None:
+            msg = "cannot complete: the transaction is not prepared; commit or abort it"
+            raise InvalidTxnStateError(msg)
+        commits = decided == manager.prepared
+        self._end(Outcome.COMMIT if commits else Outcome.ABORT)
+        manager.end_reported()
+        return commits
+
+    # Calls and failures -----------------------------------------------------------------------------------------------
+
+    def _in_turn(self, call: Callable[[], T]) -> T:
+        """Make a call of the application with the turn, then the callbacks. What it raises reports all failures."""
+        self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
-                manager.check_usable()
-                if manager.state is ManagerState.READY:
-                    return False
-                if manager.prepared is None:
-                    msg = "cannot complete: the transaction is not prepared; commit or abort it"
-                    raise InvalidTxnStateError(msg)
-                commits = decided == manager.prepared
-                self._end(Outcome.COMMIT if commits else Outcome.ABORT)
-                manager.end_reported()
-                return commits
+                try:
+                    return call()
+                finally:
+                    self._failed.clear()
         finally:
-            self.outcomes.call_back()
+            self.call_back()
 
-    # Failures ---------------------------------------------------------------------------------------------------------
+    def call_back(self) -> None:
+        """Call the done callbacks of settled batches. The caller must hold no lock."""
+        while not self._manager.forked:
+            try:
+                batch = self._settled.popleft()
+            except IndexError:
+                return
+            try:
+                batch.call_back()
+            except BaseException:
+                self._settled.appendleft(batch)
+                raise
+
+    def _fail_all(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
+        """Fail those of these batches that are not settled, and remove all of them."""
+        self._failed += [(batch, error) for batch in batches if batch.fail(error)]
+        self._settled += batches
+        self.accumulator.forget(batches)
 
     def _fail(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
@@ -463,9 +427,11 @@ class Sender:
         if self._manager.record_refused(error):
             pending = self._manager.pending
             submitted = set(pending.batches) if pending is not None else set()
-            dropped = [batch for batch in self.accumulator.abandon() if batch not in submitted]
-            self.outcomes.fail(dropped, failure_of(error))
-            self.outcomes.call_back()
+            for batch in self.accumulator.abandon():
+                if batch not in submitted:
+                    batch.fail(failure_of(error))
+                    self._settled.append(batch)
+            self.call_back()
 
     def _drop(self, error: Exception) -> None:
         """Fail all batches that are not registered, after their running uploads have ended.
@@ -475,7 +441,7 @@ class Sender:
         for batch in (batches := self.accumulator.abandon()):
             assert batch.upload is not None
             batch.upload.wait()
-        self.outcomes.fail_and_forget(batches, error)
+        self._fail_all(batches, error)
 
     # In the background ------------------------------------------------------------------------------------------------
 
@@ -488,14 +454,15 @@ class Sender:
                 try:
                     self._flush()
                 finally:
-                    others = [error for failed, error in self.outcomes.take_failures() if failed is not batch]
+                    others = [error for failed, error in self._failed if failed is not batch]
+                    self._failed.clear()
                     if others:
                         manager.failed_in_background(others[0])
         except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
             if not manager.forked:
-                self.outcomes.call_back()
+                self.call_back()
         return manager.flush_refusal()
 
     @property
@@ -561,36 +528,31 @@ class Sender:
 
     def close(self) -> None:
         """Flush, or abort the open transaction, then refuse further calls (API-11). Raises unreported failures."""
-        manager = self._manager
         self.linger.stop()
+        self._in_turn(self._close)
+        self._manager.raise_unreported()
+
+    def _close(self) -> None:
+        manager = self._manager
         try:
-            with self._turn.own:
-                try:
-                    if not manager.transactional:
-                        self._flush()
-                    elif manager.state in ABORTED_BY_CLOSE:
-                        with suppress(ProducerFencedError):
-                            self._end(Outcome.ABORT)
-                finally:
-                    manager.close()
-                    self._abandon()
-                    self.outcomes.failures_reported()
-                    self.closed = True  # After an interrupt before this line, the next close repeats these steps.
+            if not manager.transactional:
+                self._flush()
+            elif manager.state in ABORTED_BY_CLOSE:
+                with suppress(ProducerFencedError):
+                    self._end(Outcome.ABORT)
         finally:
-            self.outcomes.call_back()
-        manager.raise_unreported()
+            manager.close()
+            self._abandon()
+            self.closed = True  # After an interrupt before this line, the next close repeats these steps.
 
     def _abandon(self) -> None:
         """Fail all batches; the outcome of those of a pending command is unknown."""
         pending = self._manager.pending
         if pending is not None:
             error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
-            self.outcomes.fail_and_forget(pending.batches, error)
+            self._fail_all(pending.batches, error)
             self._manager.abandoned()
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
-
-
-_LOG = logging.getLogger(__name__)
 
 
 def _run(task: Task[None]) -> None:
