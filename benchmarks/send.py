@@ -69,7 +69,7 @@ def _many_batches(store: txnstore.Store) -> Result:
     """The same work whether no batch waits, or as many as 60,000 records fill."""
     with store.producer(linger=None, batch_bytes=16_384) as producer:
         slices = [_timed(lambda: producer.send("records", VALUE)) for _ in range(3)]
-        waiting = len(producer._accumulator.sealed)  # noqa: SLF001 - a figure for the reader
+        waiting = len(producer._sender.buffer.sealed)  # noqa: SLF001 - a figure for the reader
     first, last = slices[0][1], slices[-1][1]
     detail = f"{RECORDS / first:,.0f}/s, then {RECORDS / last:,.0f}/s with {waiting} batches sealed"
     name = f"send: last {RECORDS:,} of {3 * RECORDS:,} records / first, small batches"

@@ -33,16 +33,15 @@ def has_prepared(producer: Producer) -> bool:
 
 def buffered(producer: Producer) -> int:
     """The number of bytes by which a send decides whether the buffer is full."""
-    return producer._accumulator.buffered
+    return producer._sender.buffer.bytes
 
 
 def held(producer: Producer) -> int:
     """The bytes in open batches and in uploads that had not ended at the last count, as :func:`buffered` says."""
-    accumulator = producer._accumulator
-    with producer._manager.lock.own:
-        open_bytes = sum(batch.bytes for batch in accumulator._open.values())
-        expected = open_bytes + sum(batch.bytes for batch in accumulator._uploading)
-        assert expected == accumulator.buffered
+    buffer = producer._sender.buffer
+    with producer._sender._lock.own:
+        expected = sum(batch.bytes for batch in (*buffer._open.values(), *buffer._uploading))
+        assert expected == buffer.bytes
         return expected
 
 
@@ -64,26 +63,27 @@ def registration(producer: Producer) -> Append:
 
 
 def _uploaded(producer: Producer) -> list[ProducerBatch]:
-    producer._accumulator.seal_all()
+    with producer._sender._lock.own:
+        producer._sender.buffer.seal_all()
     producer._sender._upload_together(None)
     return producer._sender._uploaded()
 
 
 def running_uploads(producer: Producer) -> list[Task[Any]]:
     """The uploads of batches that are not registered."""
-    return [batch.upload for batch in producer._accumulator.sealed if batch.upload is not None]
+    return [batch.upload for batch in producer._sender.buffer.sealed if batch.upload is not None]
 
 
 def watch_tables(producer: Producer, watch: Callable[[], None]) -> None:
     """Call ``watch`` after each piece of a sent table."""
-    add = producer._accumulator.send_table
+    add = producer._sender.send_table
 
     def watched(*args: Any) -> Any:
         parts = add(*args)
         watch()
         return parts
 
-    producer._accumulator.send_table = watched  # type: ignore[assignment,method-assign]
+    producer._sender.send_table = watched  # type: ignore[assignment,method-assign]
 
 
 def forget_end(producer: Producer) -> None:
@@ -112,7 +112,7 @@ def locked(producer: Producer) -> Iterator[None]:
     """Both locks of the producer are held."""
     with ExitStack() as stack:
         stack.enter_context(producer._sender._turn.own)
-        stack.enter_context(producer._manager.lock.own)
+        stack.enter_context(producer._sender._lock.own)
         yield
 
 

@@ -72,7 +72,7 @@ class StickyPartitioner:
 class ProducerBatch:
     """Records of one partition (Kafka: ``ProducerBatch``): filled, sealed, uploaded, settled.
 
-    The accumulator fills and seals it with the manager's lock. It is settled once: with its offsets, or with an error,
+    The buffer fills and seals it with the sender's lock. It is settled once: with its offsets, or with an error,
     which is never an interrupt.
 
     Attributes:

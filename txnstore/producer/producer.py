@@ -97,7 +97,6 @@ class Producer:
         if keep_prepared:
             self._take_over(connection)
         self._sender = Sender(connection, self._manager, batch_bytes, buffer_bytes, seconds, delivery_timeout)
-        self._accumulator = self._sender.accumulator
         self._linger = self._sender.linger
 
     def _fields(self) -> dict[str, object]:
@@ -170,15 +169,13 @@ class Producer:
         A record that is refused inside a transaction makes the transaction abortable: only
         :meth:`abort_transaction` may follow (API-05).
         """
-        manager, accumulator = self._manager, self._accumulator
+        manager, buffer = self._manager, self._sender.buffer
         if not manager.takes_records or manager.pid != getpid():
             manager.check_send()
         try:
-            if accumulator.buffered >= accumulator.buffer_bytes:
+            if buffer.bytes >= buffer.limit:
                 self._sender.make_room()
-            future = accumulator.send(topic, value, key, partition, headers, timestamp)
-            if accumulator.unstarted:
-                self._sender.start_uploads()
+            future = self._sender.send(topic, value, key, partition, headers, timestamp)
         except BaseException as error:
             self._sender.record_refused(error)
             raise
@@ -204,17 +201,15 @@ class Producer:
             TxnStoreError: As for :meth:`send`. Batches of a reader before the refused one are sent, unless a
                 transaction is open, which must be aborted then.
         """
-        manager, accumulator = self._manager, self._accumulator
+        manager, buffer = self._manager, self._sender.buffer
         if not manager.takes_records or manager.pid != getpid():
             manager.check_send()
         parts: list[TablePart] = []
         try:
-            for piece in accumulator.topics.pieces(topic, data, partition, max(1, accumulator.buffer_bytes // 2)):
-                if accumulator.buffered >= accumulator.buffer_bytes:
+            for piece in self._sender.topics.pieces(topic, data, partition, max(1, buffer.limit // 2)):
+                if buffer.bytes >= buffer.limit:
                     self._sender.make_room()
-                parts += accumulator.send_table(piece, partition)
-                if accumulator.unstarted:
-                    self._sender.start_uploads()
+                parts += self._sender.send_table(piece, partition)
         except BaseException as error:
             self._sender.record_refused(error)
             raise
@@ -260,7 +255,7 @@ class Producer:
             )
             for item in group_offsets.offsets:
                 check_offset(group_offsets.group, item)
-                self._accumulator.topics.find(item.topic, write=False).check_number(item.partition)
+                self._sender.topics.find(item.topic, write=False).check_number(item.partition)
             check_member(self._connection, group_offsets)
         except BaseException as error:
             self._sender.record_refused(error)

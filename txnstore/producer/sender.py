@@ -2,7 +2,7 @@
 
 Kafka's ``Sender`` is a thread. Here the calls that flush or commit do its work, one at a time, and a background thread
 flushes after the linger time and for callers that wait with a timeout. The transaction manager has the pending command,
-and the accumulator the batches that are not settled, so after an interrupt or an unknown outcome the next call
+and the buffer the batches that are not settled, so after an interrupt or an unknown outcome the next call
 continues. The sender has no state of the protocol: it asks the manager, and reports events to it.
 
 The locks of a producer, in the order in which a thread may acquire them:
@@ -10,7 +10,7 @@ The locks of a producer, in the order in which a thread may acquire them:
 1. ``Sender._turn``: one thread at a time flushes, commits, aborts, prepares, completes or closes. It is held during the
    requests of the call, so at most one command is pending, and commands reach the chain in the order of their sequence
    numbers.
-2. ``TransactionManager.lock``: the state of the manager and the buffers of the accumulator. It is held for a few
+2. ``TransactionManager.lock``: the state of the manager and the buffer. It is held for a few
    instructions and never during a request, so ``send`` does not wait for a commit.
 
 ``send``, and an upload in a worker thread, acquire only the second. The locks of the connection and its chains are
@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from txnstore.connection import Connection
 from txnstore.core.log.commands import Appended
@@ -45,26 +45,32 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownOutcomeError,
 )
-from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import ProducerBatch, rounds
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, ProducerBatch, rounds
+from txnstore.producer.buffer import Buffer
+from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
-from txnstore.producer.topics import Topics
+from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_no_envelope, check_record
+from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
 from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
 from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, ManagerState
 from txnstore.producer.upload import Uploads
+from txnstore.segment.schema import fill_timestamps
 from txnstore.threads import ForkLock, Task
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Headers: TypeAlias = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+
 
 class Sender:
-    """Writes the batches of the accumulator. The arguments are those of a producer; durations in seconds.
+    """Writes the batches of the buffer. The arguments are those of a producer; durations in seconds.
 
     Attributes:
-        accumulator: The batches. Constant, as are the next three.
+        topics: The topics. Constant, as are the next two.
+        buffer: The batches.
         linger: The background thread.
         closed: Whether :meth:`close` has come to its end. Written by the thread that closes, with the turn; read by
             later calls of ``close``.
@@ -83,11 +89,11 @@ class Sender:
         self._manager = manager
         #: The turn of a call that submits commands; see the order of the locks above.
         self._turn = ForkLock()
-        topics = Topics(connection)
-        self._uploads = Uploads(connection, topics, delivery_timeout)
-        self.accumulator = RecordAccumulator(
-            connection, manager, self, topics, self._uploads, batch_bytes, buffer_bytes
-        )
+        self._lock = manager.lock
+        self._clock = connection.runtime.clock
+        self.topics = Topics(connection)
+        self._uploads = Uploads(connection, self.topics, delivery_timeout)
+        self.buffer = Buffer(connection, self.topics, self._uploads, batch_bytes, buffer_bytes)
         #: Settled batches whose callbacks have not been called, in the order in which they were settled. Appended to by
         #: the threads that settle, taken by any thread that holds no lock; each step of a deque is atomic.
         self._settled: deque[ProducerBatch] = deque()
@@ -96,27 +102,101 @@ class Sender:
         self.linger = Linger(self, linger)
         self.closed = False
 
-    def start_uploads(self) -> None:
-        """Begin the uploads of batches that were sealed since the last call, in the pool."""
-        unstarted = self.accumulator.unstarted
-        with suppress(IndexError):  # Another thread took the last one.
-            while unstarted:
-                batch = unstarted.popleft()
-                assert batch.upload is not None
-                self._in_pool([batch.upload])
+    # Adding records ---------------------------------------------------------------------------------------------------
 
-    def _in_pool(self, tasks: Sequence[Task[None]]) -> None:
+    def send(
+        self,
+        topic: str,
+        value: bytes | Mapping[str, Any] | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers | None,
+        timestamp: int | None,
+    ) -> RecordFuture:
+        """Add one record to the open batch of its partition. Checks it first, so an invalid record fails alone."""
+        topics = self.topics
+        version = topics.known.get(topic) if type(topic) is str else None
+        if version is None or partition is not None or version.state is not topics.catalog.state:
+            version = topics.find(topic, partition)
+        now, given_key = self._clock(), key
+        record: Any
+        moment: int | None
+        try:
+            if version.row_format is not None:
+                check_no_envelope(version.writer, key, headers, timestamp)
+                record, key, size, moment = version.row_format.check(value, now)
+            else:
+                moment = now if timestamp is None else timestamp
+                if (
+                    type(value) is bytes
+                    and (key is None or type(key) is bytes)
+                    and not headers
+                    and type(moment) is int
+                    and 0 <= moment <= MAX_TIMESTAMP
+                ):
+                    record = (key, value, None, moment)
+                    size = len(value) if key is None else len(value) + len(key)
+                else:
+                    record, key, size = check_record(topic, value, key, headers, moment)
+                    headers = record[2]  # An iterator gives them once, and the record may be checked again.
+            if size > version.max_bytes or (version.keyed and key is None):
+                check_accepted(version.writer, key, size)
+        except REFUSALS:
+            if not topics.has_newer(version):
+                raise
+            return self.send(topic, value, given_key, partition, headers, timestamp)
+        buffer = self.buffer
+        with self._lock.own:
+            if not self._manager.takes_records:
+                self._manager.check_send()
+            batch = version.sticky if key is None and partition is None else None
+            if batch is None or batch.sealed:
+                batch = self._open_batch(version, key, partition, now)
+            if type(record) is tuple:
+                row = batch.add_record(record, size)
+                buffer.bytes += size + RECORD_OVERHEAD
+            else:  # A row that was converted alone.
+                row = batch.add_table(record, TABLE_OVERHEAD)
+                buffer.bytes += size + TABLE_OVERHEAD
+            if batch.bytes >= buffer.batch_bytes:
+                buffer.seal(batch)
+        if batch.sealed:
+            self._in_pool([batch.upload])
+        return RecordFuture(self, batch, row, moment if version.stamped else None)
+
+    def _open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
+        """The open batch of the partition. The caller holds the lock."""
+        batch = self.buffer.open_batch(version, key, partition, now)
+        if not batch.bytes:
+            self._manager.begin_timeout(self._connection.runtime.monotonic())
+        return batch
+
+    def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
+        """Add rows to the open batches of their partitions."""
+        table, now = piece.rows, self._clock()
+        if piece.version.writer.event_time is not None:
+            table = fill_timestamps(table, piece.version.writer.event_time, now)
+        with self._lock.own:
+            self._manager.check_send()
+            parts = self.buffer.add_table(piece, table, partition, now)
+            self._manager.begin_timeout(self._connection.runtime.monotonic())
+        self._in_pool([part.batch.upload for part in parts if part.batch.sealed])
+        return parts
+
+    # Uploads ----------------------------------------------------------------------------------------------------------
+
+    def _in_pool(self, tasks: Sequence[Task[None] | None]) -> None:
         with suppress(RuntimeError):  # No thread can start: the call that waits for an upload runs it.
             for task in tasks:
-                self._connection.pool.submit(_run, task)
+                if task is not None:
+                    self._connection.pool.submit(_run, task)
 
     def _upload_together(self, ends: ProducerIdentity | None) -> None:
         """Begin the uploads of all sealed batches but one, which the caller uploads; small ones share segments.
 
         ``ends``: the producer whose next command commits all of them, so that small ones are inlined; None: not.
         """
-        self.accumulator.unstarted.clear()
-        sealed = list(self.accumulator.sealed)
+        sealed = list(self.buffer.sealed)
         batches = [batch for batch in sealed if batch.take_upload()]
         if ends is not None and len(batches) == len(sealed) and self._uploads.inline(batches, ends):
             return
@@ -127,13 +207,13 @@ class Sender:
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
-        accumulator, batches = self.accumulator, list(self.accumulator.sealed)
+        buffer, batches = self.buffer, list(self.buffer.sealed)
         waited, ended = 0, list[ProducerBatch]()
         if batches and batches[-1].uploaded is None and not until_room:
             self._await_upload(batches[-1])
         for batch in batches:
             if batch.uploaded is None:
-                if until_room and (accumulator.buffered - waited) * 2 < accumulator.buffer_bytes:
+                if until_room and (buffer.bytes - waited) * 2 < buffer.limit:
                     break
                 self._await_upload(batch)
                 waited += batch.bytes
@@ -172,21 +252,20 @@ class Sender:
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
-        self.accumulator.recount()
-        if self.accumulator.buffered >= self.accumulator.buffer_bytes:
+        with self._lock.own:
+            self.buffer.count()
+        if self.buffer.bytes >= self.buffer.limit:
             self.flush(until_room=True)
 
     def _flush(self, *, until_room: bool = False) -> None:
-        manager, accumulator = self._manager, self.accumulator
+        manager = self._manager
         if manager.state not in (ManagerState.READY, ManagerState.IN_TRANSACTION):
             return
-        if until_room:
-            accumulator.make_room()
-        else:
-            accumulator.seal_all()
+        with self._lock.own:
+            sealed = self.buffer.seal_largest() if until_room else self.buffer.seal_all()
         self._check_timeout()  # Before the first request: nothing of a transaction past its timeout is written.
         if until_room:
-            self.start_uploads()
+            self._in_pool([batch.upload for batch in sealed])
         else:
             self._upload_together(None if manager.transactional else manager.identity)
         self._add_partitions()  # While the segments are uploaded.
@@ -196,7 +275,7 @@ class Sender:
         if not until_room and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
-        accumulator.topics.renew_catalog()
+        self.topics.renew_catalog()
 
     def _check_timeout(self) -> None:
         """Fail a transaction that begins after its timeout: nothing of it is written."""
@@ -210,7 +289,7 @@ class Sender:
         """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
         manager = self._manager
         if manager.transactional and self._connection.several_chains:
-            partitions = self.accumulator.sealed_partitions
+            partitions = self.buffer.sealed_partitions
             if self._connection.coordinator.add_in_background(manager.identity, partitions, manager.groups):
                 manager.partitions_added()
 
@@ -252,7 +331,7 @@ class Sender:
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
             batch.resolve(appended)
         self._settled += pending.batches
-        self.accumulator.forget(pending.batches)
+        self._forget(pending.batches)
         manager.settled(pending)
         return ended
 
@@ -308,7 +387,7 @@ class Sender:
 
     def _last_command(self, outcome: Outcome) -> PendingCommand | None:
         """The command that ends the transaction, with its unregistered batches; None if nothing to end (API-07)."""
-        manager, accumulator = self._manager, self.accumulator
+        manager = self._manager
         if outcome is Outcome.ABORT:
             # Records that are not registered are dropped (API-06); their uploads become orphans.
             name = manager.identity.transactional_id
@@ -316,7 +395,8 @@ class Sender:
             self._drop(TransactionAbortedError(msg))
             manager.drop_unsent()
             return manager.end(outcome, [])
-        accumulator.seal_all()
+        with self._lock.own:
+            self.buffer.seal_all()
         self._check_timeout()
         self._upload_together(manager.identity)
         self._add_partitions()
@@ -325,7 +405,7 @@ class Sender:
         parts = rounds(self._uploaded())
         for batches in parts[:-1]:
             self._register(batches)  # The last batches go with the end, in one entry.
-        accumulator.topics.renew_catalog()
+        self.topics.renew_catalog()
         return manager.end(outcome, parts[-1] if parts else [])
 
     def prepare(self) -> PreparedTxn:
@@ -410,7 +490,16 @@ class Sender:
         """Fail those of these batches that are not settled, and remove all of them."""
         self._failed += [(batch, error) for batch in batches if batch.fail(error)]
         self._settled += batches
-        self.accumulator.forget(batches)
+        self._forget(batches)
+
+    def _forget(self, batches: Sequence[ProducerBatch]) -> None:
+        with self._lock.own:
+            self.buffer.forget(batches)
+
+    def _abandoned(self) -> list[ProducerBatch]:
+        """Abandon all batches."""
+        with self._lock.own:
+            return self.buffer.abandon()
 
     def _fail(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
@@ -427,7 +516,7 @@ class Sender:
         if self._manager.record_refused(error):
             pending = self._manager.pending
             submitted = set(pending.batches) if pending is not None else set()
-            for batch in self.accumulator.abandon():
+            for batch in self._abandoned():
                 if batch not in submitted:
                     batch.fail(failure_of(error))
                     self._settled.append(batch)
@@ -436,9 +525,9 @@ class Sender:
     def _drop(self, error: Exception) -> None:
         """Fail all batches that are not registered, after their running uploads have ended.
 
-        After an interrupt the rest stays in the accumulator, for the next call to drop.
+        After an interrupt the rest stays in the buffer, for the next call to drop.
         """
-        for batch in (batches := self.accumulator.abandon()):
+        for batch in (batches := self._abandoned()):
             assert batch.upload is not None
             batch.upload.wait()
         self._fail_all(batches, error)
@@ -468,7 +557,7 @@ class Sender:
     @property
     def has_more(self) -> bool:
         """Whether another flush may write records that the last one did not."""
-        return self._manager.state in (ManagerState.READY, ManagerState.IN_TRANSACTION) and self.accumulator.has_batches
+        return self._manager.state in (ManagerState.READY, ManagerState.IN_TRANSACTION) and self.buffer.has_batches
 
     @property
     def holds_transaction(self) -> bool:

@@ -67,12 +67,12 @@ class TransactionManager:
     """The state of one producer.
 
     Nothing else changes it. The methods that do are named for calls of the application, and for events that the sender
-    and the accumulator report. Each acquires ``lock`` itself, except :meth:`check_send` and :meth:`begin_timeout`,
-    which the accumulator calls with the lock held. Questions take no lock: each reads one field, or fields that only a
+    reports. Each acquires ``lock`` itself, except :meth:`check_send` and :meth:`begin_timeout`,
+    which the sender calls with the lock held. Questions take no lock: each reads one field, or fields that only a
     holder of the sender's turn changes.
 
     Attributes:
-        lock: Guards all fields, and the buffers of the accumulator; held for a few instructions, never during a
+        lock: Guards all fields, and the buffer; held for a few instructions, never during a
             request. The order of the locks is in :mod:`~txnstore.producer.sender`.
         transactional: Whether the producer has a transactional id. Constant.
         pid: The process that the producer was made in. Constant.

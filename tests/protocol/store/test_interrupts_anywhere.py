@@ -18,7 +18,7 @@ from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
-from txnstore.producer import Producer, accumulator, batches, producer, sender, topics, transaction_manager, upload
+from txnstore.producer import Producer, batches, buffer, producer, sender, topics, transaction_manager, upload
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.recent import RecentObjects
@@ -29,7 +29,7 @@ from txnstore.threads import ForkLock
 SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
 INLINED = places(Payload.place, Payload.accepted, RecentObjects.keep)
 #: The parts of a producer.
-MODULES = (producer, sender, transaction_manager, accumulator, topics, batches, upload)
+MODULES = (producer, sender, transaction_manager, buffer, topics, batches, upload)
 
 
 def new_store() -> Store:

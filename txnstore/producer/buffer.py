@@ -1,0 +1,205 @@
+"""The buffer of a producer: one open batch per partition, and the sealed batches that are not registered yet.
+
+Each change updates the number of buffered bytes, so the cost of a send does not depend on the number of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
+from txnstore.core.partitioner import partition_for_key
+from txnstore.producer.batches import ProducerBatch, StickyPartitioner
+from txnstore.producer.futures import TablePart
+from txnstore.producer.topics import TablePiece, Topics, TopicVersion
+from txnstore.producer.upload import Uploads
+from txnstore.segment.convert import copied
+from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
+
+
+class Buffer:
+    """The batches that are not settled. It has no lock: its sender calls it with its own, and reads with or without.
+
+    A batch is in ``_open`` until it is sealed, then in ``sealed`` until it is settled.
+
+    Attributes:
+        batch_bytes: The bytes of a batch from which it is sealed. Constant.
+        limit: The number of bytes from which :meth:`Producer.send` blocks. Constant.
+        bytes: Bytes in open batches and in uploads that had not ended at the last :meth:`count`.
+        sealed: All sealed batches that are not settled, in the order of their seals, which is that of their sequence
+            numbers in each partition.
+    """
+
+    def __init__(
+        self, connection: Connection, topics: Topics, uploads: Uploads, batch_bytes: int, buffer_bytes: int
+    ) -> None:
+        self._topics = topics
+        self._uploads = uploads
+        self.batch_bytes = min(batch_bytes, buffer_bytes)
+        self.limit = buffer_bytes
+        self.bytes = 0
+        self.sealed: dict[ProducerBatch, None] = {}
+        #: The sealed batches whose bytes count.
+        self._uploading: list[ProducerBatch] = []
+        #: The batches that take records. Their ``sealed`` is False, but for an interrupt in the middle of a seal.
+        self._open: dict[TopicPartition, ProducerBatch] = {}
+        #: Chooses partitions for records without a key.
+        self._sticky = StickyPartitioner(connection.runtime.rng)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether a batch is not registered yet."""
+        return bool(self._open or self.sealed)
+
+    @property
+    def sealed_partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions with sealed batches that are not registered."""
+        return tuple(dict.fromkeys(batch.tp for batch in list(self.sealed)))
+
+    # Adding records ---------------------------------------------------------------------------------------------------
+
+    def open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
+        """The open batch of the partition: ``partition``, that of the key, or the sticky one."""
+        sticky = key is None and partition is None
+        if partition is None:
+            name, count = version.topic.name, version.partitions
+            partition = partition_for_key(key, count) if key is not None else self._sticky.partition(name, count)
+        tp = version.tps[partition]
+        batch = self._open.get(tp)
+        if batch is not None and batch.writer is not version.writer:
+            self.seal(batch)  # The topic was altered meanwhile: a batch has one schema.
+            batch = None
+        if batch is None:
+            batch = self._open[tp] = ProducerBatch(tp, version.writer, now)
+        if sticky:
+            version.sticky = batch
+        return batch
+
+    def add_table(self, piece: TablePiece, table: pa.Table, partition: int | None, now: int) -> list[TablePart]:
+        """Add the rows of a piece to the open batches of their partitions."""
+        version = piece.version
+        numbers = self._partitions(version, table, partition)
+        parts: list[TablePart] = []
+        split = split_by_partition(table, numbers, version.partitions)
+        if piece.shared and len(split) == 1:  # A split into several tables has copied them.
+            split = [(number, copied(rows)) for number, rows in split]
+        for number, rows in split:
+            parts += self._add(version, number, rows, _Places(numbers, number, piece.first), now)
+        return parts
+
+    def _add(
+        self, version: TopicVersion, number: int, rows: pa.Table, places: _Places, now: int
+    ) -> Iterator[TablePart]:
+        """Add the rows to batches, in parts that do not exceed the batch size by much."""
+        at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
+        event_time = version.writer.event_time
+        while at < rows.num_rows:
+            batch = self.open_batch(version, None, number, now)
+            count = min(rows.num_rows - at, max(1, (self.batch_bytes - batch.bytes) // average + 1))
+            piece = rows.slice(at, count)
+            times = piece[event_time] if event_time is not None else None
+            yield TablePart(batch, batch.add_table(piece), count, places.after(at), times)
+            at += count
+            self.bytes += piece.nbytes
+            if batch.bytes >= self.batch_bytes:
+                self.seal(batch)
+
+    def _partitions(self, version: TopicVersion, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+        column = version.writer.key_column
+        if partition is not None:
+            version.check_number(partition)
+            return np.full(table.num_rows, partition, dtype=np.int32)
+        sticky = self._sticky.partition(version.topic.name, version.partitions)
+        if column is None:
+            return np.full(table.num_rows, sticky, dtype=np.int32)
+        numbers = partition_array(key_bytes(table[column], column), version.partitions)
+        return np.where(numbers < 0, np.int32(sticky), numbers)
+
+    # Sealing ----------------------------------------------------------------------------------------------------------
+
+    def seal(self, batch: ProducerBatch) -> None:
+        """Close the batch for records and give it an upload. Idempotent, so it can be repeated after an interrupt."""
+        if not batch.sealed:
+            batch.count()
+            batch.upload = self._uploads.task((batch,))
+            # An interrupt before this line leaves an open batch; one after it a sealed batch that is still in _open.
+            self.sealed[batch], batch.sealed = None, True
+            self._uploading.append(batch)
+        version = self._topics.known.get(batch.tp.topic)
+        if version is not None:
+            version.sticky = None
+        self._open.pop(batch.tp, None)
+        self._sticky.new_batch(batch.tp.topic)
+
+    def seal_all(self) -> list[ProducerBatch]:
+        """Seal every open batch; returns all batches."""
+        for batch in list(self._open.values()):
+            self.seal(batch)
+        return list(self.sealed)
+
+    def seal_largest(self) -> list[ProducerBatch]:
+        """Seal the largest batches until less than half of the buffer is open; returns them."""
+        sealed: list[ProducerBatch] = []
+        open_bytes = sum(batch.bytes for batch in self._open.values())
+        for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
+            if open_bytes * 2 < self.limit:
+                break
+            open_bytes -= batch.bytes
+            self.seal(batch)
+            sealed.append(batch)
+        return sealed
+
+    # Removing ---------------------------------------------------------------------------------------------------------
+
+    def count(self) -> None:
+        """Count the bytes again, without those of uploads that have ended."""
+        self._uploading = [batch for batch in self._uploading if batch.uploaded is None and batch in self.sealed]
+        self.bytes = sum(batch.bytes for batch in (*self._open.values(), *self._uploading))
+
+    def forget(self, batches: Sequence[ProducerBatch]) -> None:
+        """Remove batches that are settled."""
+        for batch in batches:
+            self.sealed.pop(batch, None)
+            batch.release()
+        self.count()
+
+    def abandon(self) -> list[ProducerBatch]:
+        """Abandon all batches: seal the open ones, start no upload, repeat none.
+
+        Returns:
+            All batches; they stay in the buffer until :meth:`forget`.
+        """
+        batches = self.seal_all()
+        for batch in batches:
+            batch.abandon()
+        return batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The row numbers of a sent table that went to one partition, computed on demand.
+
+    Attributes:
+        numbers: The partition of each row of the piece.
+        number: The partition.
+        first: The row number of the first row of the piece in the sent table.
+        skip: The rows of this partition that are in earlier parts.
+    """
+
+    numbers: npt.NDArray[np.int32]
+    number: int
+    first: int
+    skip: int = 0
+
+    def after(self, rows: int) -> _Places:
+        return _Places(self.numbers, self.number, self.first, rows)
+
+    def __call__(self, count: int) -> npt.NDArray[np.int64]:
+        rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]
+        return rows + self.first
