@@ -12,7 +12,7 @@ from txnstore.core.log.model import NewBatch
 from txnstore.producer import Producer
 from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.sender import Sender
-from txnstore.producer.transaction_state import ManagerState
+from txnstore.producer.transaction import ProducerState, Transaction
 from txnstore.threads import ForkLock, Task
 
 
@@ -28,7 +28,7 @@ def sender_of(producer: Producer) -> Sender:
 
 def has_prepared(producer: Producer) -> bool:
     """Whether it holds a prepared transaction."""
-    return producer._manager.prepared is not None
+    return producer._sender.txn.prepared is not None
 
 
 def buffered(producer: Producer) -> int:
@@ -57,8 +57,8 @@ def upload_all(producer: Producer) -> list[NewBatch]:
 
 def registration(producer: Producer) -> Append:
     """Upload all batches; the command that registers them and the offsets, whose partitions the caller adds itself."""
-    command = producer._manager.append(_uploaded(producer)).command
-    producer._manager.partitions_added()
+    command = producer._sender.txn.append(_uploaded(producer)).command
+    producer._sender._change(Transaction.with_started)
     return cast("Append", command)
 
 
@@ -88,13 +88,12 @@ def watch_tables(producer: Producer, watch: Callable[[], None]) -> None:
 
 def forget_end(producer: Producer) -> None:
     """Continue with the open transaction, as if the producer did not know that it is prepared."""
-    producer._manager._state = ManagerState.IN_TRANSACTION
-    producer._manager._set_takes_records()
+    producer._sender._change(lambda txn: replace(txn, state=ProducerState.IN_TRANSACTION))
 
 
 def set_epoch(producer: Producer, epoch: int) -> None:
     """Let the producer have another epoch."""
-    producer._manager._identity = replace(producer._manager.identity, epoch=epoch)
+    producer._sender._change(lambda txn: replace(txn, identity=replace(txn.identity, epoch=epoch)))
 
 
 def linger_loop(producer: Producer) -> Task[None]:

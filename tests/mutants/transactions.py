@@ -7,7 +7,7 @@ from tests.harness.simulation.settings import SESSIONS
 from tests.mutants.mutant import Mutant
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core.transactions import init, rules
-from txnstore.producer.transaction_manager import TransactionManager
+from txnstore.producer.transaction import Transaction
 
 #: Clients of one transactional id over processes that die, which send requests of earlier transactions again.
 _SESSIONS = {"actors": (*SESSIONS, "recover:x/1", "scan:s/1")}
@@ -77,7 +77,7 @@ TRANSACTIONS = (
     ),
     Mutant(
         "sequences of a transaction start at 1",
-        TransactionManager.numbered,
+        Transaction.numbered,
         "$sequence = $following.get($batch.tp, 0)",
         "$sequence = $following.get($batch.tp, 1)",
     ),

@@ -1,4 +1,4 @@
-"""The producer of applications: a facade over the sender and the transaction manager."""
+"""The producer of applications: a facade over the sender."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from txnstore.producer.offsets import check_member, txn_offsets
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.scope import TransactionScope
 from txnstore.producer.sender import Sender
-from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.producer.transaction_state import ManagerEvent, ManagerState
+from txnstore.producer.transaction import ProducerEvent, ProducerState, Transaction
 from txnstore.validation import check_id, check_integer, check_milliseconds
 
 _LOG = logging.getLogger(__name__)
@@ -91,43 +90,37 @@ class Producer:
         command = InitProducer(transactional_id, timeout_ms, keep_prepared=keep_prepared, two_phase=two_phase)
         identity: ProducerIdentity = connection.submit(command)
         self._connection = connection
-        self._manager = TransactionManager(identity, None if two_phase or transactional_id is None else timeout_ms)
+        txn = Transaction(identity, None if two_phase or transactional_id is None else timeout_ms)
+        if keep_prepared:
+            txn = _taken_over(connection, txn)
+        self._sender = Sender(connection, txn, batch_bytes, buffer_bytes, seconds, delivery_timeout)
+        self._linger = self._sender.linger
         if transactional_id is not None:
             _LOG.info("producer initialized; earlier instances are fenced", extra=self._fields())
-        if keep_prepared:
-            self._take_over(connection)
-        self._sender = Sender(connection, self._manager, batch_bytes, buffer_bytes, seconds, delivery_timeout)
-        self._linger = self._sender.linger
 
     def _fields(self) -> dict[str, object]:
         """The identity for the log."""
         return {"transactional_id": self.transactional_id, "producer_id": self.producer_id, "epoch": self.epoch}
-
-    def _take_over(self, connection: Connection) -> None:
-        """Continue the transaction that an earlier instance has prepared, if there is one."""
-        txn = connection.view(refresh=False).transactions.get(self.transactional_id or "")
-        if txn is not None and txn.is_prepared:
-            self._manager.take_over(PreparedTxn(txn.producer_id, txn.prepared_epoch))
 
     # Identity ---------------------------------------------------------------------------------------------------------
 
     @property
     def transactional_id(self) -> str | None:
         """The transactional id; None for a producer without transactions."""
-        return self._manager.identity.transactional_id
+        return self._sender.txn.identity.transactional_id
 
     @property
     def producer_id(self) -> int:
         """The producer id (PID) that the chain granted."""
-        return self._manager.identity.producer_id
+        return self._sender.txn.identity.producer_id
 
     @property
     def epoch(self) -> int:
         """The epoch of the current or next transaction."""
-        return self._manager.identity.epoch
+        return self._sender.txn.identity.epoch
 
     def __repr__(self) -> str:
-        return f"<txnstore.Producer {self._manager.identity}, {self._manager.state.name}>"
+        return f"<txnstore.Producer {self._sender.txn.identity}, {self._sender.txn.state.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         msg = "a producer cannot be pickled: its records and its epoch belong to one process. Pickle the store instead"
@@ -169,15 +162,16 @@ class Producer:
         A record that is refused inside a transaction makes the transaction abortable: only
         :meth:`abort_transaction` may follow (API-05).
         """
-        manager, buffer = self._manager, self._sender.buffer
-        if not manager.takes_records or manager.pid != getpid():
-            manager.check_send()
+        sender = self._sender
+        buffer = sender.buffer
+        if not sender.takes_records or sender.pid != getpid():
+            sender.check_send()
         try:
             if buffer.bytes >= buffer.limit:
-                self._sender.make_room()
-            future = self._sender.send(topic, value, key, partition, headers, timestamp)
+                sender.make_room()
+            future = sender.send(topic, value, key, partition, headers, timestamp)
         except BaseException as error:
-            self._sender.record_refused(error)
+            sender.record_refused(error)
             raise
         if not self._linger.woken:
             self._linger.wake()
@@ -201,22 +195,23 @@ class Producer:
             TxnStoreError: As for :meth:`send`. Batches of a reader before the refused one are sent, unless a
                 transaction is open, which must be aborted then.
         """
-        manager, buffer = self._manager, self._sender.buffer
-        if not manager.takes_records or manager.pid != getpid():
-            manager.check_send()
+        sender = self._sender
+        buffer = sender.buffer
+        if not sender.takes_records or sender.pid != getpid():
+            sender.check_send()
         parts: list[TablePart] = []
         try:
-            for piece in self._sender.topics.pieces(topic, data, partition, max(1, buffer.limit // 2)):
+            for piece in sender.topics.pieces(topic, data, partition, max(1, buffer.limit // 2)):
                 if buffer.bytes >= buffer.limit:
-                    self._sender.make_room()
-                parts += self._sender.send_table(piece, partition)
+                    sender.make_room()
+                parts += sender.send_table(piece, partition)
         except BaseException as error:
-            self._sender.record_refused(error)
+            sender.record_refused(error)
             raise
         finally:
             if parts and not self._linger.woken:
                 self._linger.wake()
-        return TableFuture(self._sender, parts)
+        return TableFuture(sender, parts)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
@@ -243,11 +238,11 @@ class Producer:
         Offsets that are refused make the transaction abortable: only :meth:`abort_transaction` may follow. A commit
         without them would let the input be read, and written, again (API-05).
         """
-        manager = self._manager
+        sender = self._sender
         if isinstance(cast("object", offsets), Mapping) and not offsets:
-            manager.check_usable()
+            sender.check_usable()
             return
-        manager.check_send(ManagerEvent.SEND_OFFSETS)
+        sender.check_send(ProducerEvent.SEND_OFFSETS)
         try:
             group_offsets = txn_offsets(offsets, group)
             self._connection.check_rights(
@@ -255,12 +250,12 @@ class Producer:
             )
             for item in group_offsets.offsets:
                 check_offset(group_offsets.group, item)
-                self._sender.topics.find(item.topic, write=False).check_number(item.partition)
+                sender.topics.find(item.topic, write=False).check_number(item.partition)
             check_member(self._connection, group_offsets)
         except BaseException as error:
-            self._sender.record_refused(error)
+            sender.record_refused(error)
             raise
-        manager.add_offsets(group_offsets, self._connection.runtime.monotonic())
+        sender.add_offsets(group_offsets)
 
     def send_offsets_to_transaction(
         self,
@@ -276,9 +271,9 @@ class Producer:
         Raises:
             TxnStoreError: The first error; the futures of the records have the error of each.
         """
-        self._manager.check_usable()
+        self._sender.check_usable()
         self._sender.flush()
-        self._manager.check_flush()
+        self._sender.check_flushed()
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +284,7 @@ class Producer:
             A context manager that begins a transaction, commits it at the end of the block, and aborts it if the block
             raises an exception; the block may also commit or abort it by itself.
         """
-        return TransactionScope(self, lambda: self._manager.state is not ManagerState.READY)
+        return TransactionScope(self, lambda: self._sender.txn.state is not ProducerState.READY)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first record (API-02).
@@ -298,7 +293,7 @@ class Producer:
             InvalidTxnStateError: The producer has no transactional id, or a transaction is open.
             TxnStoreError: The producer is closed or has failed.
         """
-        self._manager.begin()
+        self._sender.begin()
 
     def commit_transaction(self) -> None:
         """Commit the transaction: all of its records and offsets become visible together, with one entry.
@@ -310,7 +305,7 @@ class Producer:
             TxnStoreError: Abort the transaction, or close the producer if the error is fatal.
         """
         self._sender.end(Outcome.COMMIT)
-        self._manager.end_reported()
+        self._sender.end_reported()
 
     def abort_transaction(self) -> None:
         """Abort the transaction: ``read_committed`` readers never see its records; unsent ones are dropped (API-06).
@@ -323,7 +318,7 @@ class Producer:
         extra = self._fields()
         self._sender.end(Outcome.ABORT)
         _LOG.info("transaction aborted", extra=extra)
-        self._manager.end_reported()
+        self._sender.end_reported()
 
     def prepare_transaction(self) -> PreparedTxn:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).
@@ -369,7 +364,7 @@ class Producer:
         """
         if self._sender.closed:
             self._sender.call_back()  # An interrupt may have kept the first close from it.
-        elif not self._manager.forked:
+        elif not self._sender.forked:
             self._sender.close()
 
     def __enter__(self) -> Self:
@@ -382,3 +377,11 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _taken_over(connection: Connection, txn: Transaction) -> Transaction:
+    """Continue the transaction that an earlier instance has prepared, if there is one."""
+    kept = connection.view(refresh=False).transactions.get(txn.identity.transactional_id or "")
+    if kept is not None and kept.is_prepared:
+        return txn.taken_over(PreparedTxn(kept.producer_id, kept.prepared_epoch))
+    return txn

@@ -1,26 +1,26 @@
-"""The sender: uploads batches, registers them with the chain and ends transactions, one command at a time.
+"""The sender: owns the state of a producer, uploads batches and submits commands, one at a time.
 
 Kafka's ``Sender`` is a thread. Here the calls that flush or commit do its work, one at a time, and a background thread
-flushes after the linger time and for callers that wait with a timeout. The transaction manager has the pending command,
-and the buffer the batches that are not settled, so after an interrupt or an unknown outcome the next call
-continues. The sender has no state of the protocol: it asks the manager, and reports events to it.
+flushes after the linger time and for callers that wait with a timeout. The transaction is a value that the sender
+replaces (:mod:`~txnstore.producer.transaction`); it has the pending command, and the buffer has the batches that are
+not settled, so after an interrupt or an unknown outcome the next call continues.
 
 The locks of a producer, in the order in which a thread may acquire them:
 
 1. ``Sender._turn``: one thread at a time flushes, commits, aborts, prepares, completes or closes. It is held during the
    requests of the call, so at most one command is pending, and commands reach the chain in the order of their sequence
    numbers.
-2. ``TransactionManager.lock``: the state of the manager and the buffer. It is held for a few
-   instructions and never during a request, so ``send`` does not wait for a commit.
+2. ``Sender._lock``: the transaction and the buffer. It is held for a few instructions and never during a request, so
+   ``send`` does not wait for a commit.
 
-``send``, and an upload in a worker thread, acquire only the second. The locks of the connection and its chains are
-acquired with the turn, or with none of the two. The callbacks of futures are called with none of them, because they may
-use the producer.
+``send`` acquires only the second. The locks of the connection and its chains are acquired with the turn, or with none
+of the two. The callbacks of futures are called with none of them, because they may use the producer.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -29,10 +29,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from txnstore.connection import Connection
+from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.commands import Appended
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
-from txnstore.core.transactions.commands import Ended, PrepareTxn
+from txnstore.core.transactions.commands import Ended, EndTxn, PrepareTxn
 from txnstore.core.transactions.lookups import outcome_of
 from txnstore.errors import (
     InvalidPidMappingError,
@@ -52,8 +53,7 @@ from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.records import MAX_TIMESTAMP, check_accepted, check_no_envelope, check_record
 from txnstore.producer.topics import REFUSALS, TablePiece, Topics, TopicVersion
-from txnstore.producer.transaction_manager import PendingCommand, TransactionManager
-from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, ManagerState
+from txnstore.producer.transaction import ABORTED_BY_CLOSE, PendingCommand, ProducerEvent, ProducerState, Transaction
 from txnstore.producer.upload import Uploads
 from txnstore.segment.schema import fill_timestamps
 from txnstore.threads import ForkLock, Task
@@ -72,6 +72,10 @@ class Sender:
         topics: The topics. Constant, as are the next two.
         buffer: The batches.
         linger: The background thread.
+        txn: The transaction. Replaced with the lock.
+        takes_records: Whether a record may be sent now. It follows from the transaction, and is written with it:
+            ``send`` reads it once per record.
+        pid: The process that the producer was made in. Constant.
         closed: Whether :meth:`close` has come to its end. Written by the thread that closes, with the turn; read by
             later calls of ``close``.
     """
@@ -79,17 +83,20 @@ class Sender:
     def __init__(
         self,
         connection: Connection,
-        manager: TransactionManager,
+        txn: Transaction,
         batch_bytes: int,
         buffer_bytes: int,
         linger: float | None,
         delivery_timeout: float,
     ) -> None:
         self._connection = connection
-        self._manager = manager
         #: The turn of a call that submits commands; see the order of the locks above.
         self._turn = ForkLock()
-        self._lock = manager.lock
+        #: Guards the next two, and the buffer.
+        self._lock = ForkLock()
+        self.txn = txn
+        self.takes_records = txn.takes_records
+        self.pid = os.getpid()
         self._clock = connection.runtime.clock
         self.topics = Topics(connection)
         self._uploads = Uploads(connection, self.topics, delivery_timeout)
@@ -101,6 +108,73 @@ class Sender:
         self._failed: list[tuple[ProducerBatch, Exception]] = []
         self.linger = Linger(self, linger)
         self.closed = False
+
+    # State ------------------------------------------------------------------------------------------------------------
+
+    def _set(self, txn: Transaction) -> None:
+        """Replace the transaction. The caller holds the lock."""
+        takes_records = txn.takes_records
+        self.txn, self.takes_records = txn, takes_records
+
+    def _change(self, change: Callable[[Transaction], Transaction]) -> Transaction:
+        """Replace the transaction by the value after a change, and return that."""
+        with self._lock.own:
+            txn = change(self.txn)
+            if txn is not self.txn:
+                self._set(txn)
+            return txn
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that made the producer."""
+        return self.pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise :class:`ProducerClosedError` in a forked child."""
+        if self.forked:
+            msg = "this producer was made in the parent process: make a new one after a fork"
+            raise ProducerClosedError(msg)
+
+    def check_usable(self) -> None:
+        """Raise if the producer is closed, has failed with a fatal error, or belongs to another process."""
+        self.check_process()
+        if self.txn.state in (ProducerState.CLOSED, ProducerState.FATAL_ERROR):
+            with self._lock.own:
+                self._check(ProducerEvent.FLUSH)
+
+    def check_send(self, event: ProducerEvent = ProducerEvent.SEND) -> None:
+        """Raise unless records (or offsets) may be sent now. Also raises an unreported error, once."""
+        self.check_process()
+        with self._lock.own:
+            self._check(event)
+
+    def check_flushed(self) -> None:
+        """After a flush: raise the error that prevents records from being written, if there is one."""
+        self.txn.check_flushed()
+        self.raise_unreported()
+
+    def raise_unreported(self) -> None:
+        """Raise the error of the background since the last call, if there is one. It is raised once."""
+        with self._lock.own:
+            self._check(ProducerEvent.CLOSE)
+
+    def _check(self, event: ProducerEvent) -> None:
+        """Raise the error of a refused call, or an unreported one. The caller holds the lock."""
+        txn = self.txn
+        error = txn.unreported if txn.allows(event) else txn.refusal(event)
+        if error is not None:
+            self._set(txn.raised(error))
+            raise error
+
+    def begin(self) -> None:
+        """Begin a transaction. Nothing is written before its first record (API-02)."""
+        self.check_usable()
+        self._change(Transaction.begun)
+
+    def add_offsets(self, offsets: TxnOffsets) -> None:
+        """Add offsets that the transaction commits."""
+        now = self._connection.runtime.monotonic()
+        self._change(lambda txn: txn.with_offsets(offsets, now))
 
     # Adding records ---------------------------------------------------------------------------------------------------
 
@@ -147,8 +221,8 @@ class Sender:
             return self.send(topic, value, given_key, partition, headers, timestamp)
         buffer = self.buffer
         with self._lock.own:
-            if not self._manager.takes_records:
-                self._manager.check_send()
+            if not self.takes_records:
+                self._check(ProducerEvent.SEND)
             batch = version.sticky if key is None and partition is None else None
             if batch is None or batch.sealed:
                 batch = self._open_batch(version, key, partition, now)
@@ -167,9 +241,13 @@ class Sender:
     def _open_batch(self, version: TopicVersion, key: bytes | None, partition: int | None, now: int) -> ProducerBatch:
         """The open batch of the partition. The caller holds the lock."""
         batch = self.buffer.open_batch(version, key, partition, now)
-        if not batch.bytes:
-            self._manager.begin_timeout(self._connection.runtime.monotonic())
+        self._note_first()
         return batch
+
+    def _note_first(self) -> None:
+        """The timeout of a transaction runs from its first record. The caller holds the lock."""
+        if self.txn.transactional and self.txn.first_at is None:
+            self._set(self.txn.with_first(self._connection.runtime.monotonic()))
 
     def send_table(self, piece: TablePiece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
@@ -177,9 +255,10 @@ class Sender:
         if piece.version.writer.event_time is not None:
             table = fill_timestamps(table, piece.version.writer.event_time, now)
         with self._lock.own:
-            self._manager.check_send()
+            self._check(ProducerEvent.SEND)
             parts = self.buffer.add_table(piece, table, partition, now)
-            self._manager.begin_timeout(self._connection.runtime.monotonic())
+            if parts:
+                self._note_first()
         self._in_pool([part.batch.upload for part in parts if part.batch.sealed])
         return parts
 
@@ -228,7 +307,7 @@ class Sender:
                 self._fail_all([batch], failure or TransactionAbortedError("the transaction failed"))
         if errors:
             self._fail(errors[0])
-            if not self._manager.transactional:
+            if not self.txn.transactional:
                 self._register(registrable)
             raise errors[0]
         return registrable
@@ -251,15 +330,14 @@ class Sender:
 
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
-        self._manager.check_usable()
+        self.check_usable()
         with self._lock.own:
             self.buffer.count()
         if self.buffer.bytes >= self.buffer.limit:
             self.flush(until_room=True)
 
     def _flush(self, *, until_room: bool = False) -> None:
-        manager = self._manager
-        if manager.state not in (ManagerState.READY, ManagerState.IN_TRANSACTION):
+        if not self.txn.writes:
             return
         with self._lock.own:
             sealed = self.buffer.seal_largest() if until_room else self.buffer.seal_all()
@@ -267,81 +345,80 @@ class Sender:
         if until_room:
             self._in_pool([batch.upload for batch in sealed])
         else:
-            self._upload_together(None if manager.transactional else manager.identity)
+            self._upload_together(None if self.txn.transactional else self.txn.identity)
         self._add_partitions()  # While the segments are uploaded.
-        if manager.pending is not None:
-            self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
+        if self.txn.pending is not None:
+            self._submit(self.txn.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(until_room=until_room))
-        if not until_room and manager.state is ManagerState.IN_TRANSACTION and manager.has_offsets:
+        if not until_room and self.txn.state is ProducerState.IN_TRANSACTION and self.txn.offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
-            self._submit(manager.append([]))
+            self._submit(self.txn.append(()))
         self.topics.renew_catalog()
 
     def _check_timeout(self) -> None:
         """Fail a transaction that begins after its timeout: nothing of it is written."""
         try:
-            self._manager.check_timeout(self._connection.runtime.monotonic())
+            self.txn.check_timeout(self._connection.runtime.monotonic())
         except InvalidProducerEpochError as error:
             self._fail(error)
             raise
 
     def _add_partitions(self) -> None:
         """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
-        manager = self._manager
-        if manager.transactional and self._connection.several_chains:
+        txn = self.txn
+        if txn.transactional and self._connection.several_chains:
             partitions = self.buffer.sealed_partitions
-            if self._connection.coordinator.add_in_background(manager.identity, partitions, manager.groups):
-                manager.partitions_added()
+            if self._connection.coordinator.add_in_background(txn.identity, partitions, txn.groups):
+                self._change(Transaction.with_started)  # They have to be ended there (ADD-01).
 
     def _register(self, batches: list[ProducerBatch]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
         for part in rounds(batches):
             unsettled = [batch for batch in part if not batch.settled]
             if unsettled:
-                self._submit(self._manager.append(unsettled))
+                self._submit(self.txn.append(unsettled))
 
-    def _submit(self, pending: PendingCommand) -> Ended | None:
-        """Submit a command and settle its batches.
+    def _submit(self, pending: PendingCommand) -> None:
+        """Submit a command, settle its batches, then replace the transaction by the one after it.
 
-        After an unknown outcome or an interrupt the command stays pending, for the next call (API-08).
+        After an unknown outcome or an interrupt the command stays pending, for the next call (API-08). An interrupt
+        after the answer leaves it pending, too: the chain returns the same answer, and each step may be repeated.
         """
-        manager = self._manager
-        manager.submitting(pending)
+        self._change(lambda txn: txn.submitting(pending))
         try:
             answer = self._connection.submit(pending.command)
         except UnknownOutcomeError:
-            manager.outcome_unknown()
+            self._change(Transaction.with_started)
             raise
         except StorageError:
-            manager.not_written(pending)
+            self._change(Transaction.not_written)
             raise
         except TxnStoreError as error:
-            reason = self._reason(error, pending)
+            reason = self._reason(error)
             self._command_refused(pending, reason)
             if reason is error:
                 raise
             raise reason from error
         except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
-            manager.outcome_unknown()
+            self._change(Transaction.with_started)
             raise
-        # An interrupt between two of these steps leaves the command pending, and the next call submits it again: the
-        # chain returns the same answer, and each step may be repeated.
         ended = answer if isinstance(answer, Ended) else None
-        manager.acknowledged(pending)
         for batch, appended in zip(pending.batches, ended.appended if ended is not None else answer, strict=True):
             batch.resolve(appended)
         self._settled += pending.batches
         self._forget(pending.batches)
-        manager.settled(pending)
-        return ended
+        if isinstance(pending.command, EndTxn):
+            outcome, identity = pending.command.outcome, answer.producer
+            self._change(lambda txn: txn.with_end(outcome, identity))
+        else:
+            self._change(Transaction.registered)
 
-    def _reason(self, error: Exception, pending: PendingCommand | None = None) -> Exception:
+    def _reason(self, error: Exception) -> Exception:
         """The error to raise for a refused command: see :func:`~txnstore.producer.sender.fenced_or_aborted`."""
         try:
-            return fenced_or_aborted(self._connection, self._manager.identity, error)
+            return fenced_or_aborted(self._connection, self.txn.identity, error)
         except StorageError:
-            if pending is not None:
-                self._manager.not_written(pending)  # It was refused, so nothing happened; the next call submits again.
+            self._change(Transaction.not_written)  # It was refused, so nothing happened; the next call submits again.
             raise
 
     def _command_refused(self, pending: PendingCommand, error: Exception) -> None:
@@ -350,13 +427,12 @@ class Sender:
         Without a transaction, each batch is submitted alone: batches of other partitions may be accepted, or be in the
         log already if an earlier attempt had an unknown outcome (SEQ-15, SEQ-18).
         """
-        manager = self._manager
-        manager.command_refused(error, several_chains=self._connection.several_chains)
+        self._change(lambda txn: txn.refused(error, several_chains=self._connection.several_chains))
         fatal = isinstance(error, TxnStoreError) and error.fatal
-        if not manager.transactional and len(pending.batches) > 1 and not fatal:
+        if not self.txn.transactional and len(pending.batches) > 1 and not fatal:
             for batch in pending.batches:
                 try:
-                    self._submit(manager.append([batch]))
+                    self._submit(self.txn.append((batch,)))
                 except StorageError:
                     raise
                 except TxnStoreError:  # Its future has it; the caller gets the first error.
@@ -372,66 +448,72 @@ class Sender:
         self._in_turn(lambda: self._end(outcome))
 
     def _end(self, outcome: Outcome) -> None:
-        manager = self._manager
-        if manager.ended_unreported(outcome):
+        if self.txn.has_ended(outcome):
             return
-        repeats = manager.begin_end(outcome)
+        self.check_usable()
+        txn = self._change(lambda txn: txn.ending(outcome))
         try:
-            pending = manager.pending_end if repeats else None
-            pending = pending or self._last_command(outcome)
-            ended = self._submit(pending) if pending is not None else None
-            manager.ended(outcome, ended.producer if ended is not None else manager.identity)
+            pending = txn.pending_end or self._last_command(outcome)
+            if pending is not None:
+                self._submit(pending)
+            else:
+                self._change(lambda txn: txn.with_end(outcome, txn.identity))
         except BaseException as error:
-            manager.not_ended(outcome, error)
+            reason = error
+            self._change(lambda txn: txn.not_ended(outcome, reason))
             raise
 
     def _last_command(self, outcome: Outcome) -> PendingCommand | None:
         """The command that ends the transaction, with its unregistered batches; None if nothing to end (API-07)."""
-        manager = self._manager
         if outcome is Outcome.ABORT:
             # Records that are not registered are dropped (API-06); their uploads become orphans.
-            name = manager.identity.transactional_id
+            name = self.txn.identity.transactional_id
             msg = f"the transaction of {name!r} was aborted before this record was written"
             self._drop(TransactionAbortedError(msg))
-            manager.drop_unsent()
-            return manager.end(outcome, [])
+            return self._change(Transaction.without_unsent).end(outcome, ())
         with self._lock.own:
             self.buffer.seal_all()
         self._check_timeout()
-        self._upload_together(manager.identity)
+        self._upload_together(self.txn.identity)
         self._add_partitions()
-        if manager.pending is not None:
-            self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
+        if self.txn.pending is not None:
+            self._submit(self.txn.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())
         for batches in parts[:-1]:
             self._register(batches)  # The last batches go with the end, in one entry.
         self.topics.renew_catalog()
-        return manager.end(outcome, parts[-1] if parts else [])
+        return self.txn.end(outcome, parts[-1] if parts else ())
+
+    def end_reported(self) -> None:
+        """The call that ended the transaction returns to the application."""
+        with self._lock.own:
+            self.txn = self.txn.end_reported()  # The last step: an interrupt before it repeats the call.
 
     def prepare(self) -> PreparedTxn:
         """Register all batches and prepare the transaction for an external coordinator (KIP-939, TPC-03)."""
         return self._in_turn(self._prepare)
 
     def _prepare(self) -> PreparedTxn:
-        manager = self._manager
+        self.check_usable()
         try:
-            manager.begin_prepare()
+            self._change(lambda txn: txn.with_preparing(preparing=True))
             self._flush()
-            manager.check_flush()
-            if manager.started:
+            self.check_flushed()
+            if self.txn.started:
                 self._submit_prepare()
-            return manager.prepare()
+            prepared = self._change(Transaction.with_prepared).prepared
+            assert prepared is not None
+            return prepared
         finally:
-            manager.end_prepare()
+            self._change(lambda txn: txn.with_preparing(preparing=False))
 
     def _submit_prepare(self) -> None:
         try:
-            self._connection.submit(PrepareTxn(self._manager.identity))
-        except UnknownOutcomeError:
-            self._manager.prepare_unknown()
-            raise
-        except StorageError:
-            raise  # Nothing happened: the call may be repeated.
+            self._connection.submit(PrepareTxn(self.txn.identity))
+        except StorageError as error:
+            if isinstance(error, UnknownOutcomeError):
+                self._change(Transaction.with_prepare_unknown)
+            raise  # Else nothing happened: the call may be repeated.
         except TxnStoreError as error:
             reason = self._reason(error)
             self._fail(reason)
@@ -439,7 +521,7 @@ class Sender:
                 raise
             raise reason from error
         except BaseException:
-            self._manager.prepare_unknown()
+            self._change(Transaction.with_prepare_unknown)
             raise
 
     def complete(self, decided: PreparedTxn) -> bool:
@@ -447,23 +529,22 @@ class Sender:
         return self._in_turn(lambda: self._complete(decided))
 
     def _complete(self, decided: PreparedTxn) -> bool:
-        manager = self._manager
-        manager.check_usable()
-        if manager.state is ManagerState.READY:
+        self.check_usable()
+        if self.txn.state is ProducerState.READY:
             return False
-        if manager.prepared is None:
+        if self.txn.prepared is None:
             msg = "cannot complete: the transaction is not prepared; commit or abort it"
             raise InvalidTxnStateError(msg)
-        commits = decided == manager.prepared
+        commits = decided == self.txn.prepared
         self._end(Outcome.COMMIT if commits else Outcome.ABORT)
-        manager.end_reported()
+        self.end_reported()
         return commits
 
     # Calls and failures -----------------------------------------------------------------------------------------------
 
     def _in_turn(self, call: Callable[[], T]) -> T:
         """Make a call of the application with the turn, then the callbacks. What it raises reports all failures."""
-        self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
+        self.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
                 try:
@@ -475,7 +556,7 @@ class Sender:
 
     def call_back(self) -> None:
         """Call the done callbacks of settled batches. The caller must hold no lock."""
-        while not self._manager.forked:
+        while not self.forked:
             try:
                 batch = self._settled.popleft()
             except IndexError:
@@ -503,7 +584,7 @@ class Sender:
 
     def _fail(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
-        if self._manager.failed(error):
+        if self._change(lambda txn: txn.failed(error)).state is not ProducerState.READY:
             self._drop(failure_of(error))
 
     def record_refused(self, error: BaseException) -> None:
@@ -513,8 +594,14 @@ class Sender:
 
         Does not wait. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
         """
-        if self._manager.record_refused(error):
-            pending = self._manager.pending
+        if self.forked:
+            return
+        with self._lock.own:
+            txn = self.txn.record_refused(error)
+            refused = txn is not self.txn
+            self._set(txn)
+        if refused:
+            pending = txn.pending
             submitted = set(pending.batches) if pending is not None else set()
             for batch in self._abandoned():
                 if batch not in submitted:
@@ -536,9 +623,8 @@ class Sender:
 
     def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         """Flush for a waiter of ``batch``, or after the linger time; returns the error that prevented the write."""
-        manager = self._manager
         try:
-            manager.check_process()
+            self.check_process()
             with self._turn.own:
                 try:
                     self._flush()
@@ -546,23 +632,22 @@ class Sender:
                     others = [error for failed, error in self._failed if failed is not batch]
                     self._failed.clear()
                     if others:
-                        manager.failed_in_background(others[0])
+                        self._change(lambda txn: txn.failed_in_background(others[0]))
         except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
-            if not manager.forked:
-                self.call_back()
-        return manager.flush_refusal()
+            self.call_back()
+        return self.txn.flush_refusal()
 
     @property
     def has_more(self) -> bool:
         """Whether another flush may write records that the last one did not."""
-        return self._manager.state in (ManagerState.READY, ManagerState.IN_TRANSACTION) and self.buffer.has_batches
+        return self.txn.writes and self.buffer.has_batches
 
     @property
     def holds_transaction(self) -> bool:
         """Whether the chain knows an open transaction that a close would abort."""
-        return self._manager.started and self._manager.state in ABORTED_BY_CLOSE
+        return self.txn.started and self.txn.state in ABORTED_BY_CLOSE
 
     def wait(self, batch: ProducerBatch, timeout: float | None) -> Appended:
         """Flush, wait for the outcome of a batch, and return its offsets.
@@ -580,9 +665,10 @@ class Sender:
                 hindrance = self._wait(batch, timeout)
             if not batch.settled and hindrance is not None:
                 raise hindrance
-        if batch.error is not None:
-            self._manager.reported(batch.error)
-            raise batch.error
+        error = batch.error
+        if error is not None:
+            self._change(lambda txn: txn.reported_by_future(error))
+            raise error
         return batch.appended
 
     def _wait(self, batch: ProducerBatch, timeout: float | None) -> Exception | None:
@@ -608,7 +694,7 @@ class Sender:
 
     def _flush_soon(self, waiter: SimpleQueue[Exception | None]) -> None:
         """Flush in the background, then give the waiter the error that prevented it, or None."""
-        if self._manager.forked:
+        if self.forked:
             waiter.put(self.flush_for(None))
         else:
             self.linger.demand(waiter)
@@ -619,28 +705,27 @@ class Sender:
         """Flush, or abort the open transaction, then refuse further calls (API-11). Raises unreported failures."""
         self.linger.stop()
         self._in_turn(self._close)
-        self._manager.raise_unreported()
+        self.raise_unreported()
 
     def _close(self) -> None:
-        manager = self._manager
         try:
-            if not manager.transactional:
+            if not self.txn.transactional:
                 self._flush()
-            elif manager.state in ABORTED_BY_CLOSE:
+            elif self.txn.state in ABORTED_BY_CLOSE:
                 with suppress(ProducerFencedError):
                     self._end(Outcome.ABORT)
         finally:
-            manager.close()
+            self._change(lambda txn: txn.after(ProducerEvent.CLOSE))
             self._abandon()
             self.closed = True  # After an interrupt before this line, the next close repeats these steps.
 
     def _abandon(self) -> None:
         """Fail all batches; the outcome of those of a pending command is unknown."""
-        pending = self._manager.pending
+        pending = self.txn.pending
         if pending is not None:
             error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
             self._fail_all(pending.batches, error)
-            self._manager.abandoned()
+            self._change(Transaction.without_pending)
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
 
 

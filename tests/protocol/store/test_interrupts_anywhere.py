@@ -18,7 +18,7 @@ from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
-from txnstore.producer import Producer, batches, buffer, producer, sender, topics, transaction_manager, upload
+from txnstore.producer import Producer, batches, buffer, producer, sender, topics, transaction, upload
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.recent import RecentObjects
@@ -29,7 +29,7 @@ from txnstore.threads import ForkLock
 SUBMITTING = places(Chain.submit, Chain._commit_round, Chain._commit, Chain._offer, Claim.settle)
 INLINED = places(Payload.place, Payload.accepted, RecentObjects.keep)
 #: The parts of a producer.
-MODULES = (producer, sender, transaction_manager, buffer, topics, batches, upload)
+MODULES = (producer, sender, transaction, buffer, topics, batches, upload)
 
 
 def new_store() -> Store:
@@ -234,7 +234,7 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
             producer.close()
             return interrupted
 
-    assert len(list(everywhere((), attempt, modules=(sender, transaction_manager)))) > 5
+    assert len(list(everywhere((), attempt, modules=(sender, transaction)))) > 5
 
 
 def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() -> None:

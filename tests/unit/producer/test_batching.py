@@ -21,8 +21,9 @@ from txnstore.producer.batches import ProducerBatch
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart
 from txnstore.producer.linger import Waiter
 from txnstore.producer.sender import Sender
-from txnstore.producer.transaction_manager import TransactionManager
+from txnstore.producer.transaction import Transaction
 from txnstore.segment.schema import RECORD_SCHEMA
+from txnstore.threads import ForkLock
 
 TP = TopicPartition("t", 1)
 
@@ -32,7 +33,8 @@ class Waiting(Sender):
 
     def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
         self._demand = demand
-        self._manager = TransactionManager(ProducerIdentity(1, 0))
+        self._lock = ForkLock()
+        self._set(Transaction(ProducerIdentity(1, 0)))
 
     def flush_for(self, batch: ProducerBatch | None) -> Exception | None:
         return self._demand() if self._demand is not None else None
