@@ -69,7 +69,7 @@ def test_a_class_is_declared_once() -> None:
         def again(draft: object, created: CreateTopic) -> None: ...
 
 
-@pytest.mark.parametrize(("asked", "number"), ROUTES, ids=str)
+@pytest.mark.parametrize(("asked", "number"), ROUTES, ids=lambda value: type(value).__name__)
 def test_one_chain_decides(asked: Command, number: int) -> None:
     assert chain_of(asked, 3) == number
     if not isinstance(asked, ForgetEntries):
@@ -98,7 +98,7 @@ def test_other_commands_are_of_no_chain_alone() -> None:
         (JoinGroup("g", "m", (("t", 1),)), set()),
         (DeleteOffsets("g", TPS), set()),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_topics_that_a_chain_must_know(asked: Command, topics: set[str]) -> None:
     assert set().union(*(topics_of(asked, chain, 3) for chain in range(3))) == topics
